@@ -128,27 +128,21 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """All that a specification is made from, read and looked up.
+    """All that a specification is made from: a command, and what was looked up for it.
 
-    `body_bytes` is how long the request was as JSON, `created_at` is in unix seconds. `durable`:
-    its log is to be kept in the database. `remembered`: what it inherits is to be known afterwards.
-    `silent`: the model is not asked. `compacted` is the summary that its context ends with.
-    `is_opening`: it continues nothing, and all that it brings are messages without ids.
+    `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
+    seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
+    are messages without ids. `compacted` is the summary that its context ends with.
     """
 
-    principal: Principal
-    request: CreateResponse
-    body_bytes: int
+    command: CreateCommand
     model: Model
     history: History
     stored: Mapping[str, ContextItem]
     uuid: UUID
     created_at: int
-    durable: bool = False
-    remembered: bool = False
-    silent: bool = False
-    compacted: Compacted | None = None
     is_opening: bool = False
+    compacted: Compacted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,20 +272,7 @@ class RunBuilder:
                 with_json=with_json or not self._specs.knows_stored_ids(model),
             )
             stored = await self._history_source.named_items(tenant_id, request)
-        return RunInput(
-            principal=principal,
-            request=request,
-            body_bytes=command.body_bytes,
-            model=model,
-            history=history,
-            stored=stored,
-            uuid=ids.new_uuid(),
-            created_at=created_at,
-            durable=command.is_durable,
-            remembered=command.remembered and not request.store,
-            silent=not command.generate,
-            is_opening=is_opening,
-        )
+        return RunInput(command, model, history, stored, ids.new_uuid(), created_at, is_opening)
 
     async def _run(self, work: Callable[[RunInput], T], given: RunInput) -> T:
         return await self._executor.run(
@@ -300,7 +281,7 @@ class RunBuilder:
 
     def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
         """The specification, or the plan of the summary that has to be made before it."""
-        request = given.request
+        request = given.command.request
         if is_triggered(request):
             return self._summary(given)
         written = self._specs.write(given)
@@ -310,14 +291,9 @@ class RunBuilder:
         return self._summary(given) if is_due else self._specs.spec(given, written)
 
     def _summary(self, given: RunInput) -> SummaryPlan:
-        asking = replace(
-            given,
-            request=self._compactor.request_for(given.request),
-            uuid=ids.new_uuid(),
-            durable=False,
-            remembered=False,
-            is_opening=False,
-        )
+        request = self._compactor.request_for(given.command.request)
+        command = replace(given.command, request=request, remembered=False)
+        asking = replace(given, command=command, uuid=ids.new_uuid(), is_opening=False)
         written = self._specs.write(asking, item_by_item=True)
         # The last item is the one that asks.
         plan = SummaryPlan(self._specs.spec(asking, written), written.items[:-1])
@@ -354,11 +330,13 @@ class SpecBuilder:
 
     def work_bytes(self, given: RunInput) -> int:
         """How much work `spec` is, in bytes of text that would have to be tokenised."""
-        size_bytes, request = given.body_bytes, given.request
+        size_bytes, request = given.command.body_bytes, given.command.request
         if not given.is_opening:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
         if (request.tools or request.text.format) and sampling_parameters.is_compiled(request):
-            kept = self._contracts.get(_contract_key(_echo(given), given.principal.tenant_id)[0])
+            kept = self._contracts.get(
+                _contract_key(_echo(given), given.command.principal.tenant_id)[0]
+            )
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
         return size_bytes
@@ -391,36 +369,38 @@ class SpecBuilder:
     def count(self, given: RunInput) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
         written = self.write(given)
-        is_cut = given.request.truncation == "auto"
+        is_cut = given.command.request.truncation == "auto"
         return len((self._fitting(given, written) if is_cut else written.prompt).ids)
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
         """The specification; `written` is what `write` made of the same input before."""
         written = written or self.write(given)
-        request, model, history = given.request, given.model, given.history
+        command, model, history = given.command, given.model, given.history
+        request, is_durable = command.request, command.is_durable
+        is_remembered = command.remembered and not request.store
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
             prompt = self._fitting(given, written)
         room = model.context_length - len(prompt.ids)
         sampling = sampling_parameters.sampling(request, room=room)
-        if given.silent or (not given.is_opening and is_triggered(request)):
+        if not command.generate or (not given.is_opening and is_triggered(request)):
             sampling = replace(sampling, max_tokens=0)
         elif room <= 0:
             raise _no_room(len(prompt.ids), model)
         added: tuple[ContextItem, ...] = ()
-        if request.store or given.durable or given.remembered:
+        if request.store or is_durable or is_remembered:
             # Nobody asks again for what is not kept, and a run may take minutes.
             has_ids = format_.framing.stores_ids
             new = _rendered(written.context, written.prompt if has_ids else None)
             added = (*history.unstored, *new)
         return RunSpec(
-            principal=given.principal,
+            principal=command.principal,
             head=self._head(given, written.echo, format_, prompt),
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self._cache_salt(given.principal.tenant_id),
+            cache_salt=self._cache_salt(command.principal.tenant_id),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,
@@ -429,25 +409,25 @@ class SpecBuilder:
             checker=written.checker,
             reasoning_budget=sampling_parameters.reasoning_budget(
                 request,
-                given.principal.policy,
+                command.principal.policy,
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
                 framing_tokens=format_.framing_tokens,
             ),
             priority=sampling_parameters.PRIORITIES[written.echo["service_tier"]],
-            durable=given.durable,
+            durable=is_durable,
             streamed=request.stream,
             inputs=len(added),
-            inherited=history.stored if given.remembered else None,
+            inherited=history.stored if is_remembered else None,
             compacted=given.compacted,
         )
 
     def _head(
         self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
-        request, binding, messages = given.request, None, None
+        request, binding, messages = given.command.request, None, None
         if request.wants_encrypted_reasoning:
-            tenant, key = given.principal.tenant_id, self._sealer.key_id
+            tenant, key = given.command.principal.tenant_id, self._sealer.key_id
             binding = Binding(tenant, given.model.id, key)
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
@@ -467,7 +447,7 @@ class SpecBuilder:
         again and again is kept. What a request costs must not depend on what another tenant sent
         before, so what a user wrote is kept for its tenant.
         """
-        tenant = given.principal.tenant_id
+        tenant = given.command.principal.tenant_id
         key, size = _contract_key(echoed, tenant)
         kept = self._contracts.get(key)
         if kept is not None and kept[1] is not None:
@@ -478,7 +458,10 @@ class SpecBuilder:
             call_fields,
             kept=self._documents,
             scope=tenant.bytes,
-            paths={tool.name: f"tools{tool.path}" for tool in named(given.request.offered_tools)},
+            paths={
+                tool.name: f"tools{tool.path}"
+                for tool in named(given.command.request.offered_tools)
+            },
         )
         checker.compile()
         if kept is None:
@@ -488,13 +471,13 @@ class SpecBuilder:
         return rules, checker
 
     def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
-        new, history, stored = given.request.input, given.history.items, given.stored
+        new, history, stored = given.command.request.input, given.history.items, given.stored
         if given.is_opening:
             return opening(cast("tuple[Message, ...]", new), given.uuid)
         if not self.knows_stored_ids(given.model):
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
-        sealer, tenant = self._sealer, given.principal.tenant_id
+        sealer, tenant = self._sealer, given.command.principal.tenant_id
         return assemble(
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
@@ -505,7 +488,7 @@ class SpecBuilder:
         )
 
     def _options(self, given: RunInput, rules: OutputRules, effort: Effort) -> RenderOptions:
-        system, request = self._system_message, given.request
+        system, request = self._system_message, given.command.request
         tools = request.offered_tools
         return RenderOptions(
             instructions=request.instructions,
@@ -519,12 +502,12 @@ class SpecBuilder:
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
-            scope=given.principal.tenant_id.bytes,
+            scope=given.command.principal.tenant_id.bytes,
         )
 
     def _fitting(self, given: RunInput, written: Written) -> Prompt:
         """The prompt without the oldest turns, which make room for it and for an answer."""
-        request, length, prompt = given.request, given.model.context_length, written.prompt
+        request, length, prompt = given.command.request, given.model.context_length, written.prompt
         room = length - len(prompt.ids)
         wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
         if room >= wanted:
@@ -568,12 +551,12 @@ def _require_messages(principal: Principal) -> None:
 
 def _echo(given: RunInput) -> Echo:
     """What the response repeats of its request, defaults filled in."""
-    policy = given.principal.policy
+    policy = given.command.principal.policy
     return echo(
-        given.request,
+        given.command.request,
         model=given.model.id,
         default_effort=given.model.reasoning_effort,
-        service_tier=sampling_parameters.service_tier(given.request, policy),
+        service_tier=sampling_parameters.service_tier(given.command.request, policy),
         summaries=policy.reasoning_summary != "off",
     )
 
@@ -603,8 +586,8 @@ def _repeated(given: RunInput, format_: ModelFormat) -> Repeated | None:
     """What the prompt repeats of the history; None where it takes its items to make the prompt."""
     if not format_.framing.stores_ids:
         return None
-    new, history = given.request.input, given.history.items
-    if given.request.context_management or not isinstance(history, PackedItems):
+    new, history = given.command.request.input, given.history.items
+    if given.command.request.context_management or not isinstance(history, PackedItems):
         return None
     if any(isinstance(item, Compaction | CompactionTrigger | ItemReference) for item in new):
         return None
