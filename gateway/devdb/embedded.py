@@ -31,7 +31,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from gateway.devdb.postmaster import Postmaster, adopt_pid_file
@@ -60,6 +60,23 @@ _QUIET: Final = {
 _MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /var/lib/harmony."
 
 _log = EventLog("gateway.devdb")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who runs the server; `switch` is False when that is who we are."""
+
+    name: str
+    uid: int
+    gid: int
+    switch: bool
+
+    def identity(self) -> dict[str, Any]:
+        """Arguments of `subprocess.Popen` for a child of this account, without our environment."""
+        plain = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
+        if not self.switch:
+            return plain
+        return {**plain, "user": self.uid, "group": self.gid, "extra_groups": []}
 
 
 class EmbeddedPostgres:
@@ -359,34 +376,6 @@ def _check_version(cluster: Path, version: str) -> None:
             f"{cluster} was made by PostgreSQL {found}, but the server here is {version}",
             remedy="Carry the data over with pg_dump, or set another GATEWAY_DATA_DIR.",
         )
-
-
-class Identity(TypedDict, total=False):
-    """Keyword arguments of `subprocess.Popen`."""
-
-    user: int
-    group: int
-    extra_groups: list[int]
-    cwd: str
-    env: dict[str, str]
-    umask: int
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Who runs the server; `switch` is False when that is who we are."""
-
-    name: str
-    uid: int
-    gid: int
-    switch: bool
-
-    def identity(self) -> Identity:
-        """How a child is started as this account: with nothing of our environment."""
-        plain: Identity = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
-        if not self.switch:
-            return plain
-        return {**plain, "user": self.uid, "group": self.gid, "extra_groups": []}
 
 
 def account_for(cluster: Path, run_as: str) -> Account:
