@@ -47,8 +47,8 @@ async def _upgrade(settings: Settings) -> Repaired:
     from gateway.store.migration.migrate import upgrade
 
     if settings.database.url is None:
-        with embedded_database(settings.data_dir) as server:
-            return await upgrade(server.url)
+        with embedded_database(settings.data_dir) as url:
+            return await upgrade(url)
     return await upgrade(settings.database_url)
 
 
@@ -65,8 +65,8 @@ def current(config: Config = None) -> None:
 async def _revision(settings: Settings) -> str | None:
     async with AsyncExitStack() as stack:
         if settings.database.url is None:
-            server = stack.enter_context(embedded_database(settings.data_dir))
-            settings = settings.with_database_url(server.url)
+            url = stack.enter_context(embedded_database(settings.data_dir))
+            settings = settings.with_database_url(url)
         database = await stack.enter_async_context(connected(settings))
         return await database.revision()
 

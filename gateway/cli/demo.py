@@ -154,7 +154,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
 
     started = time.perf_counter()
     try:
-        url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True)).url
+        url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
     except DatabaseInUse as error:
         environment = shlex.quote(str(demo_file(settings.data_dir)))
         raise DatabaseInUse(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import StartupError, StoreUnavailable
+from gateway.errors import StartupError
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import OLDER_REVISIONS, REVISION
 from gateway.wiring.foundation import connect
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from gateway.devdb.embedded import EmbeddedPostgres
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
 
@@ -36,8 +35,10 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
     and `StoreUnavailable`.
     """
     if settings.database.url is None:
-        with ExitStack() as stack:
-            url = await _embedded_and_migrated(stack, settings.data_dir, is_lasting=is_lasting)
+        from gateway.store.migration.migrate import upgrade
+
+        with embedded_database(settings.data_dir, is_lasting=is_lasting) as url:
+            await upgrade(url)
             pepper = load_pepper(settings.data_dir)
             yield settings.with_database_url(url).with_pepper(pepper)
         return
@@ -45,25 +46,6 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
     async with connected(settings) as database:
         await require_schema(database)
     yield settings
-
-
-async def _embedded_and_migrated(stack: ExitStack, data_dir: Path, *, is_lasting: bool) -> str:
-    """The URL of the embedded PostgreSQL, migrated.
-
-    Where it was another process's, which stopped it just now, it is one of our own.
-    """
-    from gateway.store.migration.migrate import upgrade
-
-    server = stack.enter_context(embedded_database(data_dir, is_lasting=is_lasting))
-    try:
-        await upgrade(server.url)
-    except StoreUnavailable:
-        if server.is_owner:
-            raise
-        stack.close()
-        server = stack.enter_context(embedded_database(data_dir, is_lasting=is_lasting))
-        await upgrade(server.url)
-    return server.url
 
 
 async def require_schema(database: Database) -> None:
@@ -93,15 +75,15 @@ async def require_schema(database: Database) -> None:
 
 
 @contextmanager
-def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[EmbeddedPostgres]:
-    """The embedded PostgreSQL, which is stopped at the end if this started it. Raises
+def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[str]:
+    """The URL of the embedded PostgreSQL, which is stopped at the end if this started it. Raises
     `StartupError`: `DatabaseInUse` where this `is_lasting` and another one is there.
     """
     from gateway.devdb.embedded import EmbeddedPostgres
 
     make_folder(data_dir)
     with EmbeddedPostgres(data_dir / "postgres", is_lasting=is_lasting) as server:
-        yield server
+        yield server.url
 
 
 @asynccontextmanager

@@ -7,12 +7,13 @@ is used, because as root that adds a user, opens parent folders and trusts every
   enter, and still asks for a password (SCRAM) that is kept in the data folder, mode 0600.
 * PostgreSQL refuses to run as root. Then it runs as `run_as`, or as whoever owns the cluster.
 * One process owns the server: it holds a lock, starts the server and stops it. A second process
-  (`harmony-gateway keys ...` beside a running gateway) uses the server while the first one lives.
+  (`harmony-gateway keys ...` beside a running gateway) uses the server, and holds a shared lock on
+  `users` meanwhile: the owner waits for it before it stops the server.
   One that is to last must own it, or it would lose its database at the end of the first: it waits
   for a command to end, and is refused while another one that lasts is there, whose id the lock has.
   Once an owner stops its server, the lock says so: whoever comes now waits until that has ended.
 
-    data_dir/lock, password, server.log, server.log.1, cluster/
+    data_dir/lock, users, password, server.log, server.log.1, cluster/
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from gateway.devdb.postmaster import Postmaster, adopt_pid_file
@@ -61,6 +62,23 @@ _MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /v
 _log = EventLog("gateway.devdb")
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who runs the server; `switch` is False when that is who we are."""
+
+    name: str
+    uid: int
+    gid: int
+    switch: bool
+
+    def identity(self) -> dict[str, Any]:
+        """Arguments of `subprocess.Popen` for a child of this account, without our environment."""
+        plain = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
+        if not self.switch:
+            return plain
+        return {**plain, "user": self.uid, "group": self.gid, "extra_groups": []}
+
+
 class EmbeddedPostgres:
     """One cluster below `data_dir`. `start` and `stop` block for up to their timeouts."""
 
@@ -88,6 +106,7 @@ class EmbeddedPostgres:
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._lock: int | None = None
+        self._users: int | None = None
         self._is_locked = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket_folder: Path | None = None
@@ -142,10 +161,14 @@ class EmbeddedPostgres:
         """Shut the server down if it is ours and reap it. Safe to call twice."""
         if self._process is not None:
             self._write_lock(_STOPPING)
+            self._wait_for_users()
             _end(self._process, self._stop_timeout_s)
             self._process = None
             _remove_socket_folder(self._socket_folder)
         self._socket_folder = None
+        if self._users is not None:
+            os.close(self._users)
+            self._users = None
         if self._lock is not None:
             self._release()
 
@@ -166,24 +189,19 @@ class EmbeddedPostgres:
 
     def _take_lock(self, deadline: float) -> bool:
         """True: this object owns the server. False: it found one that another process owns."""
-        path = self._data_dir / "lock"
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = _open_lock(self._data_dir / "lock")
         is_told = False
         while not _try_lock(self._lock):
             holder = os.pread(self._lock, 20, 0)
-            other = Postmaster.read(self._cluster)
-            if holder == _STOPPING:
-                if not is_told:
-                    _log.info("waiting for another process to stop its embedded database")
-                is_told = True
-            elif self._is_lasting:
-                if holder:
-                    raise _in_use(self._data_dir, holder)
-            elif other is not None and other.is_ready and other.is_running():
+            if self._is_lasting and holder not in {b"", _STOPPING}:
+                raise _in_use(self._data_dir, holder)
+            if not self._is_lasting and self._use_others():
                 os.close(self._lock)
                 self._lock = None
-                self._socket_folder = other.socket_folder
                 return False
+            if not is_told:
+                _log.info("waiting for another process to start or stop its embedded database")
+                is_told = True
             if time.monotonic() > deadline:
                 raise StartupError(
                     f"another process holds {self._data_dir}, but its database is not ready",
@@ -193,6 +211,30 @@ class EmbeddedPostgres:
         self._is_locked = True
         self._write_lock(str(os.getpid()).encode() if self._is_lasting else b"")
         return True
+
+    def _use_others(self) -> bool:
+        """Use the server of the process that holds the lock, which waits for us before it stops it;
+        False while there is none, or it is being stopped.
+        """
+        assert self._lock is not None, "it was opened"
+        users = _open_lock(self._data_dir / "users")
+        if _try_lock(users, fcntl.LOCK_SH) and os.pread(self._lock, 20, 0) != _STOPPING:
+            other = Postmaster.read(self._cluster)
+            if other is not None and other.is_ready and other.is_running():
+                self._users, self._socket_folder = users, other.socket_folder
+                return True
+        os.close(users)
+        return False
+
+    def _wait_for_users(self) -> None:
+        """Until no other process uses the server, for `stop_timeout_s` at most. None begins to: the
+        lock says that it is being stopped.
+        """
+        deadline = time.monotonic() + self._stop_timeout_s
+        users = _open_lock(self._data_dir / "users")
+        while not _try_lock(users) and time.monotonic() < deadline:
+            time.sleep(_POLL_INTERVAL_S)
+        os.close(users)
 
     def _write_lock(self, holder: bytes) -> None:
         """Say in the lock, which must be ours, who holds it: empty for a command, which is waited
@@ -291,9 +333,13 @@ class EmbeddedPostgres:
         raise StartupError(f"the embedded database ended at once: {said}", remedy=f"See {log}.")
 
 
-def _try_lock(descriptor: int) -> bool:
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -330,34 +376,6 @@ def _check_version(cluster: Path, version: str) -> None:
             f"{cluster} was made by PostgreSQL {found}, but the server here is {version}",
             remedy="Carry the data over with pg_dump, or set another GATEWAY_DATA_DIR.",
         )
-
-
-class Identity(TypedDict, total=False):
-    """Keyword arguments of `subprocess.Popen`."""
-
-    user: int
-    group: int
-    extra_groups: list[int]
-    cwd: str
-    env: dict[str, str]
-    umask: int
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Who runs the server; `switch` is False when that is who we are."""
-
-    name: str
-    uid: int
-    gid: int
-    switch: bool
-
-    def identity(self) -> Identity:
-        """How a child is started as this account: with nothing of our environment."""
-        plain: Identity = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
-        if not self.switch:
-            return plain
-        return {**plain, "user": self.uid, "group": self.gid, "extra_groups": []}
 
 
 def account_for(cluster: Path, run_as: str) -> Account:

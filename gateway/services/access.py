@@ -255,14 +255,12 @@ class Access:
         Raises `AuthenticationError`, the same for a key that is unknown or disabled or whose tenant
         is, and `StoreUnavailable` when the database is down and the key is not known here.
         """
-        mark = self._mark(secret)
-        now = self._clock()
-        known = self._known.get(mark)
-        decision = known or self._unknown.get(mark)
-        if known is not None:
-            self._known.move_to_end(mark)
+        if (principal := self.known(secret)) is not None:
+            return principal
+        mark, now = self._mark(secret), self._clock()
+        decision = self._unknown.get(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
-            decision = await self._decided(secret, mark, now, known)
+            decision = await self._decided(secret, mark, now, self._known.get(mark))
         if decision.principal is None:
             raise _incorrect(secret)
         return decision.principal

@@ -13,7 +13,6 @@ What has its log in the database is durable: any replica goes on with it when th
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
@@ -28,6 +27,7 @@ from gateway.services.generation import (
     RepeatedGeneration,
     Started,
 )
+from gateway.services.run_builder import DueSummary
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 
@@ -141,18 +141,16 @@ class Creation:
 
     async def _started(self, command: CreateCommand) -> Generation:
         with self._at.supervisor.admitted():
-            built = await self._builder.build(command, partial(self._check, command))
-            if not command.is_durable:
-                return self._in_memory(command, built.spec)
-            if built.summary is None:
-                return await self._accepted(command, built.spec)
-            async with self._builder.booking(built.summary):
-                return await self._accepted(command, built.spec)
+            built = await self._builder.build(command)
+            if not isinstance(built, DueSummary):
+                return await self._begun(command, built)
+            if command.request.store:
+                await self._check(command, built.conversation)
+            async with self._builder.summarised(built) as spec:
+                return await self._begun(command, spec)
 
     async def _check(self, command: CreateCommand, conversation: ConversationPlace | None) -> None:
         """Raise what accepting it would, as far as that is known before tokens are spent on it."""
-        if not command.request.store:
-            return
         principal = command.principal
         queued_max = principal.policy.background_queued_max
         await rows.check(
@@ -163,12 +161,12 @@ class Creation:
             queued_max=queued_max if command.request.background else None,
         )
 
-    def _kept_key(self, command: CreateCommand) -> IdempotencyKey | None:
-        if command.key is None:
-            return None
-        return IdempotencyKey(command.key.key_hash, command.key.fingerprint, self._key_ttl_s)
-
-    async def _accepted(self, command: CreateCommand, spec: RunSpec) -> Generation:
+    async def _begun(self, command: CreateCommand, spec: RunSpec) -> Generation:
+        """Start the run with its log in memory, or record it for any replica to go on with: the
+        table of this module tells which.
+        """
+        if not spec.durable:
+            return self._in_memory(command, spec)
         is_ours = not command.request.background
         key = self._kept_key(command)
         if not is_ours and key is None and spec.conversation is None:
@@ -180,6 +178,11 @@ class Creation:
             run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)
             started = Started(run, live)
         return AcceptedGeneration(spec, self._retrieval, started)
+
+    def _kept_key(self, command: CreateCommand) -> IdempotencyKey | None:
+        if command.key is None:
+            return None
+        return IdempotencyKey(command.key.key_hash, command.key.fingerprint, self._key_ttl_s)
 
     def _in_memory(self, command: CreateCommand, spec: RunSpec) -> ForegroundGeneration:
         at = self._at

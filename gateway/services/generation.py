@@ -36,10 +36,8 @@ class Generation:
     """It does not end with its client: a stream that was cut off can be resumed."""
     is_repeat = False
     """The same request was sent before, and this is its response."""
-
-    def __init__(self, response_id: str, model: str) -> None:
-        self.response_id = response_id
-        self.model = model
+    response_id: str
+    model: str
 
     @property
     def first_token_s(self) -> float | None:
@@ -108,7 +106,7 @@ class ForegroundGeneration(Generation):
     is_durable = False
 
     def __init__(self, spec: RunSpec, started: Started) -> None:
-        super().__init__(ids.response_id(spec.head.uuid), spec.model)
+        self.response_id, self.model = ids.response_id(spec.head.uuid), spec.model
         self._run, self._live = started
         self._started = started
         self._spec = spec
@@ -170,7 +168,7 @@ class AcceptedGeneration(Generation):
     """
 
     def __init__(self, spec: RunSpec, retrieval: Retrieval, started: Started | None) -> None:
-        super().__init__(ids.response_id(spec.head.uuid), spec.model)
+        self.response_id, self.model = ids.response_id(spec.head.uuid), spec.model
         self._head = spec.head
         self._tenant_id = spec.principal.tenant_id
         self._retrieval = retrieval
@@ -218,7 +216,7 @@ class RepeatedGeneration(Generation):
         events: EventSource | None,
     ) -> None:
         """`events` are its own, if the request was for a stream."""
-        super().__init__(ids.response_id(stored.uuid), stored.model)
+        self.response_id, self.model = ids.response_id(stored.uuid), stored.model
         self._principal = principal
         self._stored = stored
         self._retrieval = retrieval

@@ -46,20 +46,7 @@ from gateway.services.history_source import History
 from gateway.store.packing import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-
-    from gateway.protocol.context_item import ConversationPlace
-    from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.responses.requests import RequestKey
-    from gateway.services.compaction import Compactor, MadeSummary
-    from gateway.services.executor import ThreadExecutor
-    from gateway.services.history_source import HistorySource
-    from gateway.services.models import Models
-    from gateway.tenancy import Principal
-
-    Check = Callable[[ConversationPlace | None], Awaitable[None]]
-    """Raises what would be raised when a response is accepted that continues the conversation."""
-    from collections.abc import Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
@@ -67,14 +54,20 @@ if TYPE_CHECKING:
     from gateway.entries import Compacted
     from gateway.generation import Prompt
     from gateway.models.format import FormatOf, ModelFormat
-    from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
     from gateway.protocol.parameters import Effort
+    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.requests import RequestKey
     from gateway.sealing import Sealer
-    from gateway.services.models import Model
-    from gateway.tenancy import TenantId
+    from gateway.services.compaction import Compactor
+    from gateway.services.executor import ThreadExecutor
+    from gateway.services.history_source import HistorySource
+    from gateway.services.models import Model, Models
+    from gateway.tenancy import Principal, TenantId
 
     Echo = dict[str, Any]
+    """What a response repeats of its request."""
 
 
 T = TypeVar("T")
@@ -139,27 +132,21 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """All that a specification is made from, read and looked up.
+    """All that a specification is made from: a command, and what was looked up for it.
 
-    `body_bytes` is how long the request was as JSON, `created_at` is in unix seconds. `durable`:
-    its log is to be kept in the database. `remembered`: what it inherits is to be known afterwards.
-    `silent`: the model is not asked. `compacted` is the summary that its context ends with.
-    `is_opening`: it continues nothing, and all that it brings are messages without ids.
+    `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
+    seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
+    are messages without ids. `compacted` is the summary that its context ends with.
     """
 
-    principal: Principal
-    request: CreateResponse
-    body_bytes: int
+    command: CreateCommand
     model: Model
     history: History
     stored: Mapping[str, ContextItem]
     uuid: UUID
     created_at: int
-    durable: bool = False
-    remembered: bool = False
-    silent: bool = False
-    compacted: Compacted | None = None
     is_opening: bool = False
+    compacted: Compacted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +169,16 @@ class Written:
     is_repeated: bool
 
 
-class BuiltRun(NamedTuple):
-    """A run that may start. The `summary`, if one was made for it, is to be booked where nothing
-    comes of the run (`RunBuilder.booking`).
-    """
+class DueSummary(NamedTuple):
+    """A run whose context is to be made short before it starts, and the plan of the summary."""
 
-    spec: RunSpec
-    summary: MadeSummary | None = None
+    given: RunInput
+    plan: SummaryPlan
+
+    @property
+    def conversation(self) -> ConversationPlace | None:
+        """Where the response will be added, as far as that had come."""
+        return self.given.history.conversation
 
 
 class RunBuilder:
@@ -211,13 +201,12 @@ class RunBuilder:
         self._compactor = compactor
         self._executor = executor
 
-    async def build(self, command: CreateCommand, check: Check) -> BuiltRun:
-        """The specification of a new response. `check` is asked before a summary is made for it.
+    async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
+        """The specification of a new response, or the summary that has to be made before.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
         nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
-        that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`, and where the
-        context is to be compacted `UpstreamError`, `SummaryFailed` and what `check` raises.
+        that was sealed elsewhere, a prompt that is too long), and `StoreUnavailable`.
         """
         given = await self._input(command)
         request = command.request
@@ -226,21 +215,20 @@ class RunBuilder:
         )
         work = self._planned if is_compacted and command.generate else self._specs.spec
         planned: RunSpec | SummaryPlan = await self._run(work, given)
-        if not isinstance(planned, SummaryPlan):
-            return BuiltRun(planned)
-        await check(given.history.conversation)
-        made = await self._compactor.make(planned.spec)
-        async with self.booking(made):
-            compacted = replace(given, compacted=made.compacted)
-            return BuiltRun(await self._run(self._specs.spec, compacted), made)
+        return DueSummary(given, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
-    async def booking(self, summary: MadeSummary) -> AsyncIterator[None]:
-        """Books the summary when the block is left by an exception: then nothing comes of it."""
+    async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
+        """Makes the summary, and then the specification of the run that begins with it.
+
+        When the block is left by an exception, nothing comes of the run: then the summary is
+        booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
+        """
+        made = await self._compactor.make(due.plan.spec)
         try:
-            yield
+            yield await self._run(self._specs.spec, replace(due.given, compacted=made.compacted))
         except BaseException:
-            await self._compactor.book(summary)
+            await self._compactor.book(made)
             raise
 
     async def compact(
@@ -248,7 +236,7 @@ class RunBuilder:
     ) -> CompactedContext:
         """A summary of what the request continues and brings, for its own sake.
 
-        Raises what `build` does where it makes a summary.
+        Raises what `summarised` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
         plan = await self._run(self._summary, await self._input(command, with_json=True))
@@ -288,20 +276,7 @@ class RunBuilder:
                 with_json=with_json or not self._specs.knows_stored_ids(model),
             )
             stored = await self._history_source.named_items(tenant_id, request)
-        return RunInput(
-            principal=principal,
-            request=request,
-            body_bytes=command.body_bytes,
-            model=model,
-            history=history,
-            stored=stored,
-            uuid=ids.new_uuid(),
-            created_at=created_at,
-            durable=command.is_durable,
-            remembered=command.remembered and not request.store,
-            silent=not command.generate,
-            is_opening=is_opening,
-        )
+        return RunInput(command, model, history, stored, ids.new_uuid(), created_at, is_opening)
 
     async def _run(self, work: Callable[[RunInput], T], given: RunInput) -> T:
         return await self._executor.run(
@@ -310,7 +285,7 @@ class RunBuilder:
 
     def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
         """The specification, or the plan of the summary that has to be made before it."""
-        request = given.request
+        request = given.command.request
         if is_triggered(request):
             return self._summary(given)
         written = self._specs.write(given)
@@ -320,14 +295,9 @@ class RunBuilder:
         return self._summary(given) if is_due else self._specs.spec(given, written)
 
     def _summary(self, given: RunInput) -> SummaryPlan:
-        asking = replace(
-            given,
-            request=self._compactor.request_for(given.request),
-            uuid=ids.new_uuid(),
-            durable=False,
-            remembered=False,
-            is_opening=False,
-        )
+        request = self._compactor.request_for(given.command.request)
+        command = replace(given.command, request=request, remembered=False)
+        asking = replace(given, command=command, uuid=ids.new_uuid(), is_opening=False)
         written = self._specs.write(asking, item_by_item=True)
         # The last item is the one that asks.
         plan = SummaryPlan(self._specs.spec(asking, written), written.items[:-1])
@@ -364,11 +334,13 @@ class SpecBuilder:
 
     def work_bytes(self, given: RunInput) -> int:
         """How much work `spec` is, in bytes of text that would have to be tokenised."""
-        size_bytes, request = given.body_bytes, given.request
+        size_bytes, request = given.command.body_bytes, given.command.request
         if not given.is_opening:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
         if (request.tools or request.text.format) and sampling_parameters.is_compiled(request):
-            kept = self._contracts.get(_contract_key(_echo(given), given.principal.tenant_id)[0])
+            kept = self._contracts.get(
+                _contract_key(_echo(given), given.command.principal.tenant_id)[0]
+            )
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
         return size_bytes
@@ -401,36 +373,38 @@ class SpecBuilder:
     def count(self, given: RunInput) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
         written = self.write(given)
-        is_cut = given.request.truncation == "auto"
+        is_cut = given.command.request.truncation == "auto"
         return len((self._fitting(given, written) if is_cut else written.prompt).ids)
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
         """The specification; `written` is what `write` made of the same input before."""
         written = written or self.write(given)
-        request, model, history = given.request, given.model, given.history
+        command, model, history = given.command, given.model, given.history
+        request, is_durable = command.request, command.is_durable
+        is_remembered = command.remembered and not request.store
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
             prompt = self._fitting(given, written)
         room = model.context_length - len(prompt.ids)
         sampling = sampling_parameters.sampling(request, room=room)
-        if given.silent or (not given.is_opening and is_triggered(request)):
+        if not command.generate or (not given.is_opening and is_triggered(request)):
             sampling = replace(sampling, max_tokens=0)
         elif room <= 0:
             raise _no_room(len(prompt.ids), model)
         added: tuple[ContextItem, ...] = ()
-        if request.store or given.durable or given.remembered:
+        if request.store or is_durable or is_remembered:
             # Nobody asks again for what is not kept, and a run may take minutes.
             has_ids = format_.framing.stores_ids
             new = _rendered(written.context, written.prompt if has_ids else None)
             added = (*history.unstored, *new)
         return RunSpec(
-            principal=given.principal,
+            principal=command.principal,
             head=self._head(given, written.echo, format_, prompt),
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self._cache_salt(given.principal.tenant_id),
+            cache_salt=self._cache_salt(command.principal.tenant_id),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,
@@ -439,25 +413,25 @@ class SpecBuilder:
             checker=written.checker,
             reasoning_budget=sampling_parameters.reasoning_budget(
                 request,
-                given.principal.policy,
+                command.principal.policy,
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
                 framing_tokens=format_.framing_tokens,
             ),
             priority=sampling_parameters.PRIORITIES[written.echo["service_tier"]],
-            durable=given.durable,
+            durable=is_durable,
             streamed=request.stream,
             inputs=len(added),
-            inherited=history.stored if given.remembered else None,
+            inherited=history.stored if is_remembered else None,
             compacted=given.compacted,
         )
 
     def _head(
         self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
-        request, binding, messages = given.request, None, None
+        request, binding, messages = given.command.request, None, None
         if request.wants_encrypted_reasoning:
-            tenant, key = given.principal.tenant_id, self._sealer.key_id
+            tenant, key = given.command.principal.tenant_id, self._sealer.key_id
             binding = Binding(tenant, given.model.id, key)
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
@@ -477,7 +451,7 @@ class SpecBuilder:
         again and again is kept. What a request costs must not depend on what another tenant sent
         before, so what a user wrote is kept for its tenant.
         """
-        tenant = given.principal.tenant_id
+        tenant = given.command.principal.tenant_id
         key, size = _contract_key(echoed, tenant)
         kept = self._contracts.get(key)
         if kept is not None and kept[1] is not None:
@@ -488,7 +462,10 @@ class SpecBuilder:
             call_fields,
             kept=self._documents,
             scope=tenant.bytes,
-            paths={tool.name: f"tools{tool.path}" for tool in named(given.request.offered_tools)},
+            paths={
+                tool.name: f"tools{tool.path}"
+                for tool in named(given.command.request.offered_tools)
+            },
         )
         checker.compile()
         if kept is None:
@@ -498,13 +475,13 @@ class SpecBuilder:
         return rules, checker
 
     def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
-        new, history, stored = given.request.input, given.history.items, given.stored
+        new, history, stored = given.command.request.input, given.history.items, given.stored
         if given.is_opening:
             return opening(cast("tuple[Message, ...]", new), given.uuid)
         if not self.knows_stored_ids(given.model):
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
-        sealer, tenant = self._sealer, given.principal.tenant_id
+        sealer, tenant = self._sealer, given.command.principal.tenant_id
         return assemble(
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
@@ -515,7 +492,7 @@ class SpecBuilder:
         )
 
     def _options(self, given: RunInput, rules: OutputRules, effort: Effort) -> RenderOptions:
-        system, request = self._system_message, given.request
+        system, request = self._system_message, given.command.request
         tools = request.offered_tools
         return RenderOptions(
             instructions=request.instructions,
@@ -529,12 +506,12 @@ class SpecBuilder:
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
-            scope=given.principal.tenant_id.bytes,
+            scope=given.command.principal.tenant_id.bytes,
         )
 
     def _fitting(self, given: RunInput, written: Written) -> Prompt:
         """The prompt without the oldest turns, which make room for it and for an answer."""
-        request, length, prompt = given.request, given.model.context_length, written.prompt
+        request, length, prompt = given.command.request, given.model.context_length, written.prompt
         room = length - len(prompt.ids)
         wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
         if room >= wanted:
@@ -578,12 +555,12 @@ def _require_messages(principal: Principal) -> None:
 
 def _echo(given: RunInput) -> Echo:
     """What the response repeats of its request, defaults filled in."""
-    policy = given.principal.policy
+    policy = given.command.principal.policy
     return echo(
-        given.request,
+        given.command.request,
         model=given.model.id,
         default_effort=given.model.reasoning_effort,
-        service_tier=sampling_parameters.service_tier(given.request, policy),
+        service_tier=sampling_parameters.service_tier(given.command.request, policy),
         summaries=policy.reasoning_summary != "off",
     )
 
@@ -613,8 +590,8 @@ def _repeated(given: RunInput, format_: ModelFormat) -> Repeated | None:
     """What the prompt repeats of the history; None where it takes its items to make the prompt."""
     if not format_.framing.stores_ids:
         return None
-    new, history = given.request.input, given.history.items
-    if given.request.context_management or not isinstance(history, PackedItems):
+    new, history = given.command.request.input, given.history.items
+    if given.command.request.context_management or not isinstance(history, PackedItems):
         return None
     if any(isinstance(item, Compaction | CompactionTrigger | ItemReference) for item in new):
         return None

@@ -13,7 +13,7 @@ from gateway.protocol.responses.create import CreateResponse
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import RunInput, SpecBuilder, SystemMessage, opens
+from gateway.services.run_builder import CreateCommand, RunInput, SpecBuilder, SystemMessage, opens
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 
@@ -97,9 +97,9 @@ def test_a_kept_contract_is_the_request_s_own(
 ) -> None:
     request = CreateResponse.model_validate(document)
     run_input = RunInput(
-        principal=Principal(tenant, "acme", tenant, policy),
-        request=request,
-        body_bytes=0,
+        command=CreateCommand(
+            Principal(tenant, "acme", tenant, policy), request, None, body_bytes=0, requested_at=0.0
+        ),
         model=model,
         history=History(None, (), 0),
         stored={},

@@ -14,7 +14,13 @@ from gateway.errors import GatewayError
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import RunInput, SpecBuilder, SystemMessage, Written
+from gateway.services.run_builder import (
+    CreateCommand,
+    RunInput,
+    SpecBuilder,
+    SystemMessage,
+    Written,
+)
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.contexts import answer, call, output, said, thought, user
 from tests.fakes.create_bodies import parse
@@ -75,10 +81,9 @@ def histories(draw: st.DrawFn) -> list[ContextItem]:
 
 
 def input_of(history: list[ContextItem], new: list[Any], model: Model = MODEL) -> RunInput:
+    request = parse(input=new, truncation="auto", max_output_tokens=16)
     return RunInput(
-        principal=PRINCIPAL,
-        request=parse(input=new, truncation="auto", max_output_tokens=16),
-        body_bytes=0,
+        command=CreateCommand(PRINCIPAL, request, None, body_bytes=0, requested_at=0.0),
         model=model,
         history=History(None, packed(history), 0),
         stored={item.item_id: item for item in history},

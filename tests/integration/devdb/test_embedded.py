@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -227,6 +229,39 @@ def test_one_that_lasts_waits_for_a_command_and_is_refused_beside_its_like(data_
     with second:
         assert second.is_owner
     assert (data_dir / "lock").read_bytes() == b""
+
+
+def until_says(path: Path, content: bytes) -> None:
+    while path.read_bytes() != content:
+        time.sleep(0.01)
+
+
+async def test_the_owner_of_a_server_stops_it_when_nobody_else_uses_it(data_dir: Path) -> None:
+    first, second, third = embedded(data_dir), embedded(data_dir), embedded(data_dir)
+    first.start()
+    second.start()
+    with ThreadPoolExecutor(2) as beside:
+        stopping = beside.submit(first.stop)
+        await asyncio.to_thread(until_says, data_dir / "lock", b"stopping")
+        starting = beside.submit(third.start)
+        assert await answer(second.url) == 1
+        assert not stopping.done()
+        assert not starting.done()
+        second.stop()
+        starting.result()
+    assert third.is_owner
+    assert await answer(third.url) == 1
+    third.stop()
+
+
+def test_a_user_of_a_server_that_does_not_end_is_not_waited_for_for_good(data_dir: Path) -> None:
+    owner = EmbeddedPostgres(data_dir, bin_dir=server_programs(), settings=FAST, stop_timeout_s=0.1)
+    owner.start()
+    user = embedded(data_dir)
+    user.start()
+    owner.stop()
+    assert Postmaster.read(data_dir / "cluster") is None
+    user.stop()
 
 
 def test_one_that_lasts_waits_for_its_like_to_stop(

@@ -18,6 +18,7 @@ from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.run_builder import (
     CreateCommand,
+    DueSummary,
     RunBuilder,
     SpecBuilder,
     SystemMessage,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.protocol.context_item import ConversationPlace
-    from gateway.services.run_builder import BuiltRun, Check
     from gateway.store.postgres.database import Database
 
 MODEL, CONTEXT_LENGTH = "gpt-oss-20b", 600
@@ -56,11 +55,6 @@ for _ in range(21):
     NESTED = {"type": "object", "properties": {"a": NESTED}}
 
 
-async def passing(conversation: ConversationPlace | None) -> None:
-    """Whatever is prepared would be accepted."""
-    assert conversation is None
-
-
 class Desk:
     """Prepares requests of one tenant."""
 
@@ -69,14 +63,17 @@ class Desk:
         self.principal = principal
 
     async def prepare(self, **body: Any) -> RunSpec:
-        return (await self.build(**body)).spec
+        built = await self.build(**body)
+        if not isinstance(built, DueSummary):
+            return built
+        assert built.conversation is None
+        async with self.builder.summarised(built) as spec:
+            return spec
 
-    async def build(
-        self, *, generate: bool = True, check: Check = passing, **body: Any
-    ) -> BuiltRun:
+    async def build(self, *, generate: bool = True, **body: Any) -> RunSpec | DueSummary:
         request = parse(**{"model": MODEL, "input": "hi", **body})
         command = CreateCommand(self.principal, request, None, 0, 0.0, generate=generate)
-        return await self.builder.build(command, check)
+        return await self.builder.build(command)
 
 
 @asynccontextmanager
@@ -352,24 +349,23 @@ async def test_a_summary_for_what_is_not_accepted_is_booked(
     summaries = SummaryDesk(says(SUMMARY))
     async with desk(shared_database, summaries=summaries) as at:
         built = await at.build(input=[*told("hi"), TRIGGER])
-        assert built.summary is not None
+        assert isinstance(built, DueSummary)
         with pytest.raises(type(error)):
-            async with at.builder.booking(built.summary):
+            async with at.builder.summarised(built):
                 raise error
     assert summaries.booked == ["completed"]
 
 
-async def test_for_what_would_not_be_accepted_no_summary_is_made(
+async def test_a_summary_is_made_only_after_its_run_was_found_acceptable(
     shared_database: Database,
 ) -> None:
-    async def refuse(conversation: ConversationPlace | None) -> None:
-        raise ConversationLocked
-
     summaries = SummaryDesk(says(SUMMARY))
     async with desk(shared_database, summaries=summaries) as at:
-        with pytest.raises(ConversationLocked):
-            await at.build(input=[*told("hi"), TRIGGER], check=refuse)
-    assert summaries.tokens.requests == []
+        built = await at.build(input=[*told("hi"), TRIGGER])
+        assert summaries.tokens.requests == []
+        assert isinstance(built, DueSummary)
+        async with at.builder.summarised(built):
+            assert len(summaries.tokens.requests) == 1
 
 
 async def test_what_is_not_to_be_generated_is_not_summarised(shared_database: Database) -> None:

@@ -13,6 +13,7 @@ from gateway.services.history_source import History
 from gateway.services.models import Model
 from gateway.services.run_builder import (
     COMPILED_BYTES,
+    CreateCommand,
     RunInput,
     SpecBuilder,
     SystemMessage,
@@ -57,9 +58,7 @@ def new_specs() -> SpecBuilder:
 def given(principal: Principal = OURS, **fields: Any) -> RunInput:
     request = parse(**{"model": "m", "input": "hi"} | fields)
     return RunInput(
-        principal=principal,
-        request=request,
-        body_bytes=BODY_BYTES,
+        command=CreateCommand(principal, request, None, BODY_BYTES, 0.0),
         model=MODEL,
         history=History(None, (), 0),
         stored={},
