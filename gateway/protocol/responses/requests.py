@@ -273,7 +273,7 @@ def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
     """The texts among the parts of a message, of reasoning or of an output."""
     for index, part in enumerate(parts):
         field = _PART_TEXTS.get(part.type)
-        if field is not None:
+        if field is not None and len(getattr(part, field)) > limits.text_chars_max:
             _check_text(f"{path}[{index}].{field}", getattr(part, field), limits)
 
 
