@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
 from gateway.protocol.base import without_nulls
-from gateway.protocol.chat.adapters import ChatAdapter, ChatForm, CompletionAdapter
+from gateway.protocol.chat.adapters import ChatAdapter, CompletionAdapter
 from gateway.protocol.chat.models import ChatRequest, CompletionRequest, in_chat_words
 from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
@@ -101,7 +101,8 @@ def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Con
     request = validated(ChatRequest, document)
     check_served(request)
     adapter = ChatAdapter(
-        ChatForm(logprobs=request.logprobs, is_deprecated=bool(request.functions)),
+        logprobs=request.logprobs,
+        is_deprecated=bool(request.functions),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
     )
     names = ("messages.name",) if request.has_names else ()
