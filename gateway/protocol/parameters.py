@@ -69,7 +69,7 @@ METADATA_VALUE_CHARS_MAX: Final = 512
 METADATA_PAIRS_MAX: Final = 16
 ALLOWED_TOOLS_MAX: Final = 128
 
-_EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
+EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
     "none": "low",
     "minimal": "low",
     "low": "low",
@@ -78,11 +78,12 @@ _EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
     "xhigh": "high",
     "max": "high",
 }
-"""gpt-oss knows three efforts; SDKs send all of OpenAI's (harmony-in-the-wild P36)."""
+"""gpt-oss knows three efforts, of which each stands for the nearest ones of those that SDKs send
+(harmony-in-the-wild P36)."""
 
 
 def _known_effort(effort: object) -> object:
-    if isinstance(effort, str) and effort not in _EFFECTIVE_EFFORTS:
+    if isinstance(effort, str) and effort not in EFFECTIVE_EFFORTS:
         raise PydanticCustomError("unsupported_value", "", {"supported": EFFORTS})
     return effort
 
@@ -105,10 +106,6 @@ class ReasoningOptions(NullableModel):
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: str | None = None
     max_tokens: Integer | None = Field(None, ge=1)
-
-    def effective_effort(self, default: Effort) -> Effort:
-        """The nearest effort that gpt-oss has."""
-        return _EFFECTIVE_EFFORTS[self.effort] if self.effort else default
 
 
 class TextOptions(NullableModel):

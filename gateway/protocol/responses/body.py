@@ -16,9 +16,10 @@ from pydantic import TypeAdapter
 
 from gateway import ids
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.protocol.base import VeryMany
+from gateway.protocol.base import Many
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
+    EFFECTIVE_EFFORTS,
     AllowedTools,
     AnyFormat,
     AnyToolChoice,
@@ -75,7 +76,7 @@ def echo(
     choice, asked = request.tool_choice, request.reasoning
     summary = (asked.summary or asked.generate_summary) if summaries else None
     reasoning: dict[str, Any] = {
-        "effort": asked.effective_effort(default_effort),
+        "effort": EFFECTIVE_EFFORTS[asked.effort] if asked.effort else default_effort,
         "summary": summary,
     }
     # Of these there is one value that is served. They are shown to those who asked for one.
@@ -343,7 +344,7 @@ def compacted_response(
     }
 
 
-_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])
+_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(Many[AnyTool])
 _CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
 _FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
 

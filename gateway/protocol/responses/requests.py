@@ -79,7 +79,7 @@ IGNORED_NAMES_MAX: Final = 32
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
 
-_CONTEXTS: Final = ("input", "previous_response_id", "conversation", "prompt")
+_CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
 """A request has at least one of them."""
 _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
@@ -152,7 +152,7 @@ def create_of(
     if not document.keys().isdisjoint(IN_RESPONSES):
         check_own(document, IN_RESPONSES)
     served = parameters.served
-    if not any(name in document and name in served for name in _CONTEXTS):
+    if _CONTEXTS.isdisjoint(document.keys() & served):
         raise missing("input")
     if document.keys() <= served:
         return checked(document, limits=limits, strict=strict)

@@ -153,7 +153,7 @@ def test_deprecated_functions_are_tools_one_at_a_time(call: object, choice: str)
 def test_logprobs_are_those_of_the_answer() -> None:
     asked = chat(logprobs=True, top_logprobs=2)
     assert asked.request.wants_logprobs
-    assert asked.request.alternatives == 2
+    assert asked.request.top_logprobs == 2
     assert asked.adapter == ChatAdapter(logprobs=True, include_usage=False)
     assert not chat(logprobs=False, top_logprobs=0).request.wants_logprobs
 
