@@ -237,7 +237,7 @@ class _Intake:
         return ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
 
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
-        """A call, or what it returned."""
+        """A call of a tool or its output, also of a tool that OpenAI runs."""
         if _is_call(item):
             # One that its provider marked as cut off, and that nobody answers, stays so.
             complete = item.status != "incomplete" or ordinal in self._answered
@@ -292,7 +292,7 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
-    """What is stored and listed."""
+    """The JSON of an item under which it is stored and listed."""
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id}
     else:

@@ -59,7 +59,7 @@ def unseal_for_any(
 
 
 def _thought(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
-    """Raises `SealBroken`."""
+    """What reasoning holds, sealed for one of the `models`. Raises `SealBroken`."""
     *others, last = models
     for model in others:
         with suppress(SealBroken):

@@ -122,13 +122,13 @@ class StreamOptions(NullableModel):
 
 
 class Conversation(NullableModel):
-    """A conversation by id."""
+    """The conversation that a response continues, by its id."""
 
     id: Annotated[str, Field(max_length=CONVERSATION_ID_CHARS_MAX)]
 
 
 class PromptTemplate(NullableModel):
-    """A stored prompt template."""
+    """A prompt template stored at OpenAI: there are none here, so it is refused."""
 
     id: str
     version: str | None = None
@@ -136,14 +136,14 @@ class PromptTemplate(NullableModel):
 
 
 class ContextManagement(NullableModel):
-    """Server-side compaction."""
+    """Compaction by the server, from `compact_threshold` tokens of context on."""
 
     type: str
     compact_threshold: Annotated[Integer, Field(ge=COMPACT_THRESHOLD_MIN)] | None = None
 
 
 class Moderation(NullableModel):
-    """Hosted moderation."""
+    """Moderation by OpenAI: there is none here, so it is refused."""
 
     model: str
     policy: dict[str, Any] | None = None

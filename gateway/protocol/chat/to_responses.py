@@ -234,7 +234,7 @@ def _type_of(value: object) -> object:
 
 
 def format_of(asked: object, places: Places) -> object:
-    """`response_format` as `text.format`."""
+    """What `response_format` asks for, as `text.format`."""
     places.add("text.format", "response_format")
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return asked
@@ -318,7 +318,7 @@ class _ItemBuilder:
                 self._add(self._message(message, path), path)
 
     def check_answered(self) -> None:
-        """Every call must have its output."""
+        """Raises `InvalidRequest` where a call has no output."""
         for call_id, call in self._open.items():
             raise _unanswered(call_id, call)
 

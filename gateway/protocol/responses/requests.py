@@ -241,7 +241,7 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
 def _check_tool_item(
     path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
 ) -> None:
-    """A call, or what it returned."""
+    """Texts and names of a call of a tool or of its output."""
     match item.type:
         case "function_call":
             _check_text(f"{path}.arguments", item.arguments, limits)
@@ -409,7 +409,7 @@ def _check_support(request: CreateResponse) -> None:
 
 
 def _check_model_options(request: CreateResponse) -> None:
-    """Reasoning, stop, compaction."""
+    """What is refused of `reasoning`, `stop` and `context_management`."""
     if request.reasoning.context == "all_turns":
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
     asked = request.text.format
