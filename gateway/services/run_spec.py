@@ -316,7 +316,7 @@ class SpecBuilder:
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
             stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
-            unsealed=unseal(new, sealer, tenant=tenant, model=given.model.id),
+            unsealed=unseal(new, sealer, tenant=tenant, models=(given.model.id,)),
             response=given.uuid,
             taken=() if with_history else _taken_ids(history, new),
         )
