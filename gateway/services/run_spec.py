@@ -34,6 +34,7 @@ from gateway.protocol.responses.body import (
     rules_of,
     spelled_echo,
 )
+from gateway.protocol.responses.create import ENCRYPTED_REASONING
 from gateway.protocol.tools import declared, named
 from gateway.sealing import Binding
 from gateway.services import sampling_parameters
@@ -261,7 +262,7 @@ class SpecBuilder:
 
     def _head(self, given: RunInput, echoed: Echo, prompt: Prompt) -> ResponseHead:
         request, binding, messages = given.request, None, None
-        if request.wants_encrypted_reasoning:
+        if ENCRYPTED_REASONING in request.include:
             tenant, key = given.principal.tenant_id, self._secrets.sealer.key_id
             binding = Binding(tenant, given.model.id, key)
         if request.wants_messages:
@@ -315,7 +316,7 @@ class SpecBuilder:
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
             stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
-            unsealed=unseal(new, sealer, tenant=tenant, model=given.model.id),
+            unsealed=unseal(new, sealer, tenant=tenant, models=(given.model.id,)),
             response=given.uuid,
             taken=() if with_history else _taken_ids(history, new),
         )
