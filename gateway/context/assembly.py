@@ -138,9 +138,8 @@ def take_in(
     `source` makes the ids of those that came without one. The rest is as `assemble` has it; `param`
     is what held the items.
     """
-    intake = _Intake(
-        new, stored=stored, unsealed=unsealed, response=source, taken=set(taken), param=param
-    )
+    answered = _answered_calls(new, stored)
+    intake = _Intake(stored, unsealed, source, set(taken), answered, param)
     taken_in = (intake.take(*each) for each in enumerate(new))
     return [item for item in taken_in if item is not None]
 
@@ -152,6 +151,7 @@ def _is_hollow(item: InputItem) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Intake:
     """A request's own items, one after the other, as items of its context.
 
@@ -160,22 +160,12 @@ class _Intake:
     sealed reasoning and summaries that are there already: their ids tell that they are the same.
     """
 
-    def __init__(
-        self,
-        new: Sequence[InputItem],
-        *,
-        stored: Mapping[str, ContextItem],
-        unsealed: Mapping[int, Unsealed],
-        response: UUID,
-        taken: set[str],
-        param: str,
-    ) -> None:
-        self._param = param
-        self._stored = stored
-        self._unsealed = unsealed
-        self._response = response
-        self._taken = taken
-        self._answered = _answered_calls(new, stored)
+    stored: Mapping[str, ContextItem]
+    unsealed: Mapping[int, Unsealed]
+    response: UUID
+    taken: set[str]
+    answered: Collection[int]
+    param: str
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         """The item at `ordinal`; None for one that adds nothing."""
@@ -193,31 +183,31 @@ class _Intake:
             case _:
                 taken = self._tool_item(ordinal, item)
         if taken is not None:
-            self._taken.add(taken.item_id)
+            self.taken.add(taken.item_id)
         return taken
 
     def _look_up(self, ordinal: int, item: ItemReference | Reasoning) -> ContextItem | None:
         """What is stored under the item's id; None where there is nothing to add or to miss."""
-        if item.id is None or item.id in self._taken:
+        if item.id is None or item.id in self.taken:
             return None
-        found = self._stored.get(item.id)
+        found = self.stored.get(item.id)
         if found is not None and _is_cut_call(found):
-            return replace(found, complete=True) if ordinal in self._answered else None
+            return replace(found, complete=True) if ordinal in self.answered else None
         if found is not None:
             return found
         raise ResourceNotFound(
             f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
             "false. Try again with `store` set to true, or remove this item from your input.",
-            param=self._param,
+            param=self.param,
         )
 
     def _thought(self, ordinal: int, item: Reasoning) -> ContextItem | None:
         if _is_hollow(item):
             return self._look_up(ordinal, item)
-        sealed = self._unsealed.get(ordinal)
+        sealed = self.unsealed.get(ordinal)
         if sealed is None:
             return self._context_item(ordinal, item)
-        if item.id in self._taken:
+        if item.id in self.taken:
             return None
         context = self._context_item(ordinal, item)
         if sealed.ids is not None:
@@ -226,21 +216,21 @@ class _Intake:
         return replace(context, parsed=item.model_copy(update={"content": said}))
 
     def _summary(self, ordinal: int, item: Compaction) -> ContextItem | None:
-        if item.id in self._taken:
+        if item.id in self.taken:
             return None
         item_id = self._item_id(ordinal, item)
-        return compaction_item(item_id, item.encrypted_content, self._unsealed[ordinal].text)
+        return compaction_item(item_id, item.encrypted_content, self.unsealed[ordinal].text)
 
     def _item_id(self, ordinal: int, item: Item) -> str:
-        if item.id is not None and item.id not in self._taken:
+        if item.id is not None and item.id not in self.taken:
             return item.id
-        return ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
+        return ids.input_item_id(_ID_PREFIXES[item.type], self.response, ordinal)
 
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
-        """A call, or what it returned."""
+        """A call of a tool or its output, also of a tool that OpenAI runs."""
         if _is_call(item):
             # One that its provider marked as cut off, and that nobody answers, stays so.
-            complete = item.status != "incomplete" or ordinal in self._answered
+            complete = item.status != "incomplete" or ordinal in self.answered
             name = call_of(item).name
             return self._context_item(ordinal, item, item.call_id, name, complete=complete)
         if _is_output(item):
@@ -292,7 +282,7 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
-    """What is stored and listed."""
+    """The JSON of an item under which it is stored and listed."""
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id}
     else:

@@ -53,7 +53,7 @@ def summary_message(summary: str) -> Message:
 
 
 def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
-    """A compaction item that was opened."""
+    """A compaction item of a context; `summary` is what its `seal` holds."""
     return ContextItem(
         kind="compaction",
         item_id=item_id,

@@ -24,17 +24,6 @@ COMPACTION: Final = "compaction"
 
 
 def unseal(
-    items: Iterable[InputItem], sealer: Sealer, *, tenant: UUID, model: str
-) -> dict[int, Unsealed]:
-    """What the reasoning and compaction items hold in `encrypted_content`, by their index.
-
-    Raises `InvalidRequest` for content that was sealed elsewhere, for others or, if it is
-    reasoning, for another model.
-    """
-    return unseal_for_any(items, sealer, tenant=tenant, models=(model,))
-
-
-def unseal_for_any(
     items: Iterable[InputItem],
     sealer: Sealer,
     *,
@@ -42,9 +31,10 @@ def unseal_for_any(
     models: Sequence[str],
     param: str = "input",
 ) -> dict[int, Unsealed]:
-    """The same where reasoning may be for any of `models`: there is at least one.
+    """What the reasoning and compaction items hold in `encrypted_content`, by their index.
 
-    `param` is what held the items.
+    `param` is what held the items. Raises `InvalidRequest` for content that was sealed elsewhere,
+    for others or, if it is reasoning, for none of the `models`, of which there is at least one.
     """
     contents = {}
     for index, item in enumerate(items):
@@ -59,7 +49,7 @@ def unseal_for_any(
 
 
 def _thought(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
-    """Raises `SealBroken`."""
+    """What reasoning holds, sealed for one of the `models`. Raises `SealBroken`."""
     *others, last = models
     for model in others:
         with suppress(SealBroken):

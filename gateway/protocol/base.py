@@ -10,9 +10,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
@@ -56,29 +53,6 @@ Count = Annotated[int, Field(strict=False, ge=0, le=COUNT_MAX)]
 
 Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 """A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
-
-
-ITEMS_AT_ONCE: Final = 50
-"""So many items are validated in one call, in which no other thread runs."""
-
-
-def _piece_by_piece(value: object, whole: ValidatorFunctionWrapHandler) -> object:
-    """What `whole` makes of an array: other threads run between two pieces of it."""
-    if not isinstance(value, list) or len(value) <= ITEMS_AT_ONCE:
-        return whole(value)
-    members: list[object] = []
-    for start in range(0, len(value), ITEMS_AT_ONCE):
-        piece = value[start : start + ITEMS_AT_ONCE]
-        try:
-            members += whole(piece)
-        except ValidationError:
-            # The same mistake, told where it is: what is valid already is not looked into again.
-            return whole([*members, *piece])
-    return tuple(members)
-
-
-VeryMany = Annotated[Many[T], WrapValidator(_piece_by_piece)]
-"""The same, of so many that the others would notice."""
 
 
 def _known_status(status: object) -> object:

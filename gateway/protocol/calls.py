@@ -63,7 +63,7 @@ class Call:
 
 
 class _Patch(WireModel):
-    """The arguments of the patcher."""
+    """The arguments of a call of `apply_patch`."""
 
     operation: FileOperation
 
@@ -139,7 +139,7 @@ def hosted_text(item: AnyHostedItem) -> str:
 
 
 def _readable(value: object) -> object:
-    """The same, where its images are named."""
+    """`value` with a note in place of each image in it."""
     match value:
         case str() if value.startswith("data:"):
             return IMAGE_NOTE
@@ -222,7 +222,7 @@ def _custom_input(arguments: str) -> str:
 
 
 def _operation(operation: FileOperation) -> dict[str, Any]:
-    """`delete_file` has no diff."""
+    """The JSON of a file operation: one of `delete_file` has no diff."""
     fields: dict[str, Any] = {"type": operation.type, "path": operation.path}
     return fields if operation.type == "delete_file" else {**fields, "diff": operation.diff}
 

@@ -81,7 +81,7 @@ class ContextItem:
 
     @property
     def is_output(self) -> bool:
-        """Whether it answers a call."""
+        """Whether it is what a client says that a call returned."""
         return self.kind in OUTPUT_KINDS
 
     @property
@@ -99,7 +99,7 @@ class ContextItem:
         return self.parsed or _ITEM.validate_json(self.json)
 
     def with_ids(self, ids: array[int]) -> ContextItem:
-        """The same item, rendered."""
+        """The same item with the `ids` that stand for it in a prompt."""
         return ContextItem(
             kind=self.kind,
             item_id=self.item_id,

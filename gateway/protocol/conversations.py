@@ -41,7 +41,7 @@ class Conversation:
     metadata: dict[str, str]
 
     def body(self) -> dict[str, Any]:
-        """The object of the API."""
+        """The conversation as the API shows it; times are unix seconds."""
         return {
             "id": ids.conversation_id(self.uuid),
             "object": "conversation",
@@ -76,20 +76,20 @@ _Item = Annotated[AnyInputItem, BeforeValidator(_plain_parts)]
 
 
 class NewConversation(WireModel):
-    """What a conversation begins with."""
+    """The body of `POST /v1/conversations`: what a conversation begins with."""
 
     items: Many[_Item] = ()
     metadata: Metadata = Field(default_factory=dict)
 
 
 class NewItems(WireModel):
-    """What is added to a conversation."""
+    """The body of a request that adds items to a conversation."""
 
     items: Annotated[Many[_Item], Field(min_length=1)]
 
 
 class NewMetadata(WireModel):
-    """What stands in the place of a conversation's metadata."""
+    """The body of a request that replaces the metadata of a conversation."""
 
     metadata: Metadata
 

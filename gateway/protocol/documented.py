@@ -170,11 +170,11 @@ def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:
 
 
 def is_harmless(name: str, value: object) -> bool:
-    """Whether it asks for what is done anyway."""
+    """Whether a parameter of another API asks for nothing but what is done without it."""
     return value is None or any(_is_same(value, one) for one in _HARMLESS.get(name, ()))
 
 
 def _is_same(value: object, other: object) -> bool:
-    """`1` is `1.0`, and no `True`."""
+    """Whether JSON has the two for the same: `1` is `1.0`, and not `true`."""
     value = whole(value)
     return type(value) is type(other) and value == other

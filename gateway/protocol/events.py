@@ -33,7 +33,7 @@ class Event:
 
     @property
     def is_terminal(self) -> bool:
-        """Nothing follows it."""
+        """Whether it is the last one of its stream."""
         return self.type in TERMINAL_TYPES
 
 
@@ -88,7 +88,7 @@ class Deltas(Sequence[Event]):
         return self.sequence_number + len(self.texts) - 1
 
     def part(self, start: int, stop: int) -> Deltas:
-        """Those from one place up to another."""
+        """The deltas from index `start` up to, not including, `stop`."""
         return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])
 
     @override

@@ -41,7 +41,7 @@ Json = dict[str, Any]
 
 
 class HostedItem(WireModel):
-    """What all of them have."""
+    """What items of tools have that OpenAI runs. Other members are kept as they came."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -89,7 +89,7 @@ class ComputerCall(HostedItem):
 
 
 class ComputerCallOutput(HostedItem):
-    """A screenshot."""
+    """The screenshot that a computer call returned."""
 
     type: Literal["computer_call_output"] = "computer_call_output"
     output: Json | None = None
@@ -111,7 +111,7 @@ class McpApprovalRequest(HostedItem):
 
 
 class McpApprovalResponse(HostedItem):
-    """The answer."""
+    """The answer to an MCP approval request."""
 
     type: Literal["mcp_approval_response"] = "mcp_approval_response"
     approve: bool
@@ -149,7 +149,7 @@ class Program(HostedItem):
 
 
 class ProgramOutput(HostedItem):
-    """What it returned."""
+    """What a program returned."""
 
     type: Literal["program_output"] = "program_output"
     result: str

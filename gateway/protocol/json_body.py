@@ -59,8 +59,21 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
             'object: send one such as {"model": "...", "input": "..."}.'
         )
-    _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
-    return document
+    # Level by level, so that nothing recurses and a hostile body costs one look at each value.
+    level: list[Any] = [document]
+    depth_max = min(limits.json_depth_max, DEPTH_MAX)
+    for _ in range(depth_max):
+        level = [
+            child
+            for container in level
+            for child in (container.values() if type(container) is dict else container)
+            if type(child) in _CONTAINERS
+        ]
+        if not level:
+            return document
+    raise InvalidRequest(
+        f"The JSON body of your request is nested too deeply. Expected at most {depth_max} levels."
+    )
 
 
 def _check_size(body: bytes, containers_max: int) -> None:
@@ -70,7 +83,10 @@ def _check_size(body: bytes, containers_max: int) -> None:
     """
     brackets = sum(map(_brackets, _pieces(body)))
     if brackets > containers_max and _containers(body) > containers_max:
-        raise _too_many(containers_max)
+        raise InvalidRequest(
+            "The JSON body of your request has too many parts. Expected at most "
+            f"{containers_max} objects and arrays."
+        )
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:
@@ -92,30 +108,3 @@ def _containers(body: bytes) -> int:
         count += sum(map(_brackets, parts[in_string::2]))
         in_string ^= len(parts) % 2 == 0
     return count
-
-
-def _too_many(containers_max: int) -> InvalidRequest:
-    return InvalidRequest(
-        "The JSON body of your request has too many parts. Expected at most "
-        f"{containers_max} objects and arrays."
-    )
-
-
-def _check_depth(document: dict[str, Any], depth_max: int) -> None:
-    """Raise `InvalidRequest` for a document that is nested more deeply.
-
-    Level by level, so that nothing recurses and a hostile body costs one look at each value.
-    """
-    level: list[Any] = [document]
-    for _ in range(depth_max):
-        level = [
-            child
-            for container in level
-            for child in (container.values() if type(container) is dict else container)
-            if type(child) in _CONTAINERS
-        ]
-        if not level:
-            return
-    raise InvalidRequest(
-        f"The JSON body of your request is nested too deeply. Expected at most {depth_max} levels."
-    )

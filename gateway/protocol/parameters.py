@@ -69,7 +69,7 @@ METADATA_VALUE_CHARS_MAX: Final = 512
 METADATA_PAIRS_MAX: Final = 16
 ALLOWED_TOOLS_MAX: Final = 128
 
-_EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
+EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
     "none": "low",
     "minimal": "low",
     "low": "low",
@@ -78,11 +78,12 @@ _EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
     "xhigh": "high",
     "max": "high",
 }
-"""gpt-oss knows three efforts; SDKs send all of OpenAI's (harmony-in-the-wild P36)."""
+"""gpt-oss knows three efforts, of which each stands for the nearest ones of those that SDKs send
+(harmony-in-the-wild P36)."""
 
 
 def _known_effort(effort: object) -> object:
-    if isinstance(effort, str) and effort not in _EFFECTIVE_EFFORTS:
+    if isinstance(effort, str) and effort not in EFFECTIVE_EFFORTS:
         raise PydanticCustomError("unsupported_value", "", {"supported": EFFORTS})
     return effort
 
@@ -106,10 +107,6 @@ class ReasoningOptions(NullableModel):
     mode: str | None = None
     max_tokens: Integer | None = Field(None, ge=1)
 
-    def effective_effort(self, default: Effort) -> Effort:
-        """The nearest effort that gpt-oss has."""
-        return _EFFECTIVE_EFFORTS[self.effort] if self.effort else default
-
 
 class TextOptions(NullableModel):
     """`verbosity` is echoed and has no effect: gpt-oss has no such control."""
@@ -125,13 +122,13 @@ class StreamOptions(NullableModel):
 
 
 class Conversation(NullableModel):
-    """A conversation by id."""
+    """The conversation that a response continues, by its id."""
 
     id: Annotated[str, Field(max_length=CONVERSATION_ID_CHARS_MAX)]
 
 
 class PromptTemplate(NullableModel):
-    """A stored prompt template."""
+    """A prompt template stored at OpenAI: there are none here, so it is refused."""
 
     id: str
     version: str | None = None
@@ -139,14 +136,14 @@ class PromptTemplate(NullableModel):
 
 
 class ContextManagement(NullableModel):
-    """Server-side compaction."""
+    """Compaction by the server, from `compact_threshold` tokens of context on."""
 
     type: str
     compact_threshold: Annotated[Integer, Field(ge=COMPACT_THRESHOLD_MIN)] | None = None
 
 
 class Moderation(NullableModel):
-    """Hosted moderation."""
+    """Moderation by OpenAI: there is none here, so it is refused."""
 
     model: str
     policy: dict[str, Any] | None = None

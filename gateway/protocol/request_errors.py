@@ -49,7 +49,7 @@ def listed(values: Sequence[str], conjunction: str) -> str:
 
 
 def unknown_place() -> InvalidRequest:
-    """The refusal of an `after` that is not the id of an item of the list."""
+    """The error for an `after` that is not the id of an item of the list."""
     return InvalidRequest(
         "Invalid 'after': this list has no item of that id, or has it no longer. Begin again "
         "without 'after'.",
@@ -264,7 +264,7 @@ def validated(model: type[M], document: dict[str, Any]) -> M:
 
 
 def refusal_of(error: ValidationError) -> InvalidRequest:
-    """The first mistake, in OpenAI's words."""
+    """The first mistake that pydantic found, in OpenAI's words."""
     details = error.errors(include_url=False)[0]
     translate = _TRANSLATIONS.get(details["type"], _other)
     return translate(param_path(details["loc"]), details)

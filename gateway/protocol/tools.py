@@ -102,7 +102,7 @@ class LocalEnvironment(NullableModel):
 
 
 class ShellTool(NullableModel):
-    """A shell that the client runs."""
+    """A shell at the client: several commands at once, as lines."""
 
     type: Literal["shell"] = "shell"
     environment: LocalEnvironment | None = None
@@ -306,12 +306,12 @@ class NamedTool(NamedTuple):
 
     @property
     def kind(self) -> SegmentKind:
-        """What a call of it becomes."""
+        """The kind of segment that a call of it is in the model's output."""
         return KINDS[type(self.tool)]
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """The name that the model knows."""
+    """The name by which the model knows a tool: `namespace.name`."""
     return f"{namespace}.{name}" if namespace else name
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gateway import ids
 from gateway.context.assembly import referenced_ids, take_in
-from gateway.context.unsealing import unseal_for_any
+from gateway.context.unsealing import unseal
 from gateway.errors import NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning
@@ -186,7 +186,7 @@ class Conversations:
         models = [model.id for model in self._models.list()]
         if not models and any(isinstance(i, Reasoning) and i.encrypted_content for i in new):
             raise NoUpstreamAvailable("any", "no backend has said yet what it serves")
-        return unseal_for_any(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
+        return unseal(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
 
     def _rendered(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
         """The items with their ids, so that not every turn has to render all of them anew. What was

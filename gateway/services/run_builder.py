@@ -38,6 +38,7 @@ from gateway.protocol.responses.body import (
     rules_of,
     spelled_echo,
 )
+from gateway.protocol.responses.create import ENCRYPTED_REASONING
 from gateway.protocol.tools import declared, named
 from gateway.sealing import Binding
 from gateway.services import sampling_parameters
@@ -430,7 +431,7 @@ class SpecBuilder:
         self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
         request, binding, messages = given.command.request, None, None
-        if request.wants_encrypted_reasoning:
+        if ENCRYPTED_REASONING in request.include:
             tenant, key = given.command.principal.tenant_id, self._sealer.key_id
             binding = Binding(tenant, given.model.id, key)
         if request.wants_messages:
@@ -486,7 +487,7 @@ class SpecBuilder:
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
             stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
-            unsealed=unseal(new, sealer, tenant=tenant, model=given.model.id),
+            unsealed=unseal(new, sealer, tenant=tenant, models=(given.model.id,)),
             response=given.uuid,
             taken=() if with_history else _taken_ids(history, new),
         )

@@ -63,7 +63,7 @@ def sampling(request: CreateResponse, *, room: int) -> Sampling:
         seed=request.seed,
         top_k=request.top_k,
         min_p=request.min_p,
-        logprobs=request.alternatives if request.wants_logprobs else None,
+        logprobs=request.top_logprobs if request.wants_logprobs else None,
     )
 
 

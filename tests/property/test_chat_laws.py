@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway.eventlog.fold.fold import Fold
-from gateway.protocol.chat.adapters import SEPARATOR, ChatAdapter, ChatForm, CompletionAdapter
+from gateway.protocol.chat.adapters import SEPARATOR, ChatAdapter, CompletionAdapter
 from gateway.protocol.responses.body import ResponseHead
 from tests.fakes.chat_streams import as_assembled, assembled_chat
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     Case = tuple[OutputRules, list[Entry]]
 
 laws = settings(deadline=None)
-forms = st.builds(ChatForm, logprobs=st.booleans(), is_deprecated=st.booleans())
+adapters = st.builds(
+    ChatAdapter, logprobs=st.booleans(), is_deprecated=st.booleans(), include_usage=st.just(True)
+)
 formats = st.sampled_from(["text", "json_object", "json_schema"])
 
 
@@ -45,13 +47,14 @@ def shown(events: list[Event], adapter: ChatAdapter | CompletionAdapter) -> list
 
 
 @laws
-@given(steered_logs(), forms, formats)
-def test_a_stream_says_what_the_body_says(case: Case, form: ChatForm, format_type: str) -> None:
+@given(steered_logs(), adapters, formats)
+def test_a_stream_says_what_the_body_says(
+    case: Case, adapter: ChatAdapter, format_type: str
+) -> None:
     events, response = told(case, format_type)
     # Who sends deprecated functions has no custom tools.
     kinds = {item["type"] for item in response["output"]}
-    assume(not (form.is_deprecated and "custom_tool_call" in kinds))
-    adapter = ChatAdapter(form, include_usage=True)
+    assume(not (adapter.is_deprecated and "custom_tool_call" in kinds))
     streamed = shown(events, adapter)
     if response["status"] in {"failed", "cancelled"}:
         assert [list(chunk) for chunk in streamed if "error" in chunk] == [["error"]]
@@ -73,7 +76,7 @@ def test_a_body_says_what_the_response_says(case: Case, format_type: str) -> Non
     _, response = told(case, format_type)
     if response["status"] in {"failed", "cancelled"}:
         return
-    body = ChatAdapter(ChatForm(), include_usage=False).body(response)
+    body = ChatAdapter(include_usage=False).body(response)
     message = body["choices"][0]["message"]
     parts = [
         (item, part)
@@ -108,7 +111,7 @@ def test_a_completion_is_the_content_of_the_chat(case: Case, format_type: str) -
     adapter = CompletionAdapter(include_usage=False)
     body = adapter.body(response)
     streamed = shown(events, adapter)
-    chat = ChatAdapter(ChatForm(), include_usage=False).body(response)
+    chat = ChatAdapter(include_usage=False).body(response)
     text = chat["choices"][0]["message"]["content"] or ""
     assert body["choices"][0]["text"] == text
     assert "".join(chunk["choices"][0]["text"] for chunk in streamed) == text

@@ -137,7 +137,7 @@ class Conversation:
 
     def _assembled(self, history: tuple[ContextItem, ...], new: list[Wire]) -> Any:
         items = parse(input=new).input
-        unsealed = unseal(items, SEALER, tenant=TENANT, model=MODEL)
+        unsealed = unseal(items, SEALER, tenant=TENANT, models=(MODEL,))
         return assemble(
             history, items, stored={}, unsealed=unsealed, response=UUID(int=self.number)
         )

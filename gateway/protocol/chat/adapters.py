@@ -140,14 +140,6 @@ COMPLETION_PREFIX: Final = "cmpl-"
 FINGERPRINT_CHARS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class ChatForm:
-    """What a chat's client asked to see: `logprobs`, or calls as the deprecated `function_call`."""
-
-    logprobs: bool = False
-    is_deprecated: bool = False
-
-
 def identity(response: Json, kind: str) -> Json:
     """The first members of every body and chunk; `kind` is the `object`.
 
@@ -165,33 +157,6 @@ def identity(response: Json, kind: str) -> Json:
     }
 
 
-def chat_body(response: Json, form: ChatForm) -> Json:
-    """A `chat.completion` of one choice."""
-    calls = calls_of(response)
-    choice = {
-        "index": 0,
-        "message": _message(response, calls, form),
-        "logprobs": _logprobs(response) if form.logprobs else None,
-        "finish_reason": finish_reason(response, form),
-    }
-    return {
-        **identity(response, "chat.completion"),
-        "service_tier": response["service_tier"],
-        "choices": [choice],
-        "usage": usage_of(response),
-        **({"metadata": response["metadata"]} if response["metadata"] else {}),
-    }
-
-
-def completion_body(response: Json) -> Json:
-    """A `text_completion` of one choice: the answer without the reasoning."""
-    return {
-        **identity(response, "text_completion"),
-        "choices": [text_choice(_joined(response).get("content", ""), stop_reason(response))],
-        "usage": usage_of(response),
-    }
-
-
 def text_choice(text: str, finish: str | None) -> Json:
     """The only choice of a completion, or of a chunk of one."""
     return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
@@ -202,11 +167,11 @@ def stop_reason(response: Json) -> str:
     return "length" if response["status"] == "incomplete" else "stop"
 
 
-def finish_reason(response: Json, form: ChatForm) -> str:
+def finish_reason(response: Json, *, is_deprecated: bool) -> str:
     """The same, where it may have ended with calls."""
     reason = stop_reason(response)
     if reason == "stop" and calls_of(response):
-        return "function_call" if form.is_deprecated else "tool_calls"
+        return "function_call" if is_deprecated else "tool_calls"
     return reason
 
 
@@ -239,7 +204,7 @@ def usage_of(response: Json) -> Json:
     }
 
 
-def _message(response: Json, calls: list[Json], form: ChatForm) -> Json:
+def _message(response: Json, calls: list[Json], *, is_deprecated: bool) -> Json:
     """Content is null only where there is something else: clients strip the text of an answer."""
     texts = _joined(response)
     refusal = texts.get("refusal")
@@ -252,7 +217,7 @@ def _message(response: Json, calls: list[Json], form: ChatForm) -> Json:
     }
     if "reasoning_content" in texts:
         message |= dict.fromkeys(MEMBERS["reasoning_content"], texts["reasoning_content"])
-    if calls and form.is_deprecated:
+    if calls and is_deprecated:
         message["function_call"] = call_body(calls[0])["function"]
     elif calls:
         message["tool_calls"] = [call_body(call) for call in calls]
@@ -293,53 +258,19 @@ CHAT_CHUNK: Final = "chat.completion.chunk"
 TEXT_CHUNK: Final = "text_completion"
 
 
-class _Frame:
-    """What is around the choice of every chunk of a stream."""
+class Chunks:
+    """Makes chunks of one stream of events, which it is given from the first one on.
+
+    A subclass says how its API shows a beginning, more text, a call, and the end.
+    """
 
     def __init__(self, kind: str, *, include_usage: bool) -> None:
+        """`kind` is the `object` of each chunk."""
         self._kind = kind
         self._include_usage = include_usage
         self._head = b""
         # For those who ask for the usage, all chunks have one: null but in the last.
         self._tail = b'],"usage":null}' if include_usage else b"]}"
-
-    def name(self, response: Json, **more: str) -> None:
-        """Tell whose chunks they are, before the first."""
-        named = orjson.dumps({**identity(response, self._kind), **more})
-        self._head = named.removesuffix(b"}") + b',"choices":['
-
-    def chunk(self, choice: Json) -> bytes:
-        """One with its choice."""
-        return self._head + orjson.dumps(choice) + self._tail
-
-    def text(self, choice: Callable[[Json], Json], *fields: str) -> Around:
-        """What is around the text of those with this choice, which stands in all the `fields`."""
-        before, around = self.chunk(choice(dict.fromkeys(fields, ""))), deque[bytes]()
-        for field in reversed(fields):
-            before, name, behind = before.rpartition(b'"%b":""' % field.encode())
-            before += name.removesuffix(b'""')
-            around.appendleft(behind)
-        return (before, *around)
-
-    def last(self, choice: Json, response: Json) -> list[bytes]:
-        """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""
-        failure = failure_of(response)
-        if failure is not None:
-            return [orjson.dumps({"error": failure})]
-        if not self._include_usage:
-            return [self.chunk(choice)]
-        usage = orjson.dumps(usage_of(response))
-        return [self.chunk(choice), b'%b],"usage":%b}' % (self._head, usage)]
-
-
-class Chunks:
-    """Reads one stream of events, from its first one on, and shows it as chunks.
-
-    A kind of chunks says what it shows of a beginning, of more text, of a call, and of the end.
-    """
-
-    def __init__(self, kind: str, *, include_usage: bool) -> None:
-        self._frame = _Frame(kind, include_usage=include_usage)
         self._formatted = False
         self._index = 0
         self._field: Field = "content"
@@ -354,7 +285,7 @@ class Chunks:
         """
         is_refusal = _SAID.get(event.type)
         if is_refusal is not None:
-            return self._hear(event, "refusal" if is_refusal else self._field)
+            return self._text(event, "refusal" if is_refusal else self._field)
         if event.type not in _READ:
             return []
         data = orjson.loads(event.data)
@@ -369,10 +300,10 @@ class Chunks:
         response = data["response"]
         if event.type == _CREATED:
             self._formatted = is_formatted(response)
-            return self._begin(response)
-        return self._frame.last(self._ending(response), response)
+            return self._first(response)
+        return self._last(self._last_choice(response), response)
 
-    def _hear(self, event: Event, field: Field) -> list[bytes]:
+    def _text(self, event: Event, field: Field) -> list[bytes]:
         """More text of the last item that was added: items never overlap."""
         logprobs: list[Json] = []
         text = event.text
@@ -383,7 +314,7 @@ class Chunks:
             self._is_begun = True
             separator = self._joiner.add(field, self._index, "")
             text = orjson.dumps(separator)[:-1] + text[1:]
-        return self._say(field, text, logprobs)
+        return self._text_chunks(field, text, logprobs)
 
     def _add(self, index: int, item: Json) -> list[bytes]:
         if item["type"] in CALL_TEXTS:
@@ -394,11 +325,39 @@ class Chunks:
         self._is_begun = False
         return []
 
-    def _begin(self, response: Json) -> list[bytes]:
-        """The response has no output yet."""
+    def _name(self, response: Json, **more: str) -> None:
+        """Note what all chunks of the stream begin with; comes before the first of them."""
+        named = orjson.dumps({**identity(response, self._kind), **more})
+        self._head = named.removesuffix(b"}") + b',"choices":['
+
+    def _chunk(self, choice: Json) -> bytes:
+        """The chunk with this choice."""
+        return self._head + orjson.dumps(choice) + self._tail
+
+    def _around(self, choice: Callable[[Json], Json], *fields: str) -> Around:
+        """What is around the text of chunks whose `choice` has it in all the `fields`."""
+        before, around = self._chunk(choice(dict.fromkeys(fields, ""))), deque[bytes]()
+        for field in reversed(fields):
+            before, name, behind = before.rpartition(b'"%b":""' % field.encode())
+            before += name.removesuffix(b'""')
+            around.appendleft(behind)
+        return (before, *around)
+
+    def _last(self, choice: Json, response: Json) -> list[bytes]:
+        """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""
+        failure = failure_of(response)
+        if failure is not None:
+            return [orjson.dumps({"error": failure})]
+        if not self._include_usage:
+            return [self._chunk(choice)]
+        usage = orjson.dumps(usage_of(response))
+        return [self._chunk(choice), b'%b],"usage":%b}' % (self._head, usage)]
+
+    def _first(self, response: Json) -> list[bytes]:
+        """The chunks that open the stream. The response has no output yet."""
         raise NotImplementedError
 
-    def _say(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
+    def _text_chunks(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
         """More of one of the texts, encoded as JSON."""
         raise NotImplementedError
 
@@ -406,34 +365,34 @@ class Chunks:
         """A call, the `position`-th of the response from 0, or more of what it was given."""
         raise NotImplementedError
 
-    def _ending(self, response: Json) -> Json:
-        """The choice of the last chunk."""
+    def _last_choice(self, response: Json) -> Json:
+        """The choice of the last chunk, which says why the answer ended."""
         raise NotImplementedError
 
 
 class ChatChunks(Chunks):
     """The chunks of one chat completion."""
 
-    def __init__(self, form: ChatForm, *, include_usage: bool) -> None:
-        super().__init__(CHAT_CHUNK, include_usage=include_usage)
+    def __init__(self, form: ChatAdapter) -> None:
+        super().__init__(CHAT_CHUNK, include_usage=form.include_usage)
         self._form = form
         self._texts: dict[Field, Around] = {}
         self._is_silent = True
 
     @override
-    def _begin(self, response: Json) -> list[bytes]:
-        self._frame.name(response, service_tier=response["service_tier"])
-        self._texts = {one: self._frame.text(_choice, *MEMBERS[one]) for one in FIELDS}
-        return [self._frame.chunk(_choice({"role": "assistant", "content": None, "refusal": None}))]
+    def _first(self, response: Json) -> list[bytes]:
+        self._name(response, service_tier=response["service_tier"])
+        self._texts = {one: self._around(_choice, *MEMBERS[one]) for one in FIELDS}
+        return [self._chunk(_choice({"role": "assistant", "content": None, "refusal": None}))]
 
     @override
-    def _say(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
+    def _text_chunks(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
         if field != "reasoning_content":
             self._is_silent = False
         if not self._form.logprobs or field != "content":
             return [text.join(self._texts[field])]
         told = {"content": logprobs or None, "refusal": None}
-        return [self._frame.chunk(_choice({"content": orjson.Fragment(text)}, logprobs=told))]
+        return [self._chunk(_choice({"content": orjson.Fragment(text)}, logprobs=told))]
 
     @override
     def _call(self, position: int, call: Json) -> list[bytes]:
@@ -445,12 +404,13 @@ class ChatChunks(Chunks):
             delta = {"function_call": call["function"]}
         else:
             return []
-        return [self._frame.chunk(_choice(delta))]
+        return [self._chunk(_choice(delta))]
 
     @override
-    def _ending(self, response: Json) -> Json:
+    def _last_choice(self, response: Json) -> Json:
         delta = {"content": ""} if self._is_silent else {}
-        return _choice(delta, finish=finish_reason(response, self._form))
+        reason = finish_reason(response, is_deprecated=self._form.is_deprecated)
+        return _choice(delta, finish=reason)
 
 
 class CompletionChunks(Chunks):
@@ -458,24 +418,24 @@ class CompletionChunks(Chunks):
 
     def __init__(self, *, include_usage: bool) -> None:
         super().__init__(TEXT_CHUNK, include_usage=include_usage)
-        self._text: Around = ()
+        self._around_text: Around = ()
 
     @override
-    def _begin(self, response: Json) -> list[bytes]:
-        self._frame.name(response)
-        self._text = self._frame.text(_completed, "text")
+    def _first(self, response: Json) -> list[bytes]:
+        self._name(response)
+        self._around_text = self._around(_completed, "text")
         return []
 
     @override
-    def _say(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
-        return [text.join(self._text)] if field == "content" else []
+    def _text_chunks(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
+        return [text.join(self._around_text)] if field == "content" else []
 
     @override
     def _call(self, position: int, call: Json) -> list[bytes]:
         return []
 
     @override
-    def _ending(self, response: Json) -> Json:
+    def _last_choice(self, response: Json) -> Json:
         return text_choice("", stop_reason(response))
 
 
@@ -489,35 +449,55 @@ def _completed(text: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ChatAdapter:
-    """Of chat completions; `include_usage` is for streams."""
+    """What the client of a chat asked to see: `logprobs`, calls as the deprecated `function_call`,
+    and the usage at the end of a stream.
+    """
 
-    form: ChatForm
-    include_usage: bool
+    logprobs: bool = False
+    is_deprecated: bool = False
+    include_usage: bool = False
 
     def body(self, response: Json) -> Json:
-        """A `chat.completion`."""
-        return chat_body(response, self.form)
+        """A finished Response object as a `chat.completion` of one choice."""
+        calls = calls_of(response)
+        choice = {
+            "index": 0,
+            "message": _message(response, calls, is_deprecated=self.is_deprecated),
+            "logprobs": _logprobs(response) if self.logprobs else None,
+            "finish_reason": finish_reason(response, is_deprecated=self.is_deprecated),
+        }
+        return {
+            **identity(response, "chat.completion"),
+            "service_tier": response["service_tier"],
+            "choices": [choice],
+            "usage": usage_of(response),
+            **({"metadata": response["metadata"]} if response["metadata"] else {}),
+        }
 
     def chunks(self) -> Chunks:
-        """Each is a `chat.completion.chunk`."""
-        return ChatChunks(self.form, include_usage=self.include_usage)
+        """For a new stream, whose chunks are each a `chat.completion.chunk`."""
+        return ChatChunks(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionAdapter:
-    """Of completions."""
+    """What the client of a completion asked to see: the usage at the end of a stream, or not."""
 
     include_usage: bool
 
     def body(self, response: Json) -> Json:
-        """A `text_completion`."""
-        return completion_body(response)
+        """A finished Response object as a `text_completion`: the answer without the reasoning."""
+        text = _joined(response).get("content", "")
+        return {
+            **identity(response, TEXT_CHUNK),
+            "choices": [text_choice(text, stop_reason(response))],
+            "usage": usage_of(response),
+        }
 
     def chunks(self) -> Chunks:
-        """Each is a `text_completion`, too."""
+        """For a new stream, whose chunks are each a `text_completion`, too."""
         return CompletionChunks(include_usage=self.include_usage)
 
 
 Adapter = ChatAdapter | CompletionAdapter
-"""How one client is answered: `body` says what a finished Response object says, and `chunks` are
-made for a new stream, from its first event on."""
+"""How one client is answered."""

@@ -33,7 +33,7 @@ class ImageUrl(NullableModel):
 
 
 class InputAudio(NullableModel):
-    """Sound, in Base64."""
+    """A sound; `data` is Base64."""
 
     data: str
     format: str | None = None
@@ -66,7 +66,7 @@ class CalledFunction(NullableModel):
 
 
 class CalledCustom(NullableModel):
-    """The call of a custom tool."""
+    """The call of a custom tool; `input` is its text."""
 
     name: str
     input: str
@@ -153,7 +153,7 @@ class ChatTool(NullableModel):
 
 
 class ChatRequest(NullableModel):
-    """Of a chat completion."""
+    """The parameters of `POST /v1/chat/completions` that are not the same in the Responses API."""
 
     messages: Many[ChatMessage] = Field(min_length=1)
     tools: Many[ChatTool] = ()
@@ -180,7 +180,7 @@ class ChatRequest(NullableModel):
 
 
 class CompletionRequest(NullableModel):
-    """Of a completion."""
+    """The parameters of `POST /v1/completions` that are not the same in the Responses API."""
 
     prompt: Any
     max_tokens: Integer | None = Field(None, ge=1)

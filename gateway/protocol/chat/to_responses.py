@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
 from gateway.protocol.base import without_nulls
-from gateway.protocol.chat.adapters import ChatAdapter, ChatForm, CompletionAdapter
+from gateway.protocol.chat.adapters import ChatAdapter, CompletionAdapter
 from gateway.protocol.chat.models import ChatRequest, CompletionRequest, in_chat_words
 from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
@@ -45,7 +45,7 @@ from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
 from gateway.protocol.responses.requests import check_counts, checked, presentable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gateway.protocol.chat.adapters import Adapter
     from gateway.protocol.chat.models import ChatCall, ChatMessage, ChatPart, ChatTool
@@ -101,7 +101,8 @@ def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Con
     request = validated(ChatRequest, document)
     check_served(request)
     adapter = ChatAdapter(
-        ChatForm(logprobs=request.logprobs, is_deprecated=bool(request.functions)),
+        logprobs=request.logprobs,
+        is_deprecated=bool(request.functions),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
     )
     names = ("messages.name",) if request.has_names else ()
@@ -233,7 +234,7 @@ def _type_of(value: object) -> object:
 
 
 def format_of(asked: object, places: Places) -> object:
-    """`response_format` as `text.format`."""
+    """What `response_format` asks for, as `text.format`."""
     places.add("text.format", "response_format")
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return asked
@@ -279,15 +280,15 @@ def items_of(messages: Sequence[ChatMessage], places: Places) -> list[Json]:
     Raises `InvalidRequest` for a message without its content, a part that its role has not, a call
     without its output and an output without its call.
     """
-    chat = _Chat(places)
+    builder = _ItemBuilder(places)
     for index, message in enumerate(messages):
-        chat.take(message, f"messages[{index}]")
-    chat.check_answered()
-    return chat.items
+        builder.add(message, f"messages[{index}]")
+    builder.check_answered()
+    return builder.items
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _OpenCall:
     """A call without an output so far. `name` is for calls that have no id of their own."""
 
     path: str
@@ -295,52 +296,52 @@ class _Waiting:
     name: str | None = None
 
 
-class _Chat:
-    """The messages so far, as items."""
+class _ItemBuilder:
+    """Makes items of messages, one message after the other."""
 
     def __init__(self, places: Places) -> None:
         self.items: list[Json] = []
         self._places = places
-        self._waiting: dict[str, _Waiting] = {}
+        self._open: dict[str, _OpenCall] = {}
 
-    def take(self, message: ChatMessage, path: str) -> None:
-        """Append what the next message means."""
+    def add(self, message: ChatMessage, path: str) -> None:
+        """Append the items that the next message means; `path` is where it stands."""
         match message.role:
             case "assistant":
-                self._hear(message, path)
+                self._add_assistant(message, path)
             case "tool":
-                self._take_output(message, path)
+                self._add_tool_output(message, path)
             case "function":
-                self._take_return(message, path)
+                self._add_function_output(message, path)
             case _:
                 _check_content(message, path)
                 self._add(self._message(message, path), path)
 
     def check_answered(self) -> None:
-        """Every call must have its output."""
-        for call_id, waiting in self._waiting.items():
-            raise _unanswered(call_id, waiting)
+        """Raises `InvalidRequest` where a call has no output."""
+        for call_id, call in self._open.items():
+            raise _unanswered(call_id, call)
 
-    def _hear(self, message: ChatMessage, path: str) -> None:
+    def _add_assistant(self, message: ChatMessage, path: str) -> None:
         if message.thought is not None:
             name, text = message.thought
             self._add(_reasoning(text), path, {".content[0].text": f".{name}"})
-        spoken = self._message(message, path)
+        answer = self._message(message, path)
         if message.refusal is not None:
-            at = f"{self._next}.content[{len(spoken['content'])}]"
+            at = f"{self._next}.content[{len(answer['content'])}]"
             self._places.add(f"{at}.refusal", f"{path}.refusal")
-            spoken["content"].append({"type": "refusal", "refusal": message.refusal})
-        if any(part.get("text") or part.get("refusal") for part in spoken["content"]):
+            answer["content"].append({"type": "refusal", "refusal": message.refusal})
+        if any(part.get("text") or part.get("refusal") for part in answer["content"]):
             if message.tool_calls or message.function_call:
-                spoken["phase"] = "commentary"
-            self._add(spoken, path)
+                answer["phase"] = "commentary"
+            self._add(answer, path)
         for index, call in enumerate(message.tool_calls):
             self._call(call, f"{path}.tool_calls[{index}]")
         if message.function_call is not None:
             self._call_by_name(message, path)
 
     def _call(self, call: ChatCall, path: str) -> None:
-        self._wait(call.id, _Waiting(path, call.type))
+        self._expect_output(call.id, _OpenCall(path, call.type))
         if call.type == "function":
             if call.function is None:
                 raise missing(f"{path}.function")
@@ -355,19 +356,19 @@ class _Chat:
     def _call_by_name(self, message: ChatMessage, path: str) -> None:
         assert message.function_call is not None
         call_id = f"function_call_{len(self.items)}"
-        self._wait(call_id, _Waiting(path, "function", message.function_call.name))
+        self._expect_output(call_id, _OpenCall(path, "function", message.function_call.name))
         call = {"type": "function_call", "call_id": call_id, **message.function_call.model_dump()}
         self._add(call, f"{path}.function_call")
 
-    def _wait(self, call_id: str, waiting: _Waiting) -> None:
-        if call_id in self._waiting:
-            raise _unanswered(call_id, self._waiting[call_id])
-        self._waiting[call_id] = waiting
+    def _expect_output(self, call_id: str, call: _OpenCall) -> None:
+        if call_id in self._open:
+            raise _unanswered(call_id, self._open[call_id])
+        self._open[call_id] = call
 
-    def _take_output(self, message: ChatMessage, path: str) -> None:
+    def _add_tool_output(self, message: ChatMessage, path: str) -> None:
         if message.tool_call_id is None:
             raise missing(f"{path}.tool_call_id")
-        answered = self._waiting.pop(message.tool_call_id, None)
+        answered = self._open.pop(message.tool_call_id, None)
         if answered is None:
             raise InvalidRequest(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding "
@@ -376,17 +377,17 @@ class _Chat:
             )
         self._output(message, path, message.tool_call_id, answered.kind)
 
-    def _take_return(self, message: ChatMessage, path: str) -> None:
+    def _add_function_output(self, message: ChatMessage, path: str) -> None:
         if message.name is None:
             raise missing(f"{path}.name")
-        calls = [key for key, call in self._waiting.items() if call.name == message.name]
+        calls = [key for key, call in self._open.items() if call.name == message.name]
         if not calls:
             raise InvalidRequest(
                 "Invalid parameter: messages with role 'function' must be a response to a "
                 f"preceding message with a 'function_call' of '{message.name}'.",
                 param=f"{path}.role",
             )
-        del self._waiting[calls[-1]]
+        del self._open[calls[-1]]
         self._output(message, path, calls[-1], "function")
 
     def _output(self, message: ChatMessage, path: str, call_id: str, kind: str) -> None:
@@ -424,18 +425,18 @@ def _check_content(message: ChatMessage, path: str) -> None:
         raise missing(f"{path}.content")
 
 
-def _unanswered(call_id: str, waiting: _Waiting) -> InvalidRequest:
-    if waiting.name is not None:
+def _unanswered(call_id: str, call: _OpenCall) -> InvalidRequest:
+    if call.name is not None:
         return InvalidRequest(
             "An assistant message with 'function_call' must be followed by a message with role "
-            f"'function' and the name '{waiting.name}'.",
-            param=f"{waiting.path}.function_call",
+            f"'function' and the name '{call.name}'.",
+            param=f"{call.path}.function_call",
         )
     return InvalidRequest(
         "An assistant message with 'tool_calls' must be followed by tool messages responding to "
         "each 'tool_call_id'. The following tool_call_ids did not have response messages: "
         f"{call_id}",
-        param=waiting.path,
+        param=call.path,
     )
 
 
@@ -473,45 +474,27 @@ def _part(role: str, part: ChatPart, path: str, places: Places, to: str) -> Json
     if getattr(part, part.type) is None:
         raise missing(f"{path}.{part.type}")
     places.add(to, path)
-    convert, names = _CONVERTED[part.type]
-    for name, original in names.items():
-        places.add(f"{to}.{name}", f"{path}.{original}")
-    return convert(part)
-
-
-def _text(part: ChatPart) -> Json:
-    return {"type": "input_text", "text": part.text}
-
-
-def _refusal(part: ChatPart) -> Json:
-    return {"type": "refusal", "refusal": part.refusal}
-
-
-def _image(part: ChatPart) -> Json:
-    assert part.image_url is not None
-    image = {"image_url": part.image_url.url, "detail": part.image_url.detail}
-    return {"type": "input_image", **without_nulls(image)}
-
-
-def _sound(part: ChatPart) -> Json:
-    assert part.input_audio is not None
-    name = f"audio.{part.input_audio.format}" if part.input_audio.format else "audio"
-    return {"type": "input_file", "file_data": part.input_audio.data, "filename": name}
-
-
-def _file(part: ChatPart) -> Json:
-    assert part.file is not None
-    return {"type": "input_file", **part.file.model_dump(exclude_none=True)}
-
-
-_CONVERTED: Final[dict[str, tuple[Callable[[ChatPart], Json], dict[str, str]]]] = {
-    "text": (_text, {}),
-    "refusal": (_refusal, {}),
-    "image_url": (_image, {"image_url": "image_url.url", "detail": "image_url.detail"}),
-    "input_audio": (_sound, {"file_data": "input_audio.data"}),
-    "file": (_file, {name: f"file.{name}" for name in ("file_id", "file_data", "filename")}),
-}
-"""How a part is converted, and where its fields came from."""
+    match part.type:
+        case "text":
+            return {"type": "input_text", "text": part.text}
+        case "refusal":
+            return {"type": "refusal", "refusal": part.refusal}
+        case "image_url":
+            assert part.image_url is not None
+            places.add(f"{to}.image_url", f"{path}.image_url.url")
+            places.add(f"{to}.detail", f"{path}.image_url.detail")
+            image = {"image_url": part.image_url.url, "detail": part.image_url.detail}
+            return {"type": "input_image", **without_nulls(image)}
+        case "input_audio":
+            assert part.input_audio is not None
+            places.add(f"{to}.file_data", f"{path}.input_audio.data")
+            name = f"audio.{part.input_audio.format}" if part.input_audio.format else "audio"
+            return {"type": "input_file", "file_data": part.input_audio.data, "filename": name}
+        case _:
+            assert part.file is not None
+            for name in ("file_id", "file_data", "filename"):
+                places.add(f"{to}.{name}", f"{path}.file.{name}")
+            return {"type": "input_file", **part.file.model_dump(exclude_none=True)}
 
 
 @dataclass(frozen=True, slots=True)

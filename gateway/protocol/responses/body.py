@@ -16,9 +16,10 @@ from pydantic import TypeAdapter
 
 from gateway import ids
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.protocol.base import VeryMany
+from gateway.protocol.base import Many
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
+    EFFECTIVE_EFFORTS,
     AllowedTools,
     AnyFormat,
     AnyToolChoice,
@@ -75,7 +76,7 @@ def echo(
     choice, asked = request.tool_choice, request.reasoning
     summary = (asked.summary or asked.generate_summary) if summaries else None
     reasoning: dict[str, Any] = {
-        "effort": asked.effective_effort(default_effort),
+        "effort": EFFECTIVE_EFFORTS[asked.effort] if asked.effort else default_effort,
         "summary": summary,
     }
     # Of these there is one value that is served. They are shown to those who asked for one.
@@ -258,57 +259,47 @@ class Outcome:
 def response_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The Response object.
-
-    Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
-    holds, the usage (null until the end), the Harmony messages if any. Raises `KeyError` when
-    `echo` lacks a field.
-    """
-    return {
-        **_fate(head, outcome, output),
-        **_shown_echo(head.echo),
-        "usage": usage_body(outcome.usage) if outcome.usage else None,
-        **(outcome.messages or {}),
-    }
+    """The Response object, of what JSON has. Raises `KeyError` when the `echo` lacks a field."""
+    body: dict[str, Any] = orjson.loads(
+        encoded_body(head, outcome, output, echo=spelled_echo(head.echo))
+    )
+    return body
 
 
 def encoded_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
 ) -> bytes:
-    """JSON of `response_body`; `echo` is `spelled_echo` of the head's."""
-    fate = orjson.dumps(_fate(head, outcome, output))
+    """The Response object as JSON; `echo` is `spelled_echo` of the head's.
+
+    Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
+    holds, the usage (null until the end), the Harmony messages if any.
+    """
+    fate = orjson.dumps(
+        {
+            "id": ids.response_id(head.uuid),
+            "object": "response",
+            "created_at": head.created_at,
+            "status": outcome.status,
+            "background": head.echo.get("background", head.background),
+            "completed_at": outcome.completed_at,
+            "error": outcome.error,
+            "incomplete_details": outcome.incomplete_details,
+            "output": list(output),
+        }
+    )
     usage = orjson.dumps(usage_body(outcome.usage)) if outcome.usage else b"null"
     messages = b"," + orjson.dumps(outcome.messages)[1:-1] if outcome.messages else b""
     return b'%b,%b,"usage":%b%b}' % (fate[:-1], echo, usage, messages)
 
 
 def spelled_echo(echo: Mapping[str, Any]) -> bytes:
-    """What `response_body` shows of it, as the inside of a JSON object.
+    """What the Response object shows of `echo`, as the inside of a JSON object.
 
     Raises `KeyError` when it lacks a field.
     """
-    return orjson.dumps(_shown_echo(echo))[1:-1]
-
-
-def _fate(head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "id": ids.response_id(head.uuid),
-        "object": "response",
-        "created_at": head.created_at,
-        "status": outcome.status,
-        "background": head.echo.get("background", head.background),
-        "completed_at": outcome.completed_at,
-        "error": outcome.error,
-        "incomplete_details": outcome.incomplete_details,
-        "output": list(output),
-    }
-
-
-def _shown_echo(echo: Mapping[str, Any]) -> dict[str, Any]:
-    shown = dict(zip(ECHO_FIELDS, _echoed(echo), strict=True))
-    shown.update(echo)
+    shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
     shown.pop("background", None)  # it stands before the output
-    return shown
+    return orjson.dumps(shown)[1:-1]
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:
@@ -353,7 +344,7 @@ def compacted_response(
     }
 
 
-_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])
+_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(Many[AnyTool])
 _CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
 _FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
 

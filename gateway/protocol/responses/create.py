@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import Integer, Many, VeryMany, WireModel, whole
+from gateway.protocol.base import Integer, Many, WireModel, whole
 from gateway.protocol.documented import Includable, ServiceTier, literal_values
 from gateway.protocol.items import AnyInputItem
 from gateway.protocol.parameters import (
@@ -42,6 +42,7 @@ TOP_K_OFF: Final = -1
 
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+"""With it reasoning items come sealed, so that a client can give them back."""
 INPUT_IDS: Final = "input_messages.token_ids"
 OUTPUT_IDS: Final = "output_messages.token_ids"
 TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
@@ -92,13 +93,13 @@ class CreateResponse(WireModel):
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
-    input: Annotated[VeryMany[AnyInputItem], BeforeValidator(_input_items)] = ()
+    input: Annotated[Many[AnyInputItem], BeforeValidator(_input_items)] = ()
     conversation: AnyConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None
     moderation: Moderation | None = None
     include: Many[Literal[Includable, TokenIds]] = ()
-    tools: VeryMany[AnyTool] = ()
+    tools: Many[AnyTool] = ()
     tool_choice: AnyToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
     text: TextOptions = TextOptions()
@@ -156,16 +157,6 @@ class CreateResponse(WireModel):
     def wants_logprobs(self) -> bool:
         """Whether the answer comes with the probabilities of its tokens."""
         return LOGPROBS in self.include or self.top_logprobs > 0
-
-    @property
-    def alternatives(self) -> int:
-        """How many likely tokens are told for each token of the answer."""
-        return self.top_logprobs
-
-    @property
-    def wants_encrypted_reasoning(self) -> bool:
-        """Whether reasoning items come sealed, so that a client can give them back."""
-        return ENCRYPTED_REASONING in self.include
 
     @property
     def wants_messages(self) -> bool:

@@ -108,7 +108,7 @@ def body(said: Json) -> Json:
 
 
 def response(said: Json) -> Json:
-    """A Response object."""
+    """A Response object as the dialect has it."""
     return {
         **said,
         "output": items(said["output"]),

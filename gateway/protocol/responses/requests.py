@@ -78,7 +78,7 @@ IGNORED_NAMES_MAX: Final = 32
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
 
-_CONTEXTS: Final = ("input", "previous_response_id", "conversation", "prompt")
+_CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
 """A request has at least one of them."""
 _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
@@ -151,7 +151,7 @@ def create_of(
     if not document.keys().isdisjoint(IN_RESPONSES):
         check_own(document, IN_RESPONSES)
     served = parameters.served
-    if not any(name in document and name in served for name in _CONTEXTS):
+    if _CONTEXTS.isdisjoint(document.keys() & served):
         raise missing("input")
     if document.keys() <= served:
         return checked(document, limits=limits, strict=strict)
@@ -240,7 +240,7 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
 def _check_tool_item(
     path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
 ) -> None:
-    """A call, or what it returned."""
+    """Texts and names of a call of a tool or of its output."""
     match item.type:
         case "function_call":
             _check_text(f"{path}.arguments", item.arguments, limits)
@@ -272,7 +272,7 @@ def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
     """The texts among the parts of a message, of reasoning or of an output."""
     for index, part in enumerate(parts):
         field = _PART_TEXTS.get(part.type)
-        if field is not None:
+        if field is not None and len(getattr(part, field)) > limits.text_chars_max:
             _check_text(f"{path}[{index}].{field}", getattr(part, field), limits)
 
 
@@ -403,7 +403,7 @@ def _check_support(request: CreateResponse) -> None:
 
 
 def _check_model_options(request: CreateResponse) -> None:
-    """Reasoning, stop, compaction."""
+    """What is refused of `reasoning`, `stop` and `context_management`."""
     if request.reasoning.context == "all_turns":
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
     asked = request.text.format

@@ -14,7 +14,6 @@ from gateway.context.unsealing import (
     COMPACTION,
     opened,
     unseal,
-    unseal_for_any,
     with_last_opened,
 )
 from gateway.errors import InvalidRequest
@@ -38,13 +37,13 @@ def unsealed(
     *seals: str | None, tenant: UUID = TENANT, model: str = MODEL, sealer: Sealer = SEALER
 ) -> dict[int, Unsealed]:
     items = parse(input=[QUESTION, *map(thought, seals)]).input
-    return unseal(items, sealer, tenant=tenant, model=model)
+    return unseal(items, sealer, tenant=tenant, models=(model,))
 
 
 def test_what_cannot_be_verified_is_called_by_its_id() -> None:
     items = parse(input=[{**thought("gAAA"), "id": "rs_1"}]).input
     with pytest.raises(InvalidRequest, match=r"^The encrypted content for item rs_1 could not be"):
-        unseal(items, SEALER, tenant=TENANT, model=MODEL)
+        unseal(items, SEALER, tenant=TENANT, models=(MODEL,))
 
 
 def test_what_was_sealed_is_known_by_the_index_of_its_item() -> None:
@@ -86,17 +85,17 @@ def stored(seal: str, item_id: str = "cmp_1") -> ContextItem:
 
 def test_a_summary_may_be_read_by_any_model_of_its_tenant() -> None:
     items = parse(input=[{"type": "compaction", "encrypted_content": summary_seal()}]).input
-    content = unseal(items, SEALER, tenant=TENANT, model="another")
+    content = unseal(items, SEALER, tenant=TENANT, models=("another",))
     assert content == {0: Unsealed(text="They met.")}
     with pytest.raises(InvalidRequest, match="could not be verified"):
-        unseal(items, SEALER, tenant=UUID(int=2), model=MODEL)
+        unseal(items, SEALER, tenant=UUID(int=2), models=(MODEL,))
 
 
 @pytest.mark.parametrize("seal", [SEAL, summary_seal(SAID.content)], ids=["reasoning", "ids"])
 def test_what_is_no_summary_is_refused_as_one(seal: str) -> None:
     items = parse(input=[{"type": "compaction", "encrypted_content": seal}]).input
     with pytest.raises(InvalidRequest) as caught:
-        unseal(items, SEALER, tenant=TENANT, model=MODEL)
+        unseal(items, SEALER, tenant=TENANT, models=(MODEL,))
     assert caught.value.param == "input[0].encrypted_content"
 
 
@@ -127,10 +126,10 @@ def test_reasoning_may_be_for_any_of_several_models(model: str) -> None:
     models = ("one", "two", "three")
     seal = SEALER.seal(Binding(TENANT, model, "k"), SAID.content)
     items = parse(input=[thought(seal)]).input
-    found = unseal_for_any(items, SEALER, tenant=TENANT, models=models)
+    found = unseal(items, SEALER, tenant=TENANT, models=models)
     assert found == {0: SAID}
     others = tuple(other for other in models if other != model)
     with pytest.raises(InvalidRequest) as refused:
-        unseal_for_any(items, SEALER, tenant=TENANT, models=others, param="items")
+        unseal(items, SEALER, tenant=TENANT, models=others, param="items")
     assert refused.value.param == "items[0].encrypted_content"
     assert "of items[0] could" in refused.value.message

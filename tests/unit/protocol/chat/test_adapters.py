@@ -16,7 +16,6 @@ from gateway.generation import FinishReason
 from gateway.protocol.chat.adapters import (
     SEPARATOR,
     ChatAdapter,
-    ChatForm,
     CompletionAdapter,
     failure_of,
 )
@@ -43,16 +42,16 @@ def told(ids: list[int], ending: Finished, rules: int = 0) -> tuple[list[Any], J
     return events, orjson.loads(orjson.dumps(fold.response()))
 
 
-def body(ids: list[int], ending: Finished = DONE, form: ChatForm | None = None) -> Json:
-    shown = ChatAdapter(form or ChatForm(), include_usage=False).body(told(ids, ending)[1])
+def body(ids: list[int], ending: Finished = DONE, form: ChatAdapter | None = None) -> Json:
+    shown = (form or ChatAdapter()).body(told(ids, ending)[1])
     TypeAdapter(ChatCompletion).validate_python(shown)
     return shown
 
 
 def chunks(
-    ids: list[int], ending: Finished = DONE, form: ChatForm | None = None, rules: int = 0
+    ids: list[int], ending: Finished = DONE, form: ChatAdapter | None = None, rules: int = 0
 ) -> list[Json]:
-    stream = ChatAdapter(form or ChatForm(), include_usage=False).chunks()
+    stream = (form or ChatAdapter()).chunks()
     events, _ = told(ids, ending, rules)
     shown = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
     for chunk in shown:
@@ -127,7 +126,7 @@ def test_a_call_leaves_the_content_null() -> None:
 
 
 def test_a_deprecated_call_has_no_id() -> None:
-    choice = body(CALLED, form=ChatForm(is_deprecated=True))["choices"][0]
+    choice = body(CALLED, form=ChatAdapter(is_deprecated=True))["choices"][0]
     assert choice["finish_reason"] == "function_call"
     assert choice["message"]["function_call"]["arguments"] == '{""}'
     assert "tool_calls" not in choice["message"]
@@ -177,7 +176,7 @@ def test_a_custom_call_streams_its_input() -> None:
 
 
 def test_only_the_first_deprecated_call_is_streamed() -> None:
-    shown = deltas(chunks([*CALLED, *CALLED[3:]], form=ChatForm(is_deprecated=True)))
+    shown = deltas(chunks([*CALLED, *CALLED[3:]], form=ChatAdapter(is_deprecated=True)))
     calls = [delta["function_call"] for delta in shown if "function_call" in delta]
     assert [call["arguments"] for call in calls] == ["", '{"', '"}']
     assert "name" in calls[0]
@@ -185,7 +184,7 @@ def test_only_the_first_deprecated_call_is_streamed() -> None:
 
 def test_a_refusal_is_shown_in_the_place_of_the_answer() -> None:
     events, response = told([FINAL, say("I'm"), say(" sorry"), RETURN], DONE, rules=2)
-    adapter = ChatAdapter(ChatForm(logprobs=True), include_usage=False)
+    adapter = ChatAdapter(logprobs=True, include_usage=False)
     (choice,) = adapter.body(response)["choices"]
     assert (choice["message"]["refusal"], choice["message"]["content"]) == ("I'm sorry", None)
     assert choice["logprobs"] == {"content": None, "refusal": None}
@@ -195,7 +194,7 @@ def test_a_refusal_is_shown_in_the_place_of_the_answer() -> None:
 
 
 def test_logprobs_are_those_of_the_content() -> None:
-    form = ChatForm(logprobs=True)
+    form = ChatAdapter(logprobs=True)
     choice = body(ANSWERED, form=form)["choices"][0]
     entries = choice["logprobs"]["content"]
     assert [entry["token"] for entry in entries] == ["b", "a"]
@@ -233,7 +232,7 @@ def test_a_failure_is_told_in_the_words_of_the_chat() -> None:
 
 
 def test_the_usage_is_in_a_last_chunk_without_choices() -> None:
-    stream = ChatAdapter(ChatForm(), include_usage=True).chunks()
+    stream = ChatAdapter(include_usage=True).chunks()
     events, response = told(ANSWERED, DONE)
     *before, last = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
     assert all(chunk["usage"] is None for chunk in before)
@@ -242,7 +241,7 @@ def test_the_usage_is_in_a_last_chunk_without_choices() -> None:
 
 
 def test_each_delta_is_one_chunk_with_as_much_text() -> None:
-    stream = ChatAdapter(ChatForm(), include_usage=False).chunks()
+    stream = ChatAdapter(include_usage=False).chunks()
     events, _ = told([*ANSWERED, *CALLED], DONE)
     shown = [[orjson.loads(chunk) for chunk in stream.of(event)] for event in events]
     lengths = [

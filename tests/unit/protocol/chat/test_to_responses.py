@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
-from gateway.protocol.chat.adapters import ChatAdapter, ChatForm
+from gateway.protocol.chat.adapters import ChatAdapter
 from gateway.protocol.chat.to_responses import CHAT_PARAMETERS, parse_chat
 from tests.fakes.chat_bodies import CUSTOM, FUNCTION, GRAMMAR, HI, Row, chat, check_refusal
 from tests.fakes.create_bodies import LIMITS, SCHEMA
@@ -147,21 +147,21 @@ def test_deprecated_functions_are_tools_one_at_a_time(call: object, choice: str)
     assert [tool.type for tool in asked.request.tools] == ["function"]
     assert (chosen if isinstance(chosen, str) else chosen.type) == choice
     assert not asked.request.parallel_tool_calls
-    assert asked.adapter == ChatAdapter(ChatForm(is_deprecated=True), include_usage=False)
+    assert asked.adapter == ChatAdapter(is_deprecated=True, include_usage=False)
 
 
 def test_logprobs_are_those_of_the_answer() -> None:
     asked = chat(logprobs=True, top_logprobs=2)
     assert asked.request.wants_logprobs
-    assert asked.request.alternatives == 2
-    assert asked.adapter == ChatAdapter(ChatForm(logprobs=True), include_usage=False)
+    assert asked.request.top_logprobs == 2
+    assert asked.adapter == ChatAdapter(logprobs=True, include_usage=False)
     assert not chat(logprobs=False, top_logprobs=0).request.wants_logprobs
 
 
 def test_the_usage_of_a_stream_is_for_those_who_ask() -> None:
     options = {"include_usage": True, "include_obfuscation": False}
     asked = chat(stream=True, stream_options=options)
-    assert asked.adapter == ChatAdapter(ChatForm(), include_usage=True)
+    assert asked.adapter == ChatAdapter(include_usage=True)
     assert not asked.request.obfuscated
     assert chat(stream=True, stream_options={}).request.obfuscated
 

@@ -22,7 +22,8 @@ from gateway.protocol.items import (
     Refusal,
 )
 from gateway.protocol.parameters import Effort
-from gateway.protocol.responses.create import CreateResponse
+from gateway.protocol.responses.body import echo
+from gateway.protocol.responses.create import ENCRYPTED_REASONING, CreateResponse
 from gateway.protocol.responses.requests import IGNORED_NAMES_MAX, parse_create
 from gateway.protocol.tools import (
     ApplyPatchTool,
@@ -170,13 +171,14 @@ def test_input_may_be_missing_when_a_response_is_continued() -> None:
     ],
 )
 def test_every_effort_becomes_one_that_gpt_oss_has(asked: str | None, effective: str) -> None:
-    assert parse(reasoning={"effort": asked}).reasoning.effective_effort("medium") == effective
+    assert echo(parse(reasoning={"effort": asked}))["reasoning"]["effort"] == effective
 
 
 @pytest.mark.parametrize("default", get_args(Effort))
 def test_the_default_effort_is_the_caller_s(default: Effort) -> None:
-    assert parse().reasoning.effective_effort(default) == default
-    assert parse(reasoning={"effort": "max"}).reasoning.effective_effort(default) == "high"
+    assert echo(parse(), default_effort=default)["reasoning"]["effort"] == default
+    asked = parse(reasoning={"effort": "max"})
+    assert echo(asked, default_effort=default)["reasoning"]["effort"] == "high"
 
 
 def test_tools_are_hidden_from_the_model_when_it_must_not_call_them() -> None:
@@ -276,15 +278,15 @@ def test_the_output_of_a_local_shell_names_its_call_by_either_id(
 @pytest.mark.requirement("create.top-logprobs")
 def test_probabilities_are_wanted_when_they_are_included_or_counted() -> None:
     included = parse(include=["message.output_text.logprobs"])
-    assert (included.wants_logprobs, included.alternatives) == (True, 0)
+    assert (included.wants_logprobs, included.top_logprobs) == (True, 0)
     counted = parse(top_logprobs=20)
-    assert (counted.wants_logprobs, counted.alternatives) == (True, 20)
+    assert (counted.wants_logprobs, counted.top_logprobs) == (True, 20)
     assert not parse(top_logprobs=0).wants_logprobs
 
 
 def test_sealed_reasoning_is_wanted_when_it_is_included() -> None:
-    assert parse(include=["reasoning.encrypted_content"]).wants_encrypted_reasoning
-    assert not parse().wants_encrypted_reasoning
+    assert ENCRYPTED_REASONING in parse(include=["reasoning.encrypted_content"]).include
+    assert ENCRYPTED_REASONING not in parse().include
 
 
 def test_servers_of_open_models_have_parameters_of_their_own() -> None:

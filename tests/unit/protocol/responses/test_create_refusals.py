@@ -189,6 +189,19 @@ TYPES: list[Row] = [
         "a boolean",
     ),
     _type(
+        {"input": [{"role": "user", "content": [{"type": 1, "text": "x"}]}]},
+        "input[0].content[0].type",
+        "a string",
+        "an integer",
+    ),
+    _type(
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": [True]}]},
+        "input[0].output[0]",
+        "an object",
+        "a boolean",
+    ),
+    _type({"input": [{"type": ["message"]}]}, "input[0].type", "a string", "an array"),
+    _type(
         {"input": [{"role": "user", "content": [{"type": "input_text", "text": []}]}]},
         "input[0].content[0].text",
         "a string",
