@@ -54,6 +54,34 @@ _OF_TYPE: Final[dict[str, Callable[[object], bool]]] = {
         isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     ),
 }
+PART_BYTES: Final = 16 * 1024
+"""Compiling so much takes about a millisecond."""
+PATTERN_BYTES: Final = 4 * 1024
+"""A regular expression takes as long as so many other bytes."""
+_DRAFT: Final = "$schema"
+PATTERNS_MAX: Final = 256
+"""In one schema. The library compiles them without letting other threads run."""
+REFERENCES_MAX: Final = 2_000
+"""The same of `$ref`."""
+_REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
+"""What one pattern may take, compiled: the more there are, the less."""
+_ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
+_BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
+"""Looking around, and going back to what was found."""
+_EXPLAINED_MAX: Final = 1_000
+"""The library takes the square of the time for it to say what exactly is wrong."""
+_NO_REGEX: Final = 'is not a "regex"'
+_TOO_MUCH: Final = "it is too large to be checked against its schema"
+_END: Final = 256
+_PIECE_BYTES: Final = 16
+"""Between two pieces other threads can run; a hostile grammar takes a millisecond for a byte."""
+_LIMITS: Final = LLParserLimits(
+    max_items_in_row=200,
+    initial_lexer_fuel=1_000_000,
+    max_lexer_states=10_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
 
 
 def impossible(schema: object, place: str = "") -> str | None:
@@ -144,26 +172,6 @@ def _elements(schema: Schema, place: str) -> Iterator[str]:
 def _step(name: str) -> str:
     """As a JSON pointer has it (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
-
-
-PART_BYTES: Final = 16 * 1024
-"""Compiling so much takes about a millisecond."""
-PATTERN_BYTES: Final = 4 * 1024
-"""A regular expression takes as long as so many other bytes."""
-_DRAFT: Final = "$schema"
-PATTERNS_MAX: Final = 256
-"""In one schema. The library compiles them without letting other threads run."""
-REFERENCES_MAX: Final = 2_000
-"""The same of `$ref`."""
-_REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
-"""What one pattern may take, compiled: the more there are, the less."""
-_ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
-_BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
-"""Looking around, and going back to what was found."""
-_EXPLAINED_MAX: Final = 1_000
-"""The library takes the square of the time for it to say what exactly is wrong."""
-_NO_REGEX: Final = 'is not a "regex"'
-_TOO_MUCH: Final = "it is too large to be checked against its schema"
 
 
 class SchemaValidator:
@@ -315,18 +323,6 @@ def _groups(members: dict[str, Any]) -> Iterator[Schema]:
 
 def _weight(schema: Any) -> int:
     return len(orjson.dumps(schema)) + PATTERN_BYTES * len(patterns_in(schema))
-
-
-_END: Final = 256
-_PIECE_BYTES: Final = 16
-"""Between two pieces other threads can run; a hostile grammar takes a millisecond for a byte."""
-_LIMITS: Final = LLParserLimits(
-    max_items_in_row=200,
-    initial_lexer_fuel=1_000_000,
-    max_lexer_states=10_000,
-    max_grammar_size=100_000,
-    verbose_errors=False,
-)
 
 
 class _Bytes:

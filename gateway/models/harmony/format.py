@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.generation import Framing
 from gateway.models.harmony import framing as frames
-from gateway.models.harmony.framing import Retelling
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
@@ -73,8 +72,8 @@ class HarmonyFormat(Renderer):
         return frames.thread_ids((), turns)
 
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """See `framing.Retelling`."""
-        return Retelling(self.vocabulary, new_parser).ids(turns)
+        """See `framing.retold_ids`."""
+        return frames.retold_ids(turns, new_parser, self._writer)
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
         """A header of the final channel."""

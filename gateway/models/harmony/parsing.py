@@ -249,7 +249,7 @@ class Parser:
             self._release(self._opening, closing)
         elif self._state is State.BODY:
             self._close_body(closing)
-        elif self._state is State.BETWEEN:
+        elif self._state is State.BETWEEN and self._orphan.ids:
             self._settle_orphan(closing)
         self._state = State.OVER
         is_cut = reason is FinishReason.CUT

@@ -45,6 +45,14 @@ _CLOSERS = frozenset("}])>`\"';,")
 # Models break lines inside of strings; clients' parsers mostly put up with it.
 # Numbers are only looked at, so their length does not matter.
 _DECODER = json.JSONDecoder(strict=False, parse_int=str)
+_REASONING: Final = SegmentKind.REASONING
+_TERMINATORS: Final = {
+    SegmentKind.REASONING: frozenset({END}),
+    SegmentKind.COMMENTARY: frozenset({END}),
+    SegmentKind.FINAL: frozenset({END, RETURN}),
+    SegmentKind.FUNCTION_CALL: frozenset({CALL}),
+}
+"""What closes a message of each kind as it was trained to be closed."""
 
 
 class _Phase(Enum):
@@ -221,16 +229,6 @@ def _only_repeats(tail: str, value: str) -> bool:
             return False
         at += len(value)
     return True
-
-
-_REASONING: Final = SegmentKind.REASONING
-_TERMINATORS: Final = {
-    SegmentKind.REASONING: frozenset({END}),
-    SegmentKind.COMMENTARY: frozenset({END}),
-    SegmentKind.FINAL: frozenset({END, RETURN}),
-    SegmentKind.FUNCTION_CALL: frozenset({CALL}),
-}
-"""What closes a message of each kind as it was trained to be closed."""
 
 
 @dataclass(slots=True)
