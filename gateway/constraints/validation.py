@@ -13,7 +13,7 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.constraints.rules import ToolRule, UnusableGrammar, UnusableSchema
-from gateway.constraints.schema_cost import patterns_in
+from gateway.constraints.schemas import patterns_in
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
 

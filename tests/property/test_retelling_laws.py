@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.engine.row_mapping import output_context
 from gateway.generation import FinishReason
 from gateway.log import Entry, Finished, Tokens, TurnEnded, TurnStarted
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, retold_ids, thread_ids
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING, retold_ids, said_ids
 from gateway.models.harmony.messages import MessageWriter
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
@@ -103,7 +103,7 @@ def test_turns_that_are_well_formed_are_repeated_id_for_id(scripts: list[str]) -
     turns = [script_ids(script) for script in scripts]
     told = _retold((ids, STOP) for ids in turns)
 
-    assert told == thread_ids((), [*(((), ids) for ids in turns), ((), ())])
+    assert told == said_ids([*(((), ids) for ids in turns), ((), ())])
 
 
 def _calls(ids: list[int]) -> bool:

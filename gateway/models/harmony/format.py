@@ -45,6 +45,8 @@ class HarmonyFormat(Renderer):
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
     plain_header_ids_max: Final = frames.PLAIN_HEADER_IDS_MAX
     plain_header = staticmethod(frames.plain_header)
+    said_ids = staticmethod(frames.said_ids)
+    answer_opening = staticmethod(frames.answer_header)
     repeated_ids = staticmethod(repeated_ids)
 
     @classmethod
@@ -67,17 +69,9 @@ class HarmonyFormat(Renderer):
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         return Parser(self.vocabulary, tools, trace=trace, preambles=rules.answer is None)
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """See `framing.thread_ids`."""
-        return frames.thread_ids((), turns)
-
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
         """See `framing.retold_ids`."""
         return frames.retold_ids(turns, new_parser, self._writer)
-
-    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """A header of the final channel."""
-        return frames.answer_header(rules, attempt=attempt)
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
         """A header to the function, or what comes before its name."""

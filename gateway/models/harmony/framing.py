@@ -68,9 +68,7 @@ _CHANNELS: Final = {
 }
 
 
-def thread_ids(
-    prompt_ids: Sequence[int], turns: Sequence[tuple[Sequence[int], Sequence[int]]]
-) -> list[int]:
+def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     """What a model has said in these turns, one behind the other, id for id.
 
     A turn is what was put into the model's mouth and what it said after it. Each earlier one
@@ -78,7 +76,7 @@ def thread_ids(
     that it is over, leaves no trace. The last one stands as it is. (`retold_ids` has what a backend
     is shown of earlier turns, which is the same where the model closed what it said.)
     """
-    ids = list(prompt_ids)
+    ids: list[int] = []
     for prefill, said in turns[:-1]:
         if spoken := _without_ending(said):
             ids += (*prefill, *spoken, END, *OPENING)
