@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.constraints.lark import UntranslatableGrammar, ebnf_of
+from gateway.constraints.gbnf import UntranslatableGrammar
+from gateway.constraints.lark import ebnf_of
 from gateway.constraints.rules import TextGrammar
 from tests.fakes.gbnf import allows_text
 

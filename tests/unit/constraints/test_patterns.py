@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.lark import UntranslatableGrammar, ebnf_of
+from gateway.constraints.gbnf import UntranslatableGrammar
+from gateway.constraints.lark import ebnf_of
 from gateway.constraints.patterns import unanchored
 from gateway.constraints.rules import TextGrammar
 from tests.fakes.gbnf import allows_text
