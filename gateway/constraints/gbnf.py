@@ -32,6 +32,23 @@ _SPACES_MAX: Final = 12
 would never end."""
 
 Range = tuple[int, int]
+OPENED_MAX: Final = 5_000
+"""Languages that are looked into for one character: one that begins with itself has no end."""
+OPENED_IN_ALL_MAX: Final = 300_000
+"""About two seconds' work, of which a text in an ordinary format takes little: what follows in the
+same place is known. Only what is nested ever deeper, or counted, is new with each character."""
+WAYS_MAX: Final = 200
+"""To read one text."""
+WHITE: Final = " \n\r\t"
+_BACKSLASH: Final = "\\"
+_ESCAPES: Final = _SHORT | {0x2F: "/"}
+"""Those of one character that a model may write; in a grammar the slash stands for itself."""
+_HEX: Final = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
+_BEYOND: Final = (0x10000, LAST)
+_HALVES: Final = (0xD800, 0xDC00)
+"""The first of each half of a surrogate pair."""
+_CODES: Final = ((0, 0xD7FF), (0xE000, 0xFFFF))
+"""What one escape with a code can stand for."""
 
 
 class UntranslatableGrammar(ValueError):
@@ -333,25 +350,6 @@ def _count(least: int, most: int | None) -> str:
     if short is not None:
         return short
     return f"{{{least},{'' if most is None else most}}}"
-
-
-OPENED_MAX: Final = 5_000
-"""Languages that are looked into for one character: one that begins with itself has no end."""
-OPENED_IN_ALL_MAX: Final = 300_000
-"""About two seconds' work, of which a text in an ordinary format takes little: what follows in the
-same place is known. Only what is nested ever deeper, or counted, is new with each character."""
-WAYS_MAX: Final = 200
-"""To read one text."""
-WHITE: Final = " \n\r\t"
-_BACKSLASH: Final = "\\"
-_ESCAPES: Final = _SHORT | {0x2F: "/"}
-"""Those of one character that a model may write; in a grammar the slash stands for itself."""
-_HEX: Final = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
-_BEYOND: Final = (0x10000, LAST)
-_HALVES: Final = (0xD800, 0xDC00)
-"""The first of each half of a surrogate pair."""
-_CODES: Final = ((0, 0xD7FF), (0xE000, 0xFFFF))
-"""What one escape with a code can stand for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules, TextGrammar
     from gateway.generation import Node
 
-__all__ = ["UntranslatableGrammar", "are_translated", "ebnf_of", "input_of", "languages_of"]
-
 _COMMON: Final = {
     "CR": r"/\r/",
     "LF": r"/\n/",

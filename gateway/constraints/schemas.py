@@ -217,6 +217,34 @@ def types_of(value: object) -> frozenset[str]:
     return _NUMBER if isinstance(value, float) and not value.is_integer() else _WHOLE_NUMBER
 
 
+def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All JSON objects in it, whatever they stand for."""
+    waiting: list[Any] = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+
+
+def patterns_in(root: dict[str, Any]) -> set[str]:
+    """The regular expressions that it takes to check against this schema."""
+    patterns: set[str] = set()
+    for node in objects_in(root):
+        if isinstance(by_pattern := node.get("patternProperties"), dict):
+            patterns.update(by_pattern)
+        if isinstance(pattern := node.get("pattern"), str):
+            patterns.add(pattern)
+    return patterns
+
+
+def count_references(root: dict[str, Any]) -> int:
+    """How often it refers to a part of itself."""
+    return sum(isinstance(node.get("$ref"), str) for node in objects_in(root))
+
+
 def _pattern_fault(part: Schema, limits: SchemaBounds) -> str | None:
     properties = part.get("patternProperties")
     patterns = [*properties] if isinstance(properties, dict) else []

@@ -13,7 +13,7 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.constraints.rules import ToolRule, UnusableGrammar, UnusableSchema
-from gateway.constraints.schema_cost import patterns_in
+from gateway.constraints.schemas import patterns_in
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
 
@@ -57,11 +57,11 @@ class SchemaCache:
         """The schema, compiled; None where it has to be compiled anew."""
         return self._by_digest.get(_digest(scope, orjson.dumps(schema)))
 
-    def put(self, scope: bytes, schema: dict[str, Any], document: SchemaValidator) -> None:
+    def put(self, scope: bytes, schema: dict[str, Any], validator: SchemaValidator) -> None:
         """Keep it, unless it is too long to be kept at all."""
-        if not document.has_patterns:
+        if not validator.has_patterns:
             spelled = orjson.dumps(schema)
-            self._by_digest.put(_digest(scope, spelled), document, size=len(spelled))
+            self._by_digest.put(_digest(scope, spelled), validator, size=len(spelled))
 
 
 def _digest(scope: bytes, spelled: bytes) -> bytes:
@@ -84,18 +84,18 @@ class Checker:
         call_fields: CallFields,
         limits: CheckLimits = _DEFAULT_LIMITS,
         *,
-        kept: SchemaCache | None = None,
+        cache: SchemaCache | None = None,
         scope: bytes = b"",
         paths: Mapping[str, str] = _NO_PATHS,
     ) -> None:
-        """`call_fields` makes the fields of an item from what a tool was called with. `kept` are
-        the schemas that were compiled before, those of this `scope` for it. `paths` are where the
-        request declares its tools, by the names that the model knows.
+        """`call_fields` makes the fields of an item from what a tool was called with. In
+        `cache` are schemas that were compiled before, those of this `scope` for it. `paths` are
+        where the request declares its tools, by the names that the model knows.
         """
         self._rules = rules
         self._call_fields = call_fields
         self._limits = limits
-        self._kept = kept
+        self._cache = cache
         self._scope = scope
         self._paths = paths
         self._answer: SchemaValidator | None = None
@@ -112,35 +112,18 @@ class Checker:
         """
         if self.is_compiled:
             return
-        self._find_kept()
         self._bound_patterns()
-        self._answer_document()
+        self._answer_validator()
         for name, tool in self._rules.tools.items():
             if tool.is_checked:
                 self._call_check(name, tool)
         self.is_compiled = True
 
-    def _find_kept(self) -> None:
-        """Take what was compiled before."""
-        if self._kept is None:
-            return
-        if self._rules.answer is not None:
-            self._answer = self._kept.get(self._scope, self._rules.answer.demand)
-        for name, tool in self._rules.tools.items():
-            if tool.schema is not None and (found := self._kept.get(self._scope, tool.schema)):
-                self._calls[name] = found
-
     def _bound_patterns(self) -> None:
-        """Raises `InvalidRequest` for more regular expressions than may be compiled; what is kept
-        has none.
-        """
-        tools = self._rules.tools.items()
-        schemas = [
-            tool.schema
-            for name, tool in tools
-            if tool.schema is not None and name not in self._calls
-        ]
-        if self._rules.answer is not None and self._answer is None:
+        """Raises `InvalidRequest` for more regular expressions than may be compiled."""
+        tools = self._rules.tools.values()
+        schemas = [tool.schema for tool in tools if tool.schema is not None]
+        if self._rules.answer is not None:
             schemas.append(self._rules.answer.demand)
         patterns = sum(len(patterns_in(schema)) for schema in schemas)
         self.has_patterns = patterns > 0
@@ -154,8 +137,8 @@ class Checker:
 
     def answer_fault(self, text: str) -> str | None:
         """Why the answer is not what was asked for, as a short clause; None if it is."""
-        document = self._answer_document()
-        return None if document is None else _short(document.fault(text))
+        validator = self._answer_validator()
+        return None if validator is None else _short(validator.fault(text))
 
     def call_fault(self, name: str, arguments: str) -> str | None:
         """Why these are not the arguments of this call, as a short clause; None if they are.
@@ -185,10 +168,10 @@ class Checker:
             return _short(str(error))
         return None
 
-    def _answer_document(self) -> SchemaValidator | None:
+    def _answer_validator(self) -> SchemaValidator | None:
         if self._answer is None and self._rules.answer is not None:
             try:
-                self._answer = self._document(self._rules.answer.demand)
+                self._answer = self._schema_validator(self._rules.answer.demand)
             except UnusableSchema as error:
                 what, param = "schema of the answer", "text.format.schema"
                 raise _invalid(what, error, "invalid_json_schema", param) from None
@@ -214,15 +197,17 @@ class Checker:
             from gateway.constraints.validators import GrammarValidator
 
             return GrammarValidator(tool.grammar, seconds_max=self._limits.grammar_seconds_max)
-        return self._document(tool.schema or {})
+        return self._schema_validator(tool.schema or {})
 
-    def _document(self, schema: dict[str, object]) -> SchemaValidator:
+    def _schema_validator(self, schema: dict[str, object]) -> SchemaValidator:
         from gateway.constraints.validators import SchemaValidator
 
-        document = SchemaValidator(schema, work_max=self._limits.work_max)
-        if self._kept is not None:
-            self._kept.put(self._scope, schema, document)
-        return document
+        found = self._cache.get(self._scope, schema) if self._cache is not None else None
+        if found is None:
+            found = SchemaValidator(schema, work_max=self._limits.work_max)
+            if self._cache is not None:
+                self._cache.put(self._scope, schema, found)
+        return found
 
 
 def _invalid(what: str, error: ValueError, code: str, param: str) -> InvalidRequest:

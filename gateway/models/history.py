@@ -7,7 +7,6 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
@@ -39,8 +38,12 @@ class Placed:
 
 def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
     """How many system and developer messages the context begins with."""
-    instructing = takewhile(lambda item: item.role in INSTRUCTING_ROLES, items)
-    return sum(1 for _ in instructing)
+    count = 0
+    for item in items:
+        if item.role not in INSTRUCTING_ROLES:
+            break
+        count += 1
+    return count
 
 
 def since_compaction(items: Iterable[Placed]) -> list[Placed]:

@@ -461,7 +461,7 @@ class SpecBuilder:
         checker = Checker(
             rules,
             call_fields,
-            kept=self._documents,
+            cache=self._documents,
             scope=tenant.bytes,
             paths={
                 tool.name: f"tools{tool.path}"

@@ -126,7 +126,11 @@ class Turn:
     segments: list[Segment]
     recoveries: dict[str, int]
     reasoning_tokens: int
-    visible: bool
+
+    @property
+    def visible(self) -> bool:
+        """Any segment is more than reasoning."""
+        return any(segment.kind is not SegmentKind.REASONING for segment in self.segments)
 
     def said(self) -> list[tuple[SegmentKind, str, str]]:
         """Kind, name and text of each segment."""
@@ -145,7 +149,7 @@ def parse_chunks(
     parser = Parser(vocabulary(), tools, header_ids_max=header_ids_max, trace=trace)
     events = [event for chunk in chunks for event in parser.feed(chunk)]
     events += parser.finish(finish)
-    return Turn(collect(events), parser.recoveries, parser.reasoning_tokens, parser.visible)
+    return Turn(collect(events), parser.recoveries, parser.reasoning_tokens)
 
 
 def parse(

@@ -16,7 +16,7 @@ from gateway.engine.output_guard import WITHIN_TURN
 from gateway.entries import Entry, Hop
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
-from gateway.models.harmony.framing import answer_header, thread_ids
+from gateway.models.harmony.framing import answer_header, said_ids
 from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.protocol.calls import call_fields
 from tests.fakes.harmony_script import script_ids
@@ -121,7 +121,7 @@ class Deterministic:
 
     def _rest(self, prompt_ids: list[int]) -> list[int]:
         first = self.turns[0]
-        continued = thread_ids(PROMPT, [((), first), (self.header, ())])
+        continued = [*PROMPT, *said_ids([((), first), (self.header, ())])]
         if len(self.turns) > 1 and prompt_ids[: len(continued)] == continued:
             return self.turns[1][len(prompt_ids) - len(continued) :]
         return first[len(prompt_ids) - len(PROMPT) :]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.generation import Framing
 from gateway.models.harmony import framing as frames
-from gateway.models.harmony.framing import Retelling
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
@@ -46,6 +45,8 @@ class HarmonyFormat(Renderer):
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
     plain_header_ids_max: Final = frames.PLAIN_HEADER_IDS_MAX
     plain_header = staticmethod(frames.plain_header)
+    said_ids = staticmethod(frames.said_ids)
+    answer_opening = staticmethod(frames.answer_header)
     repeated_ids = staticmethod(repeated_ids)
 
     @classmethod
@@ -74,17 +75,9 @@ class HarmonyFormat(Renderer):
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         return Parser(self.vocabulary, tools, trace=trace, preambles=rules.answer is None)
 
-    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """See `framing.thread_ids`."""
-        return frames.thread_ids((), turns)
-
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """See `framing.Retelling`."""
-        return Retelling(self.vocabulary, new_parser).ids(turns)
-
-    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """A header of the final channel."""
-        return frames.answer_header(rules, attempt=attempt)
+        """See `framing.retold_ids`."""
+        return frames.retold_ids(turns, new_parser, self._writer)
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
         """A header to the function, or what comes before its name."""

@@ -4,7 +4,7 @@ grammar holds it to them.
 A response may take several turns. Each that follows another is asked for behind all that was said
 before, and what was said may be malformed: a header without a body, an answer without a word, text
 between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
-only its messages are told again (`Retelling`), each as the prompts of all later responses tell its
+only its messages are told again (`retold_ids`), each as the prompts of all later responses tell its
 item: id for id if the model said and closed it as it was trained to, and otherwise its text,
 written anew. A message that was cut off is text, too: its last id may be half a character, which no
 text has.
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted
-from gateway.models.harmony.messages import TOOL_PREFIX, HarmonyMessage, MessageWriter
+from gateway.models.harmony.headers import NAMESPACE
+from gateway.models.harmony.messages import HarmonyMessage, MessageWriter
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -59,19 +60,23 @@ PLAIN_HEADER_IDS_MAX: Final = 5
 """So many ids are a header of a channel, at most, that names nobody."""
 
 _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
+_CHANNELS: Final = {
+    SegmentKind.REASONING: "analysis",
+    SegmentKind.COMMENTARY: "commentary",
+    SegmentKind.FINAL: "final",
+    SegmentKind.FUNCTION_CALL: "commentary",
+}
 
 
-def thread_ids(
-    prompt_ids: Sequence[int], turns: Sequence[tuple[Sequence[int], Sequence[int]]]
-) -> list[int]:
+def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     """What a model has said in these turns, one behind the other, id for id.
 
     A turn is what was put into the model's mouth and what it said after it. Each earlier one
     becomes whole messages and another is begun behind it; one that said nothing, or no more than
-    that it is over, leaves no trace. The last one stands as it is. (`Retelling` has what a backend
+    that it is over, leaves no trace. The last one stands as it is. (`retold_ids` has what a backend
     is shown of earlier turns, which is the same where the model closed what it said.)
     """
-    ids = list(prompt_ids)
+    ids: list[int] = []
     for prefill, said in turns[:-1]:
         if spoken := _without_ending(said):
             ids += (*prefill, *spoken, END, *OPENING)
@@ -121,14 +126,6 @@ def plain_header(ids: Sequence[int], at: int) -> int:
     return end + 1 if max(header[1:end], default=0) < FIRST_SPECIAL else 0
 
 
-_CHANNELS: Final = {
-    SegmentKind.REASONING: "analysis",
-    SegmentKind.COMMENTARY: "commentary",
-    SegmentKind.FINAL: "final",
-    SegmentKind.FUNCTION_CALL: "commentary",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class _Said:
     """A message of a turn: what it is, where its ids are, and what it says."""
@@ -147,42 +144,34 @@ class _Said:
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
-class Retelling:
-    """What one response said. `new_parser` makes the parsers of its turns."""
+def retold_ids(
+    turns: Iterable[Turn], new_parser: Callable[[], TokenParser], writer: MessageWriter
+) -> list[int]:
+    """What stands behind a prompt once these turns are over: messages, and another is begun behind
+    each of them. A turn is its ids, those that were put into the model's mouth among them, and why
+    it ended; `new_parser` makes the parser of each.
 
-    def __init__(self, vocabulary: Vocabulary, new_parser: Callable[[], TokenParser]) -> None:
-        self._writer = MessageWriter(vocabulary)
-        self._new_parser = new_parser
+    Nothing is told of a call that was cut off: nobody can answer it.
+    """
+    told: list[int] = []
+    for ids, finish in turns:
+        for message in _messages(new_parser(), ids, finish):
+            if message.is_told:
+                told += (*_message_ids(message, ids, writer), *OPENING)
+    return told
 
-    def ids(self, turns: Iterable[Turn]) -> list[int]:
-        """What stands behind a prompt once these turns are over: messages, and another is begun
-        behind each of them. A turn is its ids, those that were put into the model's mouth among
-        them, and why it ended.
 
-        Nothing is told of a call that was cut off: nobody can answer it.
-        """
-        told: list[int] = []
-        for ids, finish in turns:
-            for message in _messages(self._new_parser(), ids, finish):
-                if message.is_told:
-                    told += (*self._message_ids(message, ids), *OPENING)
-        return told
-
-    def _message_ids(self, message: _Said, ids: Sequence[int]) -> Sequence[int]:
-        """The ids behind `<|start|>assistant`."""
-        ended = message.ended
-        if not ended.is_repeated:
-            return self._anew(message)
+def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
+    """The ids behind `<|start|>assistant`."""
+    begun, ended = message.begun, message.ended
+    if ended.is_repeated:
         said = ids[ended.start : ended.end]
         begin = len(OPENING) if said[0] == START else 0
         return (*said[begin:-1], CALL if message.is_call else END)
-
-    def _anew(self, message: _Said) -> Sequence[int]:
-        begun = message.begun
-        to = TOOL_PREFIX + begun.name if message.is_call else None
-        channel = _CHANNELS[begun.kind]
-        written = HarmonyMessage("assistant", message.text, channel, to, is_json=message.is_call)
-        return self._writer.message_ids(written, form=begun.form)[len(OPENING) :]
+    to = NAMESPACE + begun.name if message.is_call else None
+    channel = _CHANNELS[begun.kind]
+    written = HarmonyMessage("assistant", message.text, channel, to, is_json=message.is_call)
+    return writer.message_ids(written, form=begun.form)[len(OPENING) :]
 
 
 def _messages(

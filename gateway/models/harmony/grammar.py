@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraints.gbnf import UntranslatableGrammar
+from gateway.constraints.json_language import Body, body_of, remainder_of
 from gateway.constraints.lark import INPUT_OBJECT, input_of, languages_of
-from gateway.constraints.remainder import Body, body_of, remainder_of
 from gateway.generation import (
     CALL_KINDS,
     AnyText,

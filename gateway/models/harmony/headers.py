@@ -56,7 +56,7 @@ NAMESPACE: Final = "functions."
 """What goes before a function's name in a recipient."""
 
 HEADERS_KEPT: Final = 128
-"""A model writes a few headers over and over; so many are read once."""
+"""A model writes a few headers over and over; so many are read once for the same tools."""
 
 _ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
 _BUILTINS: Final = frozenset({"python", "browser", "container"})
@@ -102,9 +102,6 @@ class Part(NamedTuple):
 CALL_CHANNEL: Final = "commentary"
 """The channel that calls were trained on."""
 
-CALLED_NAMES: Final = 128
-"""The forms of headers to the functions called last are kept, of so many."""
-
 _JSON: Final = (Part(CONSTRAIN, "json"),)
 _SPACED: Final[ContentType] = (" ", _JSON)
 _PLAIN: Final[ContentType] = (" json", ())
@@ -147,17 +144,44 @@ class Route:
     rules: tuple[Rule, ...] = ()
 
 
-def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
-    """Read any header at all; see the top of the file."""
-    return _read(parts, trapped=True) if trapped else _read_whole(tuple(parts))
+class WholeHeader(NamedTuple):
+    """What a header that `<|message|>` ends makes of its message.
+
+    `kind` and `name` are as in `Route`. `form` is None for a header with anything in it that its
+    form has not, though no rule minds. `lead` are words of it that are reasoning. `callee` is the
+    function that is called if the body is JSON that `<|call|>` closes.
+    """
+
+    role: str
+    kind: SegmentKind | None
+    name: str
+    form: int | None
+    lead: str
+    callee: str
+    rules: tuple[Rule, ...]
 
 
 @lru_cache(maxsize=HEADERS_KEPT)
-def _read_whole(parts: tuple[Part, ...]) -> Header:
-    return _read(parts, trapped=False)
+def whole_header(parts: tuple[Part, ...], tools: frozenset[str] | None) -> WholeHeader:
+    """All that is read of a whole header; `tools` as for `route`."""
+    header = read_header(parts, trapped=False)
+    target = route(header, tools)
+    is_call = target.kind is SegmentKind.FUNCTION_CALL
+    named = (CALL_CHANNEL, NAMESPACE + target.name) if is_call else (header.channel, None)
+    written = _without_role(parts)
+    return WholeHeader(
+        header.role,
+        target.kind,
+        target.name,
+        next((form for form, one in enumerate(headers(*named)) if one == written), None),
+        header.reasoning_prose,
+        probable_callee(header, target, tools),
+        (*header.rules, *target.rules),
+    )
 
 
-def _read(parts: Iterable[Part], *, trapped: bool) -> Header:
+def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
+    """Read any header at all; see the top of the file."""
     reader = _Reader(trapped=trapped)
     for part in parts:
         reader.read(part)
@@ -419,16 +443,6 @@ def headers(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, 
     for front, channel_text in orders:
         for text, constrained in content_types:
             yield (Part(NO_MARKER, front), Part(CHANNEL, channel_text + text), *constrained)
-
-
-def form_of(parts: Sequence[Part], channel: str, recipient: str | None = None) -> int | None:
-    """The form in which the model wrote this header; None for any that has none."""
-    return _forms(channel, recipient).get(_without_role(parts))
-
-
-@lru_cache(maxsize=CALLED_NAMES)
-def _forms(channel: str, recipient: str | None) -> dict[tuple[Part, ...], int]:
-    return {one: at for at, one in enumerate(headers(channel, recipient))}
 
 
 def _without_role(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
-from gateway.models.harmony.headers import NO_MARKER, headers
+from gateway.models.harmony.headers import NAMESPACE, NO_MARKER, headers
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from gateway.models.history import message_text, reasoning_text
 from gateway.protocol.calls import call_of, hosted_author, hosted_text, output_text
@@ -50,11 +50,14 @@ if TYPE_CHECKING:
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.protocol.items import AnyHostedItem, Item
 
-
 JSON_CONTENT: Final = "<|constrain|>json"
-TOOL_PREFIX: Final = "functions."
 INSTRUCTIONS: Final = "# Instructions\n\n"
 """What instructions of a developer message begin with, as openai-harmony 0.0.8 writes them."""
+PIECE_CHARS: Final = 32 * 1024
+"""Making the ids of so much is short of a millisecond; meanwhile nothing else runs."""
+_WINDOW_CHARS: Final = 16 * 1024
+# It begins with what can be searched for at once. What is no letter is sorted out afterwards.
+_PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uff0c]))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def recipient(name: str, *, param: str = "input") -> str:
             code="invalid_value",
             param=param,
         )
-    return TOOL_PREFIX + name
+    return NAMESPACE + name
 
 
 def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage | None:
@@ -141,13 +144,6 @@ def _assistant(channel: str, text: str) -> HarmonyMessage:
     return HarmonyMessage("assistant", text, channel)
 
 
-PIECE_CHARS: Final = 32 * 1024
-"""Making the ids of so much is short of a millisecond; meanwhile nothing else runs."""
-_WINDOW_CHARS: Final = 16 * 1024
-# It begins with what can be searched for at once. What is no letter is sorted out afterwards.
-_PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uff0c]))")
-
-
 class MessageWriter:
     """Shared by all threads. Text only ever passes through `Vocabulary.encode`."""
 
@@ -159,27 +155,22 @@ class MessageWriter:
         """The ids of one message. `form` is that of the header of a call, or of a message of the
         assistant.
         """
-        ids = array("I", [START, *self._encode(message.author)])
-        ids.extend(self._formed_header(message, form) if form else self._header(message))
-        ids.append(MESSAGE)
-        self._write(ids, message.text)
-        ids.append(CALL if message.is_call else END)
-        return ids
+        header = self._formed_header(message, form) if form else self._header(message)
+        opening = (START, *self._encode(message.author), *header, MESSAGE)
+        return self.plain_message(opening, message.text, CALL if message.is_call else END)
 
-    def plain_message(self, opening: Sequence[int], text: str) -> array[int]:
-        """The ids of a message that begins with `opening`."""
+    def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
+        """The ids of a message that begins with `opening`. A long text is encoded piece by piece:
+        other threads run in between.
+        """
         ids = array("I", opening)
-        self._write(ids, text)
-        ids.append(END)
-        return ids
-
-    def _write(self, ids: array[int], text: str) -> None:
-        """Append the ids of a text, piece by piece: other threads run in between."""
         if len(text) <= PIECE_CHARS:
             ids.extend(self._encode(text))
-            return
-        for piece in pieces(text):
-            ids.extend(self._encode_packed(piece))
+        else:
+            for piece in pieces(text):
+                ids.extend(self._encode_packed(piece))
+        ids.append(end)
+        return ids
 
     def _header(self, message: HarmonyMessage) -> list[int]:
         """What stands behind the author, as openai-harmony writes it."""

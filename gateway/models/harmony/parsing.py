@@ -38,17 +38,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from gateway.generation import FinishReason, Place, SegmentKind, Where
 from gateway.models.harmony.headers import (
     ASSISTANT,
-    CALL_CHANNEL,
-    NAMESPACE,
     NO_MARKER,
     Part,
     adopt_spoken,
-    form_of,
     is_spoken_header,
-    probable_callee,
     read_header,
     role_is_tool,
     route,
+    whole_header,
     with_callee,
 )
 from gateway.models.harmony.recovery import Rule, count, doubts
@@ -188,15 +185,10 @@ class Parser:
         return self._writer.reasoning_tokens
 
     @property
-    def visible(self) -> bool:
-        """Whether any segment but reasoning was started: an answer, a preamble or a call."""
-        return self._writer.visible
-
-    @property
     def place(self) -> Place:
         """Where the next id falls. What has been a text between two messages begins the next."""
         where, writer = _WHERE[self._state], self._writer
-        waiting, answered = writer.waiting_ids, writer.answered
+        waiting, answered = writer.waiting.text_ids if writer.waiting else 0, writer.answered
         if where is Where.BODY:
             draft = self._draft
             if draft.callee and draft.kind is SegmentKind.REASONING:
@@ -236,10 +228,12 @@ class Parser:
     def _feed_runs(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """One step for each special id, and for each run of text between them."""
         begin = 0
-        for at in [at for at, token in enumerate(ids) if not 0 <= token < FIRST_SPECIAL]:
+        for at, token in enumerate(ids):
+            if 0 <= token < FIRST_SPECIAL:
+                continue
             if begin < at:
                 self._step(Token.TEXT, ids[begin:at])
-            self._step(CLASSES.get(ids[at], Token.VOID), ids[at : at + 1])
+            self._step(CLASSES.get(token, Token.VOID), ids[at : at + 1])
             begin = at + 1
         if begin < len(ids):
             self._step(Token.TEXT, ids[begin:] if begin else ids)
@@ -255,12 +249,12 @@ class Parser:
             self._release(self._opening, closing)
         elif self._state is State.BODY:
             self._close_body(closing)
-        elif self._state is State.BETWEEN:
+        elif self._state is State.BETWEEN and self._orphan.ids:
             self._settle_orphan(closing)
         self._state = State.OVER
         is_cut = reason is FinishReason.CUT
         self._writer.conclude(is_cut=is_cut)
-        if reason is not None and not is_cut and not self.visible:
+        if reason is not None and not is_cut and not self._writer.visible:
             count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
         return self._writer.take()
 
@@ -296,8 +290,7 @@ class Parser:
         """No header is that long: it is a trapped body, and goes on as a body."""
         opening = self._opening
         *whole, (marker, ids) = opening.parts
-        parts = self._read_parts(whole)
-        parts.append(Part(marker, self._detokenizer.feed(ids)))
+        parts = (*self._read_parts(whole), Part(marker, self._detokenizer.feed(ids)))
         header = read_header(parts, trapped=True)
         if header.role == ASSISTANT:
             self._state = State.BODY
@@ -318,7 +311,7 @@ class Parser:
 
     def _trap(self, run: Sequence[int]) -> None:
         self._abandon(Closing(self._position + 1, run[0]))
-        self._await_next(run[0])
+        self._orphan = _Orphan(self._position + 1, after_call=run[0] == CALL)
 
     def _abandon(self, closing: Closing) -> None:
         """A header ends without `<|message|>`, and not because there are no more ids."""
@@ -369,31 +362,33 @@ class Parser:
 
     def _route(self, header: Header) -> Route:
         target = route(header, self._tools)
-        if target.kind is SegmentKind.COMMENTARY and not self._preambles:
-            return replace(target, kind=SegmentKind.REASONING)
-        return target
+        return replace(target, kind=self._allowed(target.kind))
+
+    def _allowed(self, kind: SegmentKind | None) -> SegmentKind | None:
+        """A preamble is reasoning where there are to be none."""
+        is_preamble = kind is SegmentKind.COMMENTARY and not self._preambles
+        return SegmentKind.REASONING if is_preamble else kind
 
     def _read_parts(
         self, parts: Sequence[tuple[int, list[int]]], spoken: Part | None = None
-    ) -> list[Part]:
+    ) -> tuple[Part, ...]:
         texts = [Part(marker, self._vocabulary.decode(ids)) for marker, ids in parts]
-        return texts if spoken is None else [spoken, *texts]
+        return tuple(texts) if spoken is None else (spoken, *texts)
 
     # Bodies.
 
     def _begin_body(self, _run: Sequence[int]) -> None:
         opening = self._opening
-        parts = self._read_parts(opening.parts, opening.spoken)
-        header = read_header(parts, trapped=False)
+        header = whole_header(self._read_parts(opening.parts, opening.spoken), self._tools)
         if header.role == ASSISTANT:
-            target = self._route(header)
-            form = _form(parts, header, target)
-            draft = Draft(opening.start, target.kind, target.name, lead=header.reasoning_prose)
-            draft.verbatim = opening.verbatim and form is not None
-            draft.form = 0 if target.kind is SegmentKind.REASONING else form or 0
-            self._note_rules(draft, (*header.rules, *target.rules))
+            kind = self._allowed(header.kind)
+            draft = Draft(opening.start, kind, header.name, lead=header.lead)
+            draft.verbatim = opening.verbatim and header.form is not None
+            draft.form = 0 if kind is SegmentKind.REASONING else header.form or 0
+            if header.rules:
+                self._note_rules(draft, header.rules)
             if not self._writer.answered:
-                draft.callee = probable_callee(header, target, self._tools)
+                draft.callee = header.callee
             if not draft.waits:
                 self._writer.begin(draft)
             self._draft = draft
@@ -421,7 +416,7 @@ class Parser:
 
     def _close(self, run: Sequence[int]) -> None:
         self._close_body(Closing(self._position + 1, run[0]))
-        self._await_next(run[0])
+        self._orphan = _Orphan(self._position + 1, after_call=run[0] == CALL)
 
     def _close_and_open(self, run: Sequence[int]) -> None:
         self._writer.touch(self._draft, (Rule.UNCLOSED_MESSAGE,))
@@ -435,7 +430,8 @@ class Parser:
 
     def _close_body(self, closing: Closing) -> None:
         draft = self._draft
-        self._writer.write(draft, self._detokenizer.flush())
+        if rest := self._detokenizer.flush():
+            self._writer.write(draft, rest)
         if draft.tool_role:
             if closing.terminator != CALL:
                 self._end_turn()
@@ -446,9 +442,6 @@ class Parser:
 
     # Between messages.
 
-    def _await_next(self, terminator: int) -> None:
-        self._orphan = _Orphan(start=self._position + 1, after_call=terminator == CALL)
-
     def _hold(self, run: Sequence[int]) -> None:
         if not self._orphan.ids:
             self._orphan.start = self._position
@@ -458,7 +451,8 @@ class Parser:
         self._settle_orphan(Closing(self._position + 1, run[0]))
 
     def _open(self, _run: Sequence[int]) -> None:
-        self._settle_orphan(Closing(self._position))
+        if self._orphan.ids:
+            self._settle_orphan(Closing(self._position))
         self._opening = _Opening(start=self._position, parts=[(START, [])])
 
     def _imply_header(self, run: Sequence[int]) -> None:
@@ -563,10 +557,3 @@ class Parser:
     """What each class of id does in each state, and the state that follows."""
     # By number: members of an enumeration are slow keys, their hash is made of their name.
     _STEPS: ClassVar[Sequence[Sequence[_Step]]] = [[*row.values()] for row in STEPS.values()]
-
-
-def _form(parts: Sequence[Part], header: Header, target: Route) -> int | None:
-    """None for a header with anything in it that its form has not, though no rule minds."""
-    if target.kind is SegmentKind.FUNCTION_CALL:
-        return form_of(parts, CALL_CHANNEL, NAMESPACE + target.name)
-    return form_of(parts, header.channel)

@@ -30,7 +30,8 @@ from openai_harmony import (
 from gateway.constraints.rules import AnswerFormat
 from gateway.errors import StartupError
 from gateway.models.format import RenderOptions, SchemaLimits
-from gateway.models.harmony.messages import INSTRUCTIONS, JSON_CONTENT, TOOL_PREFIX, harmony_message
+from gateway.models.harmony.headers import NAMESPACE
+from gateway.models.harmony.messages import INSTRUCTIONS, JSON_CONTENT, harmony_message
 from gateway.models.harmony.rendering import (
     SystemFacts,
     developer_text,
@@ -91,7 +92,7 @@ def library_message(message: HarmonyMessage) -> Message:
     if message.author == Role.DEVELOPER.value:
         told = DeveloperContent(instructions=message.text.removeprefix(INSTRUCTIONS))
         return Message.from_role_and_content(Role.DEVELOPER, told)
-    if message.author.startswith(TOOL_PREFIX):
+    if message.author.startswith(NAMESPACE):
         author = Author.new(Role.TOOL, message.author)
     else:
         author = Author(role=Role(message.author))

@@ -50,6 +50,13 @@ if TYPE_CHECKING:
 
 
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
+SYSTEM_MESSAGES_MAX: Final = 64
+"""Whose ids are kept. There is one for each effort, date, and whether there are tools."""
+ID_BYTES: Final = 4
+ENTRY_IDS: Final = 120
+"""What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
+_DECLARED: Final = " "
+"""Stands where an item has the name of a function, which is another."""
 
 
 class SystemFacts(NamedTuple):
@@ -145,16 +152,6 @@ def format_sections(answer: AnswerFormat) -> Iterator[str]:
 def _comment(text: str) -> list[str]:
     """A comment of as many lines."""
     return [f"// {line}" for line in comment_lines(text)]
-
-
-SYSTEM_MESSAGES_MAX: Final = 64
-"""Whose ids are kept. There is one for each effort, date, and whether there are tools."""
-
-ID_BYTES: Final = 4
-ENTRY_IDS: Final = 120
-"""What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
-_DECLARED: Final = " "
-"""Stands where an item has the name of a function, which is another."""
 
 
 class Renderer:

@@ -45,6 +45,14 @@ _CLOSERS = frozenset("}])>`\"';,")
 # Models break lines inside of strings; clients' parsers mostly put up with it.
 # Numbers are only looked at, so their length does not matter.
 _DECODER = json.JSONDecoder(strict=False, parse_int=str)
+_REASONING: Final = SegmentKind.REASONING
+_TERMINATORS: Final = {
+    SegmentKind.REASONING: frozenset({END}),
+    SegmentKind.COMMENTARY: frozenset({END}),
+    SegmentKind.FINAL: frozenset({END, RETURN}),
+    SegmentKind.FUNCTION_CALL: frozenset({CALL}),
+}
+"""What closes a message of each kind as it was trained to be closed."""
 
 
 class _Phase(Enum):
@@ -223,16 +231,6 @@ def _only_repeats(tail: str, value: str) -> bool:
     return True
 
 
-_REASONING: Final = SegmentKind.REASONING
-_TERMINATORS: Final = {
-    SegmentKind.REASONING: frozenset({END}),
-    SegmentKind.COMMENTARY: frozenset({END}),
-    SegmentKind.FINAL: frozenset({END, RETURN}),
-    SegmentKind.FUNCTION_CALL: frozenset({CALL}),
-}
-"""What closes a message of each kind as it was trained to be closed."""
-
-
 @dataclass(slots=True)
 class Draft:
     """One message's body on its way to becoming a segment. No kind: it waits for the turn's end.
@@ -298,18 +296,12 @@ class SegmentWriter:
         self._recoveries = recoveries
         self._events: list[SegmentEvent] = []
         self._texts: list[SegmentText] = []
-        self._waiting: tuple[Draft, Closing] | None = None
-        self._broken: tuple[BrokenCall, SegmentEnded] | None = None
-
-    @property
-    def waiting_ids(self) -> int:
-        """Ids of the text that is reasoning or the answer, as what comes after it will tell."""
-        return 0 if self._waiting is None else self._waiting[0].text_ids
-
-    @property
-    def broken(self) -> BrokenCall | None:
-        """The call whose end was not told yet, because it broke off."""
-        return None if self._broken is None else self._broken[0]
+        self.waiting: Draft | None = None
+        """Its text is reasoning or the answer, as what comes after it will tell."""
+        self._waiting_closed = Closing(0)
+        self.broken: BrokenCall | None = None
+        """The call that broke off: its end was not told yet."""
+        self._broken_end: list[SegmentEvent] = []
 
     def take(self) -> list[SegmentEvent]:
         """The events since the last call; at most one text for each stay in a segment."""
@@ -393,7 +385,7 @@ class SegmentWriter:
         if draft.kind is None:
             if any(draft.held):
                 self._settle(SegmentKind.REASONING)
-                self._waiting = draft, closing
+                self.waiting, self._waiting_closed = draft, closing
             return
         complete, broken = not closing.cut, False
         if draft.arguments is not None:
@@ -421,14 +413,15 @@ class SegmentWriter:
         ended = SegmentEnded(draft.start, closing.end, complete, verbatim, broken)
         if broken:
             end = closing.end - (closing.terminator is not None)
-            self._broken = BrokenCall(draft.name, end), ended
+            self.broken, self._broken_end = BrokenCall(draft.name, end), [ended]
         else:
             self._events.append(ended)
 
     def conclude(self, *, is_cut: bool = False) -> None:
         """Nothing more comes: what waited is the answer, unless the turn was cut to go on."""
         self._settle(SegmentKind.REASONING if is_cut else SegmentKind.FINAL)
-        self._tell_broken()
+        self._events += self._broken_end
+        self.broken, self._broken_end = None, []
 
     def _look_for_brace(self, draft: Draft, text: str) -> None:
         """What may be a call begins like one, or is what its header says."""
@@ -450,15 +443,10 @@ class SegmentWriter:
         if draft.kind is not None:
             self.decide(draft, draft.kind)
 
-    def _tell_broken(self) -> None:
-        if self._broken is not None:
-            self._events.append(self._broken[1])
-            self._broken = None
-
     def _settle(self, kind: SegmentKind) -> None:
-        if self._waiting is None:
+        if (draft := self.waiting) is None:
             return
-        (draft, closing), self._waiting = self._waiting, None
+        closing, self.waiting = self._waiting_closed, None
         if draft.faint and (kind is SegmentKind.REASONING or self.visible):
             return
         self.decide(draft, kind)
@@ -471,7 +459,8 @@ class SegmentWriter:
             self._texts.append(SegmentText(text, tokens))
 
     def _start(self, draft: Draft) -> None:
-        self._tell_broken()
+        self._events += self._broken_end
+        self.broken, self._broken_end = None, []
         self._settle(SegmentKind.REASONING)
         draft.started = True
         kind = draft.kind or SegmentKind.REASONING

@@ -43,6 +43,20 @@ _SHAPE_KEYS: Final = frozenset(
 _PUSHED_KEYS: Final = frozenset({*_SHAPE_KEYS, "required"} - {"anyOf", "oneOf"})
 _INLINED_REFS: Final = (8, 3, 1, 0)
 """How many `$ref`s are followed inside of each other: the next when one exceeds the limits."""
+Schema = dict[str, Any]
+_NAMES: Final = {
+    "string": "string",
+    "number": "number",
+    "integer": "number",
+    "boolean": "boolean",
+    "null": "null",
+    "object": "object",
+    "array": "Array<any>",
+}
+_LINE_END: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+"""All that `str.splitlines` takes for one, and so a model may."""
+_ESCAPED: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""The ends of lines that JSON may have within a string."""
 
 
 class SchemaNormaliser:
@@ -300,23 +314,6 @@ def _list(value: object) -> list[Any]:
 
 def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-Schema = dict[str, Any]
-
-_NAMES: Final = {
-    "string": "string",
-    "number": "number",
-    "integer": "number",
-    "boolean": "boolean",
-    "null": "null",
-    "object": "object",
-    "array": "Array<any>",
-}
-_LINE_END: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-"""All that `str.splitlines` takes for one, and so a model may."""
-_ESCAPED: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""The ends of lines that JSON may have within a string."""
 
 
 def type_text(schema: Schema, indent: str = "") -> str:

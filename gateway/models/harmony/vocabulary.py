@@ -68,6 +68,9 @@ NAMED_SPECIALS: Final = {
     "<|message|>": MESSAGE,
     "<|call|>": CALL,
 }
+# What the standard library's incremental decoder calls; its own Python around that costs more.
+_decode = codecs.utf_8_decode
+_SEPARATOR: Final = b"\x7f"
 
 
 class Pieces(dict[int, bytes]):
@@ -169,11 +172,6 @@ def _refusal(error: ValueError) -> InvalidRequest:
 def _packaged() -> Vocabulary:
     """Immutable, large, and half a second's work."""
     return Vocabulary._read(files("gateway.models.harmony") / "data" / "o200k_base.tiktoken")  # noqa: SLF001
-
-
-# What the standard library's incremental decoder calls; its own Python around that costs more.
-_decode = codecs.utf_8_decode
-_SEPARATOR: Final = b"\x7f"
 
 
 class Detokenizer:

@@ -9,12 +9,13 @@ import orjson
 import pytest
 
 from gateway.constraints.rules import TextGrammar, UnusableSchema
-from gateway.constraints.schema_cost import Cost, TooMuchWork
 from gateway.constraints.validators import (
     PATTERNS_MAX,
     REFERENCES_MAX,
+    Cost,
     GrammarValidator,
     SchemaValidator,
+    TooMuchWork,
 )
 
 WORK_MAX = 100_000

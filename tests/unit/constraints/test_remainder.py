@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.constraints.remainder import body_of, remainder_of
+from gateway.constraints.json_language import body_of, remainder_of
 from gateway.generation import NOTHING, Ebnf, InOrder, OneOf, Token
 from tests.fakes.gbnf import Walker
 from tests.fakes.harmony_oracle import vocabulary

@@ -71,19 +71,22 @@ def test_a_schema_beyond_the_bound_is_not_kept() -> None:
     assert kept.get(OURS, schema("a")) is None
 
 
-def test_patterns_are_not_kept() -> None:
-    kept, patterned = SchemaCache(), schema("a", pattern="^x")
+@pytest.mark.parametrize(
+    "patterned", [schema("a", pattern="^x"), {"patternProperties": {"^x": {"type": "string"}}}]
+)
+def test_patterns_are_not_kept(patterned: dict[str, Any]) -> None:
+    kept = SchemaCache()
     kept.put(OURS, patterned, document(patterned))
     assert kept.get(OURS, patterned) is None
 
 
 def test_a_checker_takes_what_another_has_compiled() -> None:
     kept = SchemaCache()
-    first = Checker(rules(schema("a"), answer=schema("b")), call_fields, kept=kept, scope=OURS)
+    first = Checker(rules(schema("a"), answer=schema("b")), call_fields, cache=kept, scope=OURS)
     first.compile()
     found = kept.get(OURS, schema("a")), kept.get(OURS, schema("b"))
     assert None not in found
-    second = Checker(rules(schema("a"), answer=schema("b")), call_fields, kept=kept, scope=OURS)
+    second = Checker(rules(schema("a"), answer=schema("b")), call_fields, cache=kept, scope=OURS)
     second.compile()
     assert second.is_compiled
     assert kept.get(OURS, schema("a")) is found[0]
@@ -94,7 +97,7 @@ def test_a_checker_takes_what_another_has_compiled() -> None:
 def test_the_patterns_of_all_schemas_stay_bounded_beside_what_is_kept() -> None:
     kept, limits = SchemaCache(), CheckLimits(patterns_max=1)
     plain, patterned = schema("a"), [schema(name, pattern=f"^{name}") for name in "bc"]
-    Checker(rules(plain), call_fields, limits, kept=kept).compile()
-    Checker(rules(plain, patterned[0]), call_fields, limits, kept=kept).compile()
+    Checker(rules(plain), call_fields, limits, cache=kept).compile()
+    Checker(rules(plain, patterned[0]), call_fields, limits, cache=kept).compile()
     with pytest.raises(InvalidRequest, match="2 patterns"):
-        Checker(rules(plain, *patterned), call_fields, limits, kept=kept).compile()
+        Checker(rules(plain, *patterned), call_fields, limits, cache=kept).compile()

@@ -20,7 +20,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import TokenChunk
-from gateway.models.harmony.framing import FINAL_HEADER, thread_ids
+from gateway.models.harmony.framing import FINAL_HEADER, said_ids
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
     ANSWER,
@@ -69,7 +69,7 @@ def hops(stage: Stage[ScriptedTokens]) -> list[Hop]:
 
 def asked_to_answer(thought: list[int]) -> list[int]:
     """The prompt of the turn behind one that only thought."""
-    return thread_ids(PROMPT, [((), thought), (FINAL_HEADER, ())])
+    return [*PROMPT, *said_ids([((), thought), (FINAL_HEADER, ())])]
 
 
 def metric(stage: Stage[ScriptedTokens], name: str, **labels: str) -> float | None:

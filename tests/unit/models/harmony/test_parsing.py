@@ -44,7 +44,6 @@ def test_text_streams_as_soon_as_the_header_is_complete() -> None:
 
     assert parser.feed(header) == []
     assert parser.feed(body[:1]) == [SegmentStarted(FINAL), SegmentText("One")]
-    assert parser.visible
     assert parser.feed(body[1:]) == [SegmentText(" two")]
     assert parser.feed(script_ids("<|return|>")) == [SegmentEnded(0, 6)]
     assert parser.finish(FinishReason.STOP) == []
@@ -350,7 +349,8 @@ def test_reasoning_is_counted_while_it_streams() -> None:
     parser.feed(script_ids("a b c"))
 
     assert parser.reasoning_tokens == 3
-    assert not parser.visible
+    parser.finish(FinishReason.STOP)
+    assert parser.recoveries[Rule.NO_VISIBLE_OUTPUT] == 1
 
 
 _PROVOKED = {
@@ -435,4 +435,5 @@ def test_without_preambles_they_are_reasoning() -> None:
     segments = parser.feed(ids)
     assert segments[:2] == [SegmentStarted(SegmentKind.REASONING), SegmentText("I look.")]
     assert parser.reasoning_tokens == len(vocabulary().encode("I look."))
-    assert not parser.visible
+    parser.finish(FinishReason.STOP)
+    assert parser.recoveries[Rule.NO_VISIBLE_OUTPUT] == 1

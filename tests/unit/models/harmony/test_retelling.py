@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import Retelling
+from gateway.models.harmony.framing import retold_ids
+from gateway.models.harmony.messages import MessageWriter
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.items import Reasoning, ReasoningText
@@ -22,7 +23,9 @@ ODD = vocabulary().encode("H") + vocabulary().encode("m")
 
 
 def told(ids: list[int], finish: FinishReason | None = STOP) -> list[int]:
-    return Retelling(vocabulary(), lambda: Parser(vocabulary(), TOOLS)).ids([(ids, finish)])
+    return retold_ids(
+        [(ids, finish)], lambda: Parser(vocabulary(), TOOLS), MessageWriter(vocabulary())
+    )
 
 
 @pytest.mark.parametrize(
