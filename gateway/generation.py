@@ -258,27 +258,6 @@ class TokenSink(Protocol):
     async def room(self) -> bool: ...
 
 
-class Upstream(Protocol):
-    """One inference server.
-
-    `generate` gives a generation to the sink, of which exactly the last chunk has a `finish`, and
-    returns when the sink has that, or enough. It raises `UpstreamUnavailable` or
-    `UpstreamRejected` before the first id, `UpstreamFailed` after it. To cancel it aborts the
-    request at the backend.
-    """
-
-    name: str
-
-    async def generate(self, request: TokenRequest, sink: TokenSink) -> None: ...
-
-    def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
-        """Break off the generations that said nothing for `silent_s`; how many those are.
-
-        With `begun_only` those that have not said anything yet are left to think.
-        """
-        ...
-
-
 class SegmentKind(Enum):
     """What a contiguous piece of output becomes: one item each."""
 
