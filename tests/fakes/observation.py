@@ -22,18 +22,18 @@ class Backends:
     urls: tuple[str, ...]
     client: httpx2.AsyncClient
 
-    async def seen(self, *, model_id: str | None = None) -> list[dict[str, Any]]:
-        """Every request of every backend, with ids."""
+    async def seen(self, request_id: str = "") -> list[dict[str, Any]]:
+        """The requests of every backend, with ids; those only whose name begins so."""
+        asked = {"ids": "true", "request_id": request_id}
         rows: list[dict[str, Any]] = []
         for url in self.urls:
-            answer = await self.client.get(f"{url}/simulator/requests", params={"ids": "true"})
+            answer = await self.client.get(f"{url}/simulator/requests", params=asked)
             rows += answer.json()["requests"]
-        return [row for row in rows if model_id in {None, row["model"]}]
+        return rows
 
     async def of_response(self, response_id: str) -> list[dict[str, Any]]:
         """The requests that were made for one response, in the order of its turns."""
-        uuid = response_id.removeprefix("resp_")
-        rows = [row for row in await self.seen() if str(row["request_id"]).startswith(uuid)]
+        rows = await self.seen(response_id.removeprefix("resp_"))
         return sorted(rows, key=lambda row: row["request_id"])
 
     async def until(self, wanted: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
