@@ -36,7 +36,8 @@ _LANDING: Final = f"""This is the simulated backend of Harmony Gateway.
 It speaks the token API of vLLM or SGLang (POST /v1/completions), but there is no model in it: what
 it says is scripted, chosen by rules from the conversation in the prompt, and means nothing.
 
-GET  /simulator/requests   what it was asked; ?ids=true with token ids
+GET  /simulator/requests   what it was asked; ?ids=true with token ids; ?request_id=…: only those
+                           whose request id begins so
 POST /simulator/reset      forget requests, cached prefixes and attempts
 PUT  /simulator/faults     the body is a fault plan such as: status=503 times=2
 
@@ -176,7 +177,12 @@ class _Endpoints:
 
     async def requests(self, request: Request) -> Response:
         with_ids = request.query_params.get("ids") == "true"
-        rows = [observed.as_json(with_ids=with_ids) for observed in self._engine.ledger]
+        begin = request.query_params.get("request_id", "")
+        rows = [
+            observed.as_json(with_ids=with_ids)
+            for observed in self._engine.ledger
+            if (observed.request_id or "").startswith(begin)
+        ]
         return JSONResponse({"instance": self._engine.options.name, "requests": rows})
 
     async def reset(self, _: Request) -> Response:

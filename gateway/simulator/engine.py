@@ -186,13 +186,18 @@ class Observed:
     kept: bool = True
     """Whether the ledger still holds it."""
 
+    @property
+    def request_id(self) -> str | None:
+        """Its client's name for it, or its own."""
+        return self.headers.get("x-request-id") or self.request.id
+
     def as_json(self, *, with_ids: bool) -> dict[str, Any]:
         """For `GET /simulator/requests`; ids only when asked for."""
         request = self.request
         ids = {"prompt_ids": request.prompt, "sent_ids": self.sent.tolist()} if with_ids else {}
         return {
             "number": self.number,
-            "request_id": self.headers.get("x-request-id") or request.id,
+            "request_id": self.request_id,
             "model": request.model,
             "adapter": request.adapter,
             "prompt_tokens": len(request.prompt),

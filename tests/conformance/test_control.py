@@ -15,6 +15,7 @@ from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
 from tests.fakes.stream import stream
+from tests.integration.api.tools.toolbox import CLOCK, SUM, WEATHER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,33 +29,6 @@ Json = dict[str, Any]
 
 MODEL = "gpt-oss-20b"
 QUIET = "Greet me in three words."
-WEATHER: Json = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Current weather of a place.",
-    "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "location": {"type": "string"},
-            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
-        },
-        "required": ["location", "unit"],
-        "additionalProperties": False,
-    },
-}
-CLOCK: Json = {
-    "type": "function",
-    "name": "now",
-    "description": "The time of a place.",
-    "parameters": {"type": "object", "properties": {"location": {"type": "string"}}},
-}
-SUM: Json = {
-    "type": "custom",
-    "name": "add",
-    "description": "Adds two numbers.",
-    "format": {"type": "grammar", "syntax": "regex", "definition": r"[0-9]{1,3} \+ [0-9]{1,3}"},
-}
 AGENTS: Json = {
     "type": "namespace",
     "name": "agents",

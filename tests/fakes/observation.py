@@ -22,23 +22,25 @@ class Backends:
     urls: tuple[str, ...]
     client: httpx2.AsyncClient
 
-    async def seen(self, *, model_id: str | None = None) -> list[dict[str, Any]]:
-        """Every request of every backend, with ids."""
+    async def seen(self, request_id: str = "", *, with_ids: bool = True) -> list[dict[str, Any]]:
+        """The requests of every backend; those only whose name begins so."""
+        asked = {"ids": str(with_ids).lower(), "request_id": request_id}
         rows: list[dict[str, Any]] = []
         for url in self.urls:
-            answer = await self.client.get(f"{url}/simulator/requests", params={"ids": "true"})
+            answer = await self.client.get(f"{url}/simulator/requests", params=asked)
             rows += answer.json()["requests"]
-        return [row for row in rows if model_id in {None, row["model"]}]
+        return rows
 
     async def of_response(self, response_id: str) -> list[dict[str, Any]]:
         """The requests that were made for one response, in the order of its turns."""
-        uuid = response_id.removeprefix("resp_")
-        rows = [row for row in await self.seen() if str(row["request_id"]).startswith(uuid)]
+        rows = await self.seen(response_id.removeprefix("resp_"))
         return sorted(rows, key=lambda row: row["request_id"])
 
-    async def until(self, wanted: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    async def until(
+        self, wanted: Callable[[list[dict[str, Any]]], bool], *, with_ids: bool = False
+    ) -> list[dict[str, Any]]:
         """Look again until what they saw is as wanted; fails after `WAIT_S`."""
         async with asyncio.timeout(WAIT_S):
-            while not wanted(rows := await self.seen()):  # noqa: ASYNC110 - it is behind HTTP
+            while not wanted(rows := await self.seen(with_ids=with_ids)):  # noqa: ASYNC110 - HTTP
                 await asyncio.sleep(0.01)
         return rows

@@ -51,8 +51,10 @@ def exists(path: str) -> bool:
     if module(path):
         return True
     above, _, name = path.rpartition(".")
-    file = module(above) if above else None
-    return file is not None and file.is_file() and name in defined(file)
+    place = module(above) if above else None
+    if place is None:
+        return False
+    return name in defined(place if place.is_file() else place / "__init__.py")
 
 
 def elsewhere(path: str) -> str:

@@ -234,7 +234,7 @@ async def test_a_client_that_hangs_up_stops_the_summary(
     before = len(await summary_requests(backends))
 
     async def hang_up_when_asked() -> None:
-        await backends.until(lambda rows: len(summaries_among(rows)) > before)
+        await backends.until(lambda rows: len(summaries_among(rows)) > before, with_ids=True)
         scope.reschedule(0)
 
     async with misbehaving(backends, "stall_after=5"):
@@ -243,6 +243,6 @@ async def test_a_client_that_hangs_up_stops_the_summary(
                 group.create_task(hang_up_when_asked())
                 await compact(client, input="x")
         rows = await backends.until(
-            lambda rows: summaries_among(rows)[-1]["outcome"] == "disconnected"
+            lambda rows: summaries_among(rows)[-1]["outcome"] == "disconnected", with_ids=True
         )
     assert len(summaries_among(rows)) == before + 1

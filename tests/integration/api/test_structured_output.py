@@ -36,6 +36,17 @@ LOOSE: Json = {**STRICT, "strict": False}
 ANY: Json = {"type": "json_object"}
 FORMATS = {"strict": STRICT, "loose": LOOSE, "object": ANY}
 FAILED = "failed invalid_structured_output"
+ENGINES = [
+    *((fleet, "") for fleet in FLEETS),
+    # One that knows no grammars has none to leave.
+    *(
+        (fleet, f"grammar_ids={ids}")
+        for fleet in FLEETS
+        if fleet != "no grammars"
+        for ids in ("none", 9)
+    ),
+]
+"""Each fleet, and how far its engines really hold a model to a grammar."""
 
 
 @pytest.fixture(scope="module", params=FLEETS)
@@ -88,7 +99,7 @@ async def test_an_obedient_model_answers_in_the_format(where: Site, shape: Json)
     check(shown, shape)
 
 
-@pytest.mark.parametrize("engine", ["", "grammar_ids=none", "grammar_ids=9"])
+@pytest.mark.parametrize(("where", "engine"), ENGINES, indirect=["where"])
 @pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra"])
 async def test_a_drifting_model_is_held_to_the_format_or_fails(
     where: Site, shape: Json, drift: str, engine: str
