@@ -89,6 +89,7 @@ class Builder:
         self._sequence_number = 0
         self._segment: SegmentStarted | None = None
         self._item: OpenItem | None = None
+        self._flowing: OpenItem | None = None  # the same while more text is one delta of it
         self._whole: list[str] = []
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
@@ -129,11 +130,11 @@ class Builder:
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
         """The events that show these segment events; `spelling` knows the ids of traced text."""
-        item = self._item
-        if len(segments) == 1 and item is not None and self._segment is not None and not spelling:
+        item = self._flowing
+        if item is not None and len(segments) == 1 and spelling is None:
             # Nearly every call is for more text of the open item.
             segment = segments[0]
-            if type(segment) is SegmentText and not item.is_summarized:
+            if type(segment) is SegmentText:
                 number = self._sequence_number
                 self._sequence_number = number + 1
                 return [item.write(segment.text, number)]
@@ -142,18 +143,17 @@ class Builder:
     @property
     def is_flowing(self) -> bool:
         """More text of the open segment is a delta of the open item, and nothing else."""
-        item = self._item
-        return item is not None and self._segment is not None and not item.is_summarized
+        return self._flowing is not None
 
     def feed_each(self, texts: Sequence[str], after: int) -> Deltas:
         """The deltas of texts, none of which is empty, while `is_flowing`: those above `after`."""
-        assert self._item is not None, "nothing is open"
+        assert self._flowing is not None, "nothing is open"
         number = self._sequence_number
         self._sequence_number = number + len(texts)
-        return self._item.write_each(texts, number, after)
+        return self._flowing.write_each(texts, number, after)
 
     def _feed_any(self, segments: Sequence[SegmentEvent], spelling: Spelling | None) -> list[Event]:
-        self._require_running()
+        self._require_open()
         events: list[Event] = []
         texts: list[SegmentText] = []
         for segment in segments:
@@ -163,7 +163,10 @@ class Builder:
             if texts:
                 self._write(texts, spelling, events)
             if isinstance(segment, SegmentStarted):
-                self._open_segment(segment, events)
+                self._close_item("completed", events)
+                self._segment = segment
+                if ENVELOPES[segment.kind].needs_delta:
+                    self._open_item(segment, events)
             else:
                 self._close_segment(segment, events)
         if texts:
@@ -172,7 +175,7 @@ class Builder:
 
     def compact(self, seal: str) -> list[Event]:
         """The events of a compaction, whole: it comes before anything else."""
-        self._require_running()
+        self._require_open()
         if self.output or self._item is not None:
             raise ValueError("a compaction is the first item, or none")
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, self._head.uuid, 0)
@@ -186,7 +189,7 @@ class Builder:
 
     def answer(self, call: dict[str, Any], output: str) -> list[Event]:
         """The events of the output of a call that is done: the gateway ran it itself."""
-        self._require_running()
+        self._require_open()
         index = len(self.output)
         item = {
             "id": ids.output_item_id(ids.FUNCTION_CALL_OUTPUT_PREFIX, self._head.uuid, index),
@@ -207,7 +210,7 @@ class Builder:
 
     def alive(self) -> list[Event]:
         """The status again: unlike an SSE comment it resets the timers of clients."""
-        self._require_open()
+        self._require_open(may_wait=True)
         # Without the items so far: a client takes them from item events, and would have them twice.
         return [self._show(STATUS_EVENTS[self._outcome.status], self._encoded([]))]
 
@@ -217,7 +220,7 @@ class Builder:
 
     def finish(self, outcome: Outcome) -> list[Event]:
         """Close what is open, then the one terminal event (after an `error` event for `failed`)."""
-        self._require_open()
+        self._require_open(may_wait=True)
         advance(RESPONSE_STATUSES, self._outcome.status, outcome.status)
         events: list[Event] = []
         self._close_item("completed" if outcome.status == "completed" else "incomplete", events)
@@ -247,29 +250,19 @@ class Builder:
         self.is_started = True
         self._outcome = Outcome(status)
         body = self._encoded([])
-        names = (OPENING_EVENT, STATUS_EVENTS[status])
-        return [self._show(name, body) for name in names]
+        return [self._show(OPENING_EVENT, body), self._show(STATUS_EVENTS[status], body)]
 
-    def _require_open(self) -> None:
+    def _require_open(self, *, may_wait: bool = False) -> None:
         if not self.is_started or self.is_finished:
             raise ValueError("the response is not running: not started, or finished")
-
-    def _require_running(self) -> None:
-        self._require_open()
-        if self._outcome.status == "queued":
+        if not may_wait and self._outcome.status == "queued":
             raise ValueError("the response is not running: it is queued")
 
-    def _open_segment(self, segment: SegmentStarted, events: list[Event]) -> None:
-        self._close_item("completed", events)
-        self._segment = segment
-        if ENVELOPES[segment.kind].needs_delta:
-            self._open_item(segment, events)
-
     def _close_segment(self, segment: SegmentEnded, events: list[Event]) -> None:
-        started, self._segment = self._segment, None
+        started, self._segment, self._flowing = self._segment, None, None
         if started is None:
             raise ValueError("a segment ended that had not started")
-        if ENVELOPES[started.kind].is_whole:
+        if not ENVELOPES[started.kind].delta:
             self._show_whole(started, segment, events)
         if self._item is None:
             return
@@ -285,7 +278,7 @@ class Builder:
         if self._segment is None:
             raise ValueError("text outside of a segment")
         text = texts[0].text if len(texts) == 1 else "".join(part.text for part in texts)
-        if self._item is None and ENVELOPES[self._segment.kind].is_whole:
+        if self._item is None and not ENVELOPES[self._segment.kind].delta:
             self._whole.append(text)
         else:
             item = self._item or self._open_item(self._segment, events)
@@ -308,6 +301,7 @@ class Builder:
         )
         events += [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
+        self._flowing = None if item.is_summarized else item
         self._note_shown(segment)
         return item
 
@@ -328,7 +322,7 @@ class Builder:
             fields = item.summary_fields if name in SUMMARY_CLOSING_EVENTS else item.fields
             events.append(self._emit(name, fields(name)))
         events.append(self._keep(done, item.output_index, item.body()))
-        self._item = None
+        self._item = self._flowing = None
 
     def _show_whole(
         self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]

@@ -7,9 +7,11 @@ are the same function, applied again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.entries import (
     Alive,
@@ -34,15 +36,19 @@ from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.constraints.rules import OutputRules
     from gateway.entries import Entry, Portion
-    from gateway.generation import SegmentEnded, SegmentEvent, TokenParser
+    from gateway.generation import SegmentEnded, TokenParser
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
 """The messages of a turn: `ModelFormat.messages_of_turn`."""
+
+_NO_SUMMARY: Final = Compacted((), "")
 
 __all__ = ["Astray", "Body", "Fold", "Framing", "Turn", "UnansweredCall"]
 
@@ -100,7 +106,7 @@ class Fold:
         self._is_stopped = False
         self._usage = TokenUsage()
         self._final_usage: TokenUsage | None = None
-        self._recoveries: dict[str, int] = {}
+        self._recoveries: Counter[str] = Counter()
         self._ids: dict[int, tuple[int, ...] | None] = {}
         self._items_before_turn = 0
         self.turns: list[Turn] = []
@@ -228,67 +234,48 @@ class Fold:
 
     @property
     def output_tokens(self) -> int:
-        """Those of `said`."""
-        return self._usage.output_tokens
+        """How many ids the model said, without those that were taken back."""
+        reading = self._reading
+        return self._usage.output_tokens + (len(reading.turn.said) if reading else 0)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of them spell reasoning."""
+        reading = self._reading
+        return self._usage.reasoning_tokens + (reading.reasoning_tokens if reading else 0)
 
     @property
     def usage(self) -> TokenUsage:
-        """Token counts so far, those of a compaction included."""
-        if self._final_usage is not None:
-            return self._final_usage
-        said, summary = self.said, self.compacted
-        if summary is None:
-            return said
-        said.input_tokens += summary.input_tokens
-        said.cached_tokens += summary.cached_tokens
-        said.output_tokens += summary.output_tokens
-        said.reasoning_tokens += summary.reasoning_tokens
-        return said
-
-    @property
-    def said(self) -> TokenUsage:
-        """Token counts of the turns so far.
+        """Token counts so far, those of a compaction included.
 
         The output is every id of the log. Cached tokens count only as far as a turn's input does,
         so that a turn which the gateway continued by itself cannot make them exceed the input.
         """
-        said = self._usage.copy()
-        said.reasoning_tokens = self.reasoning_tokens
-        return said
+        if self._final_usage is not None:
+            return self._final_usage
+        said, summary = self._usage, self.compacted or _NO_SUMMARY
+        return replace(
+            said,
+            input_tokens=said.input_tokens + summary.input_tokens,
+            cached_tokens=said.cached_tokens + summary.cached_tokens,
+            output_tokens=self.output_tokens + summary.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + summary.reasoning_tokens,
+        )
 
     @property
-    def reasoning_tokens(self) -> int:
-        """Those of `said`."""
-        reading = self._reading
-        running = 0 if reading is None else reading.reasoning_tokens
-        return self._usage.reasoning_tokens + running
-
-    @property
-    def recoveries(self) -> dict[str, int]:
+    def recoveries(self) -> Mapping[str, int]:
         """How often each recovery rule of the parser fired, and each repair's, over all turns."""
-        running = self._reading.parser.recoveries if self._reading else {}
-        return _sum(self._recoveries, running)
+        return self._recoveries + Counter(self._reading.parser.recoveries if self._reading else {})
 
     def apply(self, entry: Entry) -> list[Event]:
         """The events of one more entry."""
-        if isinstance(entry, Tokens):  # nearly every entry is
+        if type(entry) is Tokens:  # nearly every entry is
             reading = self._reading or self._open_reading()
-            self._usage.output_tokens += len(entry.ids)
-            shown = reading.hear(entry.ids, entry.logprobs)
+            shown = reading.hear(entry)
             return self._builder.feed(shown, reading if reading.is_traced else None)
         if self._builder.is_finished:
             raise ValueError("the log goes on after its end")
-        match entry:
-            case TurnStarted() | Compacted():
-                return self._begin(entry)
-            case TurnEnded():
-                return self._end_turn(entry)
-            case Hop() | Hold() | Repair() | ToolStarted() | ToolEnded():
-                return self._intervene(entry)
-            case Alive() | Queued():
-                return self._pass_time(entry)
-            case _:
-                return self._finish(entry)
+        return self._HANDLERS[type(entry)](self, entry)
 
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
         """The events of one more portion of a log that was; some that are not above number `after`
@@ -336,9 +323,10 @@ class Fold:
     def _open_stream(self) -> list[Event]:
         return self._builder.start() if self._builder.is_waiting else []
 
-    def _pass_time(self, entry: Alive | Queued) -> list[Event]:
-        if isinstance(entry, Queued):
-            return self._builder.queue()
+    def _queue(self, _entry: Queued) -> list[Event]:
+        return self._builder.queue()
+
+    def _alive(self, _entry: Alive) -> list[Event]:
         return self._builder.alive() if self._builder.is_started else self._builder.start()
 
     def _compact(self, entry: Compacted) -> list[Event]:
@@ -361,12 +349,8 @@ class Fold:
         if reading is None or not self._builder.is_flowing:
             return 0, ()
         texts = reading.hear_each(ids)
-        self._usage.output_tokens += len(texts)
         shown = texts if all(texts) else [text for text in texts if text]
         return len(texts), self._builder.feed_each(shown, after) if shown else ()
-
-    def _begin(self, entry: TurnStarted | Compacted) -> list[Event]:
-        return self._begin_turn(entry) if isinstance(entry, TurnStarted) else self._compact(entry)
 
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
         if self._reading is not None:
@@ -375,55 +359,19 @@ class Fold:
             raise ValueError("a turn started while a tool runs")
         self._items_before_turn = len(self._builder.output)
         turn = Turn(entry.input_tokens, entry.prefill)
-        reading = Reading(turn, self._new_parser, self._screens(), is_traced=self._is_traced)
-        self._reading = reading
+        new_screen = partial(Screen, self._rules, called=self.called) if self._is_screened else None
+        self._reading = Reading(turn, self._new_parser, new_screen, is_traced=self._is_traced)
         self.turns.append(turn)
         self._usage.input_tokens += entry.input_tokens
         return self._open_stream()
 
-    def _screens(self) -> Callable[[Callable[[int], bytes]], Screen | None]:
-        """Makes the screens of a turn that begins now."""
-        if not self._is_screened:
-            return lambda _: None
-        rules, called = self._rules, self.called
-        return lambda spelled: Screen(rules, spelled, called=called)
-
-    def _show(self, reading: Reading, segments: list[SegmentEvent]) -> list[Event]:
-        return self._builder.feed(segments, reading if reading.is_traced else None)
-
-    def _intervene(self, entry: Hop | Hold | Repair | ToolStarted | ToolEnded) -> list[Event]:
-        """What the gateway did by itself in a turn or behind one. Only a tool's result shows."""
-        if isinstance(entry, ToolEnded):
-            return self._open_stream() + self._end_tool(entry)
-        if isinstance(entry, ToolStarted):
-            self._start_tool(entry)
-        elif isinstance(entry, Hop):
-            self._hop(entry)
-        elif isinstance(entry, Repair):
-            self._repair(entry)
-        else:
-            self._open_reading().hold()
-        return self._open_stream()
-
-    def _repair(self, entry: Repair) -> None:
-        if entry.voided:
-            reading = self._open_reading()
-            voided = tuple(reading.turn.said[-entry.voided :])
-            reading.take_back(entry.voided)
-            if self._transcribe is not None:
-                reading.turn.taken_back.append((entry.rule, voided))
-            self._usage.output_tokens -= entry.voided
-            self._usage.voided_tokens += entry.voided
-            self.repairs += 1
-        self.is_repaired = True
-        self._recoveries = _sum(self._recoveries, {entry.rule: 1})
-
-    def _start_tool(self, entry: ToolStarted) -> None:
+    def _start_tool(self, entry: ToolStarted) -> list[Event]:
         self._called(entry)
         turn = self.turns[-1]
         if turn.tool is not None and not turn.tool.idempotent:
             raise ValueError("a call is run again that must not be")
         turn.tool = entry
+        return self._open_stream()
 
     def _end_tool(self, entry: ToolEnded) -> list[Event]:
         """The result as an item of its own."""
@@ -433,7 +381,7 @@ class Fold:
         turn.result = entry.ids
         self.results += 1
         self._ids[len(self._builder.output)] = entry.ids
-        return self._builder.answer(call.item, entry.output)
+        return self._open_stream() + self._builder.answer(call.item, entry.output)
 
     def _called(self, entry: ToolStarted | ToolEnded) -> UnansweredCall:
         call = self.unanswered_call
@@ -441,13 +389,30 @@ class Fold:
             raise ValueError("a tool runs that was not called")
         return call
 
+    def _hold(self, _entry: Hold) -> list[Event]:
+        self._open_reading().hold()
+        return self._open_stream()
+
+    def _repair(self, entry: Repair) -> list[Event]:
+        if entry.voided:
+            reading = self._open_reading()
+            voided = tuple(reading.turn.said[-entry.voided :])
+            reading.take_back(entry.voided)
+            if self._transcribe is not None:
+                reading.turn.taken_back.append((entry.rule, voided))
+            self._usage.voided_tokens += entry.voided
+            self.repairs += 1
+        self.is_repaired = True
+        self._recoveries[entry.rule] += 1
+        return self._open_stream()
+
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
         reading = self._open_reading()
         reading.turn.finish = entry.finish
         self._usage.cached_tokens += min(entry.cached_tokens, reading.turn.input_tokens)
         return self._settle(reading, entry.finish)
 
-    def _hop(self, entry: Hop) -> None:
+    def _hop(self, entry: Hop) -> list[Event]:
         turn = self._open_reading().turn if entry.reason == "backend" else self.open_turn
         if turn is not None:
             turn.hops += 1
@@ -457,10 +422,20 @@ class Fold:
         else:
             self.takeovers += 1
         self._usage.recomputed_tokens += entry.recomputed_tokens
+        return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
         usage = self.usage
-        outcome = replace(_outcome(entry, usage), messages=self._messages())
+        outcome = Outcome(
+            status=entry.status,
+            completed_at=entry.at if entry.status == "completed" else None,
+            error=(
+                {"code": entry.code, "message": entry.message} if entry.status == "failed" else None
+            ),
+            incomplete_details={"reason": entry.reason} if entry.status == "incomplete" else None,
+            usage=usage,
+            messages=self._messages(self._transcribe) if self._transcribe else None,
+        )
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
         if self._reading is not None:
             events += self._settle(self._reading, None)
@@ -468,11 +443,8 @@ class Fold:
         self._final_usage = usage
         return events
 
-    def _messages(self) -> dict[str, Any] | None:
-        """What the Response object shows of prompt and turns, if the request asked for it."""
-        transcribe = self._transcribe
-        if transcribe is None:
-            return None
+    def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
+        """What the Response object shows of prompt and turns."""
         output = [
             message
             for turn in self.turns
@@ -482,12 +454,14 @@ class Fold:
 
     def _settle(self, reading: Reading, finish: FinishReason | None) -> list[Event]:
         """Show what the end of a turn shows, and book it."""
-        events = self._show(reading, reading.end(finish))
+        shown = reading.end(finish)
+        events = self._builder.feed(shown, reading if reading.is_traced else None)
         for index, ending in self._builder.endings.items():
             if index not in self._ids:
                 self._ids[index] = self._exact_ids(reading, ending)
+        self._usage.output_tokens += len(reading.turn.said)
         self._usage.reasoning_tokens += reading.reasoning_tokens
-        self._recoveries = _sum(self._recoveries, reading.parser.recoveries)
+        self._recoveries.update(reading.parser.recoveries)
         screen = reading.screen
         self._is_stopped = self._is_stopped or (screen is not None and screen.stopped)
         self._is_traced = reading.is_traced
@@ -498,7 +472,9 @@ class Fold:
         """A message of a turn as the next prompt repeats it."""
         if not ending.is_repeated:
             return None
-        message = reading.message(ending)
+        prefill, said = reading.turn.prefill, reading.turn.said
+        begin, end = max(0, ending.start - len(prefill)), max(0, ending.end - len(prefill))
+        message = [*prefill[ending.start : ending.end], *said[begin:end]]
         if message[-1:] == [self._framing.turn_end]:
             message[-1] = self._framing.message_end
         opening = self._framing.opening if ending.start == 0 else ()
@@ -519,16 +495,17 @@ class Fold:
             raise ValueError("an entry of a turn outside of any")
         return self._reading
 
-
-def _sum(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
-
-
-def _outcome(entry: Finished, usage: TokenUsage) -> Outcome:
-    return Outcome(
-        status=entry.status,
-        completed_at=entry.at if entry.status == "completed" else None,
-        error={"code": entry.code, "message": entry.message} if entry.status == "failed" else None,
-        incomplete_details={"reason": entry.reason} if entry.status == "incomplete" else None,
-        usage=usage,
-    )
+    _HANDLERS: ClassVar[Mapping[type[Entry], Callable[[Fold, Any], list[Event]]]] = {
+        TurnStarted: _begin_turn,
+        Compacted: _compact,
+        TurnEnded: _end_turn,
+        ToolStarted: _start_tool,
+        ToolEnded: _end_tool,
+        Hop: _hop,
+        Hold: _hold,
+        Repair: _repair,
+        Alive: _alive,
+        Queued: _queue,
+        Finished: _finish,
+    }
+    """What is done with any entry but `Tokens`; changes nothing if it raises."""

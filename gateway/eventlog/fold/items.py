@@ -42,7 +42,7 @@ class OpenItem:
     """
 
     __slots__ = (
-        *("_call", "_is_spelled", "_is_written", "_logprobs", "_pattern", "_summarizer"),
+        *("_call", "_logprobs", "_pattern", "_spelled_bytes", "_summarizer"),
         *("_summary", "_text", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
@@ -70,10 +70,11 @@ class OpenItem:
         self._summarizer = summarizer
         self._summary: list[str] = []
         self._text = bytearray()  # UTF-8: a list of short texts takes ten times as much.
-        self._is_written = False
         self._logprobs: list[dict[str, Any]] = []
-        self._is_spelled = True
-        self._pattern = _delta_pattern(envelope, item_id, output_index)
+        self._spelled_bytes = 0  # of the text, so many have logprobs
+        before, between, behind = _delta_template(envelope)
+        between %= (item_id.encode(), output_index)
+        self._pattern = DeltaPattern(envelope.delta, before, between, behind)
 
     @property
     def text(self) -> str:
@@ -83,7 +84,7 @@ class OpenItem:
     @property
     def lacks_delta(self) -> bool:
         """No delta was sent, and clients of this kind of item expect one."""
-        return self.envelope.needs_delta and not self._is_written
+        return self.envelope.needs_delta and not self._text
 
     @property
     def has_summary(self) -> bool:
@@ -105,11 +106,10 @@ class OpenItem:
         the whole has none: half of them could be told to belong to anything.
         """
         self._text += text.encode()
-        self._is_written = True
         if logprobs is None:
-            self._is_spelled = False
             return self._pattern.event(sequence_number, text)
         self._logprobs += logprobs
+        self._spelled_bytes += len(text.encode())
         plain = self._pattern.event(sequence_number, text)
         spelled = b'"logprobs":%b}' % orjson.dumps(logprobs)
         data = plain.data.removesuffix(_NO_LOGPROBS) + spelled
@@ -121,8 +121,6 @@ class OpenItem:
         Those that are not above number `after` are left out.
         """
         self._text += "".join(texts).encode()
-        self._is_written = True
-        self._is_spelled = False
         known = max(0, after + 1 - sequence_number)
         return Deltas(self._pattern, sequence_number + known, texts[known:])
 
@@ -144,7 +142,7 @@ class OpenItem:
         start = {"id": self.item_id, "type": envelope.item_type, "status": self.status}
         if envelope.text_field:
             return {**start, **self._call, envelope.text_field: self.text}
-        content = [self.part()] if self._is_written else []
+        content = [self.part()] if self._text else []
         if envelope.item_type != "reasoning":
             return {**start, "role": "assistant", "content": content, "phase": envelope.phase}
         said = "".join(self._summary)
@@ -193,7 +191,7 @@ class OpenItem:
 
     def logprobs(self) -> list[dict[str, Any]]:
         """The entries of the ids that spell all of its text, if they are known."""
-        return self._logprobs if self._is_spelled else []
+        return self._logprobs if self._spelled_bytes == len(self._text) else []
 
     def tool_name(self) -> str | None:
         """Of a call."""
@@ -216,16 +214,11 @@ _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
 """The fields of an item's events (`EVENT_FIELDS`)."""
 
 
-def _delta_pattern(envelope: Envelope, item_id: str, output_index: int) -> DeltaPattern:
-    """What the delta events of an item have in common."""
-    before, between, behind = _delta_template(envelope)
-    return DeltaPattern(envelope.delta, before, between % (item_id.encode(), output_index), behind)
-
-
 @cache
 def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
-    """The same of all items: before the number, before the text, which is to be formatted with the
-    item's id, in which there is no `%`, and its index, and behind the text.
+    """What the delta events of all such items have in common: before the number; before the text,
+    which is to be formatted with the item's id, in which there is no `%`, and its index; and behind
+    the text.
     """
     values = {
         "item_id": b'"%b"',

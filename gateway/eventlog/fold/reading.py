@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.eventlog.fold.logprobs import CERTAIN
@@ -13,7 +14,7 @@ from gateway.generation import FinishReason, SegmentEnded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.entries import ToolStarted
+    from gateway.entries import Tokens, ToolStarted
     from gateway.eventlog.fold.screen import Body, Screen
     from gateway.generation import SegmentEvent, TokenLogprob, TokenParser
 
@@ -34,7 +35,7 @@ class Turn:
 
     input_tokens: int
     prefill: tuple[int, ...]
-    said: array[int] = field(default_factory=lambda: array("I"))
+    said: array[int] = field(default_factory=partial(array, "I"))
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     finish: FinishReason | None = None
     hops: int = 0
@@ -76,15 +77,6 @@ class _Reader:
         """What the parser tells is shown as it is."""
         return self.screen is None and not self._prefilled
 
-    def show(self, segments: list[SegmentEvent]) -> list[SegmentEvent]:
-        """What of these may be shown."""
-        return segments if self.screen is None else self.screen.feed(segments)
-
-    def hold(self) -> None:
-        """From here on nothing of a checked body is shown before the turn has ended."""
-        if self.screen is not None:
-            self.screen.hold()
-
 
 class Reading:
     """One turn from its first id to its last.
@@ -93,16 +85,16 @@ class Reading:
     it says nothing shows nothing.
 
     `new_parser` makes a parser that traces its text, or (False) does not; `new_screen` a screen,
-    which may ask for the bytes of the id at a position, or None where the rules demand nothing.
-    Both are asked again when ids are taken back: those that are left are read anew. Nothing that
-    was shown can change with it, because what may be shown after some ids depends on them alone.
+    which may ask for the bytes of the id at a position (None: the rules demand nothing). Both are
+    asked again when ids are taken back: those that are left are read anew. Nothing that was shown
+    can change with it, because what may be shown after some ids depends on them alone.
     """
 
     def __init__(
         self,
         turn: Turn,
         new_parser: Callable[[bool], TokenParser],
-        new_screen: Callable[[Callable[[int], bytes]], Screen | None],
+        new_screen: Callable[[Callable[[int], bytes]], Screen] | None,
         *,
         is_traced: bool,
     ) -> None:
@@ -114,24 +106,14 @@ class Reading:
         # These count ids that the model said.
         self._held_at: int | None = None
         self._shown_from = self._shown_to = 0  # of the ids that showed something last
-        self._reader = self._read(())
+        self._adopt(self._read(()))
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
-    @property
-    def parser(self) -> TokenParser:
-        """What has read all of it."""
-        return self._reader.parser
-
-    @property
-    def screen(self) -> Screen | None:
-        """The same for what the parser told."""
-        return self._reader.screen
-
-    def message(self, ending: SegmentEnded) -> list[int]:
-        """The ids of a message of the turn."""
-        prefill = self.turn.prefill
-        begin, end = ending.start - len(prefill), ending.end - len(prefill)
-        return [*prefill[ending.start : ending.end], *self.turn.said[max(0, begin) : max(0, end)]]
+    def _adopt(self, reader: _Reader) -> None:
+        """A reader that has read all of the turn."""
+        self._reader = reader
+        self.parser = reader.parser
+        self.screen = reader.screen
 
     @property
     def reasoning_tokens(self) -> int:
@@ -174,20 +156,17 @@ class Reading:
             return False
         return size + begin >= position or self.seen > position
 
-    def hear(self, ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> list[SegmentEvent]:
-        """What more ids show."""
+    def hear(self, entry: Tokens) -> list[SegmentEvent]:
+        """What more ids show. Raises `ValueError` for another number of logprobs than of ids."""
         turn = self.turn
-        said = turn.said
+        said, ids = turn.said, entry.ids
         begin = len(said)
-        if logprobs or turn.logprobs:
-            self._note(logprobs or [None] * len(ids))
-        if len(ids) == 1:
-            said.append(ids[0])
-        else:
-            said.extend(ids)
+        if entry.logprobs or turn.logprobs:
+            self._note(entry)
+        said.extend(ids)
         shown = self._reader.feed(ids)
         if shown:
-            self._shown_from, self._shown_to = begin, len(said)
+            self._shown_from, self._shown_to = begin, begin + len(ids)
         return shown
 
     def hear_each(self, ids: tuple[int, ...]) -> list[str]:
@@ -207,20 +186,23 @@ class Reading:
         turn.said.extend(ids[: len(texts)])
         return texts
 
-    def _note(self, logprobs: Sequence[TokenLogprob | None]) -> None:
+    def _note(self, entry: Tokens) -> None:
         """Keep how likely the next ids are; a turn that begins with that is traced."""
+        if entry.logprobs and len(entry.logprobs) != len(entry.ids):
+            raise ValueError("not one logprob for each id")
         turn = self.turn
         if not turn.said and not self.is_traced:
             self.is_traced = True
-            self._reader = self._read(())
+            self._adopt(self._read(()))
         turn.logprobs += [None] * (len(turn.said) - len(turn.logprobs))
-        turn.logprobs += logprobs
+        turn.logprobs += entry.logprobs or [None] * len(entry.ids)
 
     def hold(self) -> None:
         """From here on nothing of a checked body is shown before the turn has ended."""
         if self._held_at is None:
             self._held_at = len(self.turn.said)
-            self._reader.hold()
+            if self.screen is not None:
+                self.screen.hold()
 
     def take_back(self, voided: int) -> None:
         """Forget the last ids. Raises `ValueError` when that cannot be."""
@@ -231,15 +213,17 @@ class Reading:
         del turn.said[kept:], turn.logprobs[kept:]
         if self._held_at is not None:
             self._held_at = min(self._held_at, kept)
-        self._reader = self._read(turn.said)
+        self._adopt(self._read(turn.said))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
         """What its end shows; None: it was broken off, and what waits is never shown."""
-        segments = self.parser.finish(finish)
+        segments, screen = self.parser.finish(finish), self.screen
         if not self.turn.said:
             return []
-        shown = self._reader.show(segments)
-        return shown if self.screen is None or finish is None else shown + self.screen.release()
+        if screen is None:
+            return segments
+        shown = screen.feed(segments)
+        return shown if finish is None else shown + screen.release()
 
     def bodies_after(self, finish: FinishReason) -> list[Body]:
         """The checked bodies there would be if it ended like this. Reads the turn again.
@@ -247,14 +231,13 @@ class Reading:
         A cut closes an open body as if it were whole.
         """
         reader = self._read(self.turn.said)
-        if reader.screen is None or not self.turn.said:
+        screen = reader.screen
+        if screen is None or not self.turn.said:
             return []
         for segment in reader.parser.finish(finish):
-            if isinstance(segment, SegmentEnded) and finish is FinishReason.CUT:
-                reader.show([replace(segment, complete=True)])
-            else:
-                reader.show([segment])
-        return reader.screen.bodies
+            is_cut = isinstance(segment, SegmentEnded) and finish is FinishReason.CUT
+            screen.feed([replace(segment, complete=True) if is_cut else segment])
+        return screen.bodies
 
     def piece(self, token: int) -> bytes:
         """The bytes of an id."""
@@ -275,13 +258,13 @@ class Reading:
         """A reader that knows the prefill and these ids, the first that the model said."""
         parser = self._new_parser(self.is_traced)
         prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
-        reader = _Reader(parser, self._new_screen(self._spelled), prefilled)
+        screen = None if self._new_screen is None else self._new_screen(self._spelled)
+        reader = _Reader(parser, screen, prefilled)
         held_at = self._held_at
-        if held_at is None or held_at > len(said):
-            if said:
-                reader.feed(said)
-        else:
+        if screen is not None and held_at is not None and held_at <= len(said):
             reader.feed(said[:held_at])
-            reader.hold()
-            reader.feed(said[held_at:])
+            screen.hold()
+            said = said[held_at:]
+        if said:
+            reader.feed(said)
         return reader

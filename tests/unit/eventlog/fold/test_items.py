@@ -13,7 +13,7 @@ from gateway.eventlog.fold.summaries import Detailed
 from gateway.generation import SegmentKind
 
 CALL: Final = {"call_id": "call_1", "name": "get_weather"}
-STREAMED: Final = [kind for kind in SegmentKind if not ENVELOPES[kind].is_whole]
+STREAMED: Final = [kind for kind in SegmentKind if ENVELOPES[kind].delta]
 ENTRY: Final = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 
 
