@@ -42,7 +42,7 @@ class OpenItem:
     """
 
     __slots__ = (
-        *("_call", "_logprobs", "_pattern", "_spelled_bytes", "_summarizer"),
+        *("_call", "_delta", "_logprobs", "_pattern", "_spelled_bytes", "_summarizer"),
         *("_summary", "_text", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
@@ -75,6 +75,8 @@ class OpenItem:
         before, between, behind = _delta_template(envelope)
         between %= (item_id.encode(), output_index)
         self._pattern = DeltaPattern(envelope.delta, before, between, behind)
+        # In one piece, to be formatted with number and text: there is no other `%` in it.
+        self._delta = b"%b%%d%b%%b%b" % (before, between, behind)
 
     @property
     def text(self) -> str:
@@ -106,14 +108,15 @@ class OpenItem:
         the whole has none: half of them could be told to belong to anything.
         """
         self._text += text.encode()
+        encoded = orjson.dumps(text)
+        data = self._delta % (sequence_number, encoded)
         if logprobs is None:
-            return self._pattern.event(sequence_number, text)
+            return Event(self._pattern.type, sequence_number, data, len(text), encoded)
         self._logprobs += logprobs
         self._spelled_bytes += len(text.encode())
-        plain = self._pattern.event(sequence_number, text)
         spelled = b'"logprobs":%b}' % orjson.dumps(logprobs)
-        data = plain.data.removesuffix(_NO_LOGPROBS) + spelled
-        return Event(plain.type, sequence_number, data, len(text))
+        data = data.removesuffix(_NO_LOGPROBS) + spelled
+        return Event(self._pattern.type, sequence_number, data, len(text))
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
         """Append texts; the deltas that show them, numbered from `sequence_number` on.

@@ -158,12 +158,14 @@ class Reading:
 
     def hear(self, entry: Tokens) -> list[SegmentEvent]:
         """What more ids show. Raises `ValueError` for another number of logprobs than of ids."""
-        turn = self.turn
-        said, ids = turn.said, entry.ids
+        ids, said = entry.ids, self.turn.said
         begin = len(said)
-        if entry.logprobs or turn.logprobs:
+        if entry.logprobs or self.turn.logprobs:
             self._note(entry)
-        said.extend(ids)
+        if len(ids) == 1:
+            said.append(ids[0])
+        else:
+            said.extend(ids)
         shown = self._reader.feed(ids)
         if shown:
             self._shown_from, self._shown_to = begin, begin + len(ids)
@@ -235,8 +237,10 @@ class Reading:
         if screen is None or not self.turn.said:
             return []
         for segment in reader.parser.finish(finish):
-            is_cut = isinstance(segment, SegmentEnded) and finish is FinishReason.CUT
-            screen.feed([replace(segment, complete=True) if is_cut else segment])
+            if isinstance(segment, SegmentEnded) and finish is FinishReason.CUT:
+                screen.feed([replace(segment, complete=True)])
+            else:
+                screen.feed([segment])
         return screen.bodies
 
     def piece(self, token: int) -> bytes:
