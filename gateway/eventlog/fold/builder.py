@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway import ids
-from gateway.eventlog.fold.items import OpenItem, WholeItem
+from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries, summarizer
 from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
     COMPACTION_EVENTS,
@@ -36,8 +36,6 @@ from gateway.eventlog.fold.lifecycle import (
     SUMMARY_OPENING_EVENT,
     advance,
 )
-from gateway.eventlog.fold.logprobs import entries
-from gateway.eventlog.fold.summaries import summarizer
 from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.protocol.calls import call_fields
 from gateway.protocol.events import Event
@@ -53,8 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.constraints.rules import OutputRules
+    from gateway.eventlog.fold.items import Spelling
     from gateway.eventlog.fold.lifecycle import Envelope, ItemStatus
-    from gateway.eventlog.fold.logprobs import Spelling
     from gateway.generation import SegmentEvent
     from gateway.protocol.events import Deltas
     from gateway.protocol.responses.body import ResponseHead, ResponseStatus
@@ -415,7 +413,7 @@ def _logprobs(
         return None
     told: list[dict[str, Any]] = []
     for text in texts:
-        more = entries(text, spelling)
+        more = logprob_entries(text, spelling)
         if more is None:
             return None
         told += more

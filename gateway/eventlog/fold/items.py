@@ -1,13 +1,16 @@
 """Output items: one while it is written, and one that is shown in one piece.
 
-Their text, their body, and the fields of their events.
+Their text, their body, and the fields of their events. The summary of a reasoning item is an
+extract of it, since no second model is asked.
 """
 
 from __future__ import annotations
 
+import re
+import struct
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import orjson
 
@@ -20,13 +23,16 @@ from gateway.eventlog.fold.lifecycle import (
     ItemStatus,
     advance,
 )
+from gateway.generation import TokenLogprob
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gateway.constraints.rules import Summary
     from gateway.eventlog.fold.lifecycle import Envelope
-    from gateway.eventlog.fold.summaries import Summarizer
+    from gateway.generation import SegmentText
+
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
 """Where an event that has any has them."""
@@ -273,3 +279,120 @@ class WholeItem:
     def _commands(self) -> list[str]:
         is_shell = self.envelope.item_type == "shell_call"
         return list(self._call["action"]["commands"]) if is_shell else []
+
+
+SUMMARY_CHARACTERS_MAX: Final = 300
+"""A concise summary is no longer than that."""
+_PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
+
+
+class Summarizer(Protocol):
+    """Reads the text of one item. What it hands out, joined, is the summary."""
+
+    def feed(self, text: str) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+def summarizer(summary: Summary) -> Summarizer | None:
+    """The one for what a request asked for; None for no summary."""
+    if summary == "off":
+        return None
+    return Concise() if summary == "concise" else Detailed()
+
+
+class Detailed:
+    """All of it."""
+
+    def feed(self, text: str) -> str:
+        """The text itself."""
+        return text
+
+    def finish(self) -> str:
+        """Nothing is kept back."""
+        return ""
+
+
+class Concise:
+    """The first paragraph, cut at a word; handed out in one piece as soon as it is certain."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._is_told = False
+
+    def feed(self, text: str) -> str:
+        """The extract if it is certain now, otherwise nothing."""
+        if self._is_told:
+            return ""
+        self._text = (self._text + text).lstrip()
+        found = _PARAGRAPH_END.search(self._text)
+        return self.finish() if found or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
+
+    def finish(self) -> str:
+        """The extract, if it was not handed out before."""
+        if self._is_told:
+            return ""
+        self._is_told = True
+        # One character more, to see whether the last word ends there.
+        front = self._text[: SUMMARY_CHARACTERS_MAX + 1]
+        paragraph = _PARAGRAPH_END.split(front, maxsplit=1)[0].rstrip()
+        if len(paragraph) <= SUMMARY_CHARACTERS_MAX:
+            return paragraph
+        words = paragraph.rsplit(maxsplit=1)
+        return words[0] if len(words) > 1 else paragraph[:SUMMARY_CHARACTERS_MAX]
+
+
+CERTAIN: Final = TokenLogprob(0.0)
+"""Of an id that the gateway wrote itself, and the model only read."""
+_SINGLE: Final = struct.Struct("<f")
+
+
+class Spelling(Protocol):
+    """Tells what an id of the open turn spells, and how likely it was."""
+
+    def piece(self, token: int) -> bytes: ...
+
+    def heard(self, position: int) -> tuple[int, TokenLogprob | None]:
+        """The id at a position, and what the backend told of it."""
+        ...
+
+
+def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any]] | None:
+    """The logprobs of a text as the API shows them, one for each id; None where they are not known.
+
+    Their `bytes`, joined, are the text: of an id that says more than it the rest is left out.
+    """
+    left = len(text.text.encode())
+    told: list[dict[str, Any]] = []
+    for position in text.tokens:
+        token, logprob = spelling.heard(position)
+        if logprob is None:
+            return None
+        piece = spelling.piece(token)[:left]
+        left -= len(piece)
+        told.append(
+            {
+                **_logprob_entry(piece, logprob.logprob),
+                "top_logprobs": _top_logprobs(logprob, spelling),
+            }
+        )
+    return told or None
+
+
+def _top_logprobs(told: TokenLogprob, spelling: Spelling) -> list[dict[str, Any]]:
+    """The alternatives that are text: a marker is none, and ends or divides a message."""
+    pieces = [(spelling.piece(token), logprob) for token, logprob in told.top]
+    return [_logprob_entry(piece, logprob) for piece, logprob in pieces if piece]
+
+
+def _logprob_entry(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {
+        "token": piece.decode("utf-8", "replace"),
+        "logprob": _single(logprob),
+        "bytes": list(piece),
+    }
+
+
+def _single(logprob: float) -> float:
+    """As exact as the packed log is, so that a replay shows the same digits."""
+    return float(_SINGLE.unpack(_SINGLE.pack(logprob))[0])

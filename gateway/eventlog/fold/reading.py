@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.eventlog.fold.logprobs import CERTAIN
+from gateway.eventlog.fold.items import CERTAIN
 from gateway.eventlog.fold.screen import Astray
 from gateway.generation import FinishReason, SegmentEnded
 
