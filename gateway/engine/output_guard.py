@@ -405,7 +405,7 @@ class OutputGuard:
 
     def lacks_call(self, fold: Fold) -> bool:
         """A call is required, and none was made."""
-        return self._rules.calls == "required" and not fold.called
+        return fold.rules.calls == "required" and not fold.called
 
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
         """What opens the next turn, after one that ended; None: there is nothing left to do.

@@ -69,7 +69,7 @@ def test_a_hop_shows_nothing(log: list[Entry]) -> None:
     assert hopped.items() == whole.items()
     hops = [entry for entry in log if isinstance(entry, Hop)]
     assert hopped.usage.recomputed_tokens == sum(hop.recomputed_tokens for hop in hops)
-    assert hopped.hops + hopped.takeovers == len(hops)
+    assert hopped.hops == sum(hop.reason == "backend" for hop in hops)
 
 
 @laws
@@ -266,7 +266,6 @@ def test_every_id_is_counted_once(case: Case) -> None:
     assert (fold.usage.output_tokens, fold.usage.voided_tokens) == (said - voided, voided)
     assert fold.usage.output_tokens == sum(len(turn.said) for turn in fold.turns)
     assert all(len(turn.logprobs) in {0, len(turn.said)} for turn in fold.turns)
-    assert fold.repairs == sum(isinstance(e, Repair) and e.voided > 0 for e in log)
 
 
 @laws
@@ -337,7 +336,7 @@ def _is_checked(rules: OutputRules, item: dict[str, Any]) -> bool:
 def _knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
-        *("astray", "bodies", "called", "pending", "place", "repairs", "seen", "stopped"),
+        *("astray", "bodies", "called", "is_repaired", "place", "seen", "stopped"),
         *("is_held", "turns", "usage", "recoveries", "visible"),
     )
     return {name: getattr(fold, name) for name in names}

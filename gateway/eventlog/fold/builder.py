@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway import ids
-from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries, summarizer
+from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries
 from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
     COMPACTION_EVENTS,
@@ -237,7 +237,7 @@ class Builder:
         return response_body(self._head, self._outcome, self._items())
 
     def encoded_response(self) -> bytes:
-        """The same as JSON."""
+        """The Response object as JSON."""
         return self._ended or self._encoded(self._items())
 
     def _items(self) -> list[dict[str, Any]]:
@@ -295,7 +295,7 @@ class Builder:
             self._item_id(envelope, segment),
             index,
             call=self._named_call(segment) if segment.kind in CALL_KINDS else {},
-            summarizer=summarizer(self._rules.summary) if is_reasoning else None,
+            summary=self._rules.summary if is_reasoning else "off",
         )
         events += [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item

@@ -113,12 +113,8 @@ class Fold:
         """Every model call so far; only the last one may be open."""
         self.hops = 0
         """How often another backend went on."""
-        self.takeovers = 0
-        """How often another replica went on."""
         self.results = 0
         """How many calls the gateway answered."""
-        self.repairs = 0
-        """How often ids were taken back."""
         self.is_repaired = False
         """A repair stands in the log, of ids or for the record."""
         self.compacted: Compacted | None = None
@@ -158,7 +154,7 @@ class Fold:
 
     @property
     def called(self) -> bool:
-        """A call that may be shown came in some turn."""
+        """A call that may be shown came, and nobody has answered it."""
         screen = self._screen
         return self._builder.is_called or (screen is not None and screen.called)
 
@@ -166,12 +162,6 @@ class Fold:
     def breaks_off(self) -> bool:
         """The last item is a call whose arguments end in the middle of their JSON."""
         return self._builder.breaks_off
-
-    @property
-    def pending(self) -> bool:
-        """Something is withheld, not only reasoning, that will be shown when the turn ends."""
-        screen = self._screen
-        return screen is not None and screen.pending
 
     @property
     def seen(self) -> int:
@@ -200,6 +190,13 @@ class Fold:
     def open_turn(self) -> Turn | None:
         """The model call that has not ended; None between two, and after the last."""
         return self._reading.turn if self._reading else None
+
+    @property
+    def rules(self) -> OutputRules:
+        """What the next turn, or the open one, is held to: no call is required behind a result."""
+        if self.results and self._rules.calls == "required":
+            return replace(self._rules, calls="auto")
+        return self._rules
 
     @property
     def unanswered_call(self) -> UnansweredCall | None:
@@ -317,7 +314,7 @@ class Fold:
         return self._builder.response()
 
     def encoded_response(self) -> bytes:
-        """The same as JSON."""
+        """The Response object as JSON."""
         return self._builder.encoded_response()
 
     def _open_stream(self) -> list[Event]:
@@ -359,7 +356,7 @@ class Fold:
             raise ValueError("a turn started while a tool runs")
         self._items_before_turn = len(self._builder.output)
         turn = Turn(entry.input_tokens, entry.prefill)
-        new_screen = partial(Screen, self._rules, called=self.called) if self._is_screened else None
+        new_screen = partial(Screen, self.rules, called=self.called) if self._is_screened else None
         self._reading = Reading(turn, self._new_parser, new_screen, is_traced=self._is_traced)
         self.turns.append(turn)
         self._usage.input_tokens += entry.input_tokens
@@ -401,7 +398,6 @@ class Fold:
             if self._transcribe is not None:
                 reading.turn.taken_back.append((entry.rule, voided))
             self._usage.voided_tokens += entry.voided
-            self.repairs += 1
         self.is_repaired = True
         self._recoveries[entry.rule] += 1
         return self._open_stream()
@@ -419,8 +415,6 @@ class Fold:
             turn.hopped_at = len(turn.prefill) + len(turn.said)
         if entry.reason == "backend":
             self.hops += 1
-        else:
-            self.takeovers += 1
         self._usage.recomputed_tokens += entry.recomputed_tokens
         return self._open_stream()
 

@@ -43,8 +43,8 @@ _INDEX: Final = 0
 class OpenItem:
     """An item from its first event to its last.
 
-    `call` holds what a call has besides its text: `call_id`, `name`, `namespace` if any. With a
-    `summarizer` the item has a summary.
+    `call` holds what a call has besides its text: `call_id`, `name`, `namespace` if any. `summary`
+    is which one a reasoning item has.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class OpenItem:
         output_index: int,
         *,
         call: Mapping[str, Any],
-        summarizer: Summarizer | None = None,
+        summary: Summary = "off",
     ) -> None:
         self.envelope = envelope
         self.item_id = item_id
@@ -70,10 +70,10 @@ class OpenItem:
         self.status: ItemStatus = "in_progress"
         self.encrypted_content: str | None = None
         """Set before the item is closed, if ever."""
-        self.is_summarized = summarizer is not None
+        self.is_summarized = summary != "off"
         """It has a summary, once there is something to say."""
         self._call = call
-        self._summarizer = summarizer
+        self._summarizer = SummaryReader(detailed=summary == "detailed")
         self._summary: list[str] = []
         self._text = bytearray()  # UTF-8: a list of short texts takes ten times as much.
         self._logprobs: list[dict[str, Any]] = []
@@ -134,8 +134,7 @@ class OpenItem:
         return Deltas(self._pattern, sequence_number + known, texts[known:])
 
     def summarize(self, text: str | None) -> str:
-        """What more the summary says after this text, or (None) at the end; it must have one."""
-        assert self._summarizer is not None, "there is no summary"
+        """What more the summary says after this text, or (None) at the end."""
         more = self._summarizer.finish() if text is None else self._summarizer.feed(text)
         if more:
             self._summary.append(more)
@@ -203,7 +202,7 @@ class OpenItem:
         return self._logprobs if self._spelled_bytes == len(self._text) else []
 
     def tool_name(self) -> str | None:
-        """Of a call."""
+        """What clients call the tool of a call; None for any other item."""
         return self._call.get("name")
 
 
@@ -270,7 +269,7 @@ class WholeItem:
             yield done, {**place, "command": command}
 
     def body(self) -> dict[str, Any]:
-        """The item as it stays."""
+        """The item when it is done, as its last event shows it."""
         return self._body("completed")
 
     def _body(self, status: ItemStatus) -> dict[str, Any]:
@@ -286,42 +285,22 @@ SUMMARY_CHARACTERS_MAX: Final = 300
 _PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
 
 
-class Summarizer(Protocol):
-    """Reads the text of one item. What it hands out, joined, is the summary."""
+class SummaryReader:
+    """Reads the text of a reasoning item. What it hands out, joined, is the summary.
 
-    def feed(self, text: str) -> str: ...
+    A `detailed` one is all of the text. Any other is its first paragraph, cut at a word, and handed
+    out in one piece as soon as it is certain.
+    """
 
-    def finish(self) -> str: ...
-
-
-def summarizer(summary: Summary) -> Summarizer | None:
-    """The one for what a request asked for; None for no summary."""
-    if summary == "off":
-        return None
-    return Concise() if summary == "concise" else Detailed()
-
-
-class Detailed:
-    """All of it."""
-
-    def feed(self, text: str) -> str:
-        """The text itself."""
-        return text
-
-    def finish(self) -> str:
-        """Nothing is kept back."""
-        return ""
-
-
-class Concise:
-    """The first paragraph, cut at a word; handed out in one piece as soon as it is certain."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, detailed: bool) -> None:
+        self._detailed = detailed
         self._text = ""
         self._is_told = False
 
     def feed(self, text: str) -> str:
-        """The extract if it is certain now, otherwise nothing."""
+        """What more the summary says after this text; often nothing."""
+        if self._detailed:
+            return text
         if self._is_told:
             return ""
         self._text = (self._text + text).lstrip()
@@ -329,8 +308,8 @@ class Concise:
         return self.finish() if found or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
 
     def finish(self) -> str:
-        """The extract, if it was not handed out before."""
-        if self._is_told:
+        """What it says at the end of the text, if that was not handed out before."""
+        if self._detailed or self._is_told:
             return ""
         self._is_told = True
         # One character more, to see whether the last word ends there.

@@ -89,7 +89,7 @@ class _Open:
     """What came before it was known what an answer begins like."""
 
     def body(self, start: int) -> Body:
-        """Of a complete segment."""
+        """What is to be checked of the segment, which is complete."""
         text = self.checked.decode()
         if self.kind is SegmentKind.CUSTOM_CALL:
             text = orjson.dumps({"input": text}).decode()
@@ -127,8 +127,6 @@ class Screen:
         """A call that may be shown came, in this turn or before."""
         self.stopped = False
         """The answer came to a stop string."""
-        self.pending = False
-        """Something waits that is more than reasoning."""
         self.fault: Fault | None = None
         """What the turn says against the rules."""
         self.fault_start: int | None = None
@@ -164,7 +162,7 @@ class Screen:
     def release(self) -> list[SegmentEvent]:
         """What waited. The turn has ended."""
         withheld, self._withheld = self._withheld, []
-        self._waits = self.pending = False
+        self._waits = False
         return withheld
 
     def _start(self, segment: SegmentStarted) -> None:
@@ -291,13 +289,11 @@ class Screen:
         self._show(segment, SegmentText(text, tokens))
 
     def _show(self, segment: _Open, event: SegmentEvent) -> None:
-        if not self._waits:
+        if self._waits:
+            self._withheld.append(event)
+        else:
             segment.seen = True
             self._shown.append(event)
-            return
-        self._withheld.append(event)
-        if isinstance(event, SegmentStarted) and event.kind is not SegmentKind.REASONING:
-            self.pending = True
 
 
 REFUSALS: Final = (

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.eventlog.fold.items import (
     SUMMARY_CHARACTERS_MAX,
-    Concise,
-    Detailed,
     OpenItem,
-    Summarizer,
+    SummaryReader,
     WholeItem,
-    summarizer,
 )
 from gateway.eventlog.fold.lifecycle import ENVELOPES
 from gateway.generation import SegmentKind
@@ -71,7 +68,7 @@ def test_a_refusal_is_a_message_with_another_part() -> None:
 
 
 def test_a_summary_is_shown_beside_the_text() -> None:
-    item = OpenItem(ENVELOPES[SegmentKind.REASONING], "id_1", 3, call={}, summarizer=Detailed())
+    item = OpenItem(ENVELOPES[SegmentKind.REASONING], "id_1", 3, call={}, summary="detailed")
     item.write("Hm.", 0)
     assert item.body()["summary"] == []
     assert item.summarize("Hm.") == "Hm."
@@ -175,18 +172,17 @@ def test_an_item_is_closed_once() -> None:
 laws = settings(deadline=None)
 
 
-def summary(reader: Summarizer, texts: list[str]) -> str:
+def summary(texts: list[str], *, detailed: bool = False) -> str:
+    reader = SummaryReader(detailed=detailed)
     return "".join([*map(reader.feed, texts), reader.finish()])
 
 
 def test_no_summary_is_made_unless_it_was_asked_for() -> None:
-    assert summarizer("off") is None
+    assert not open_item(SegmentKind.REASONING).is_summarized
 
 
 def test_a_detailed_summary_is_the_text() -> None:
-    reader = summarizer("detailed")
-    assert reader is not None
-    assert summary(reader, ["One.\n\n", "Two."]) == "One.\n\nTwo."
+    assert summary(["One.\n\n", "Two."], detailed=True) == "One.\n\nTwo."
 
 
 @pytest.mark.parametrize(
@@ -202,10 +198,8 @@ def test_a_detailed_summary_is_the_text() -> None:
     ],
 )
 def test_a_concise_summary_is_the_first_paragraph_cut_at_a_word(text: str, expected: str) -> None:
-    reader = summarizer("concise")
-    assert reader is not None
-    assert summary(reader, [text]) == expected
-    assert summary(Concise(), list(text)) == expected
+    assert summary([text]) == expected
+    assert summary(list(text)) == expected
 
 
 @laws
@@ -213,5 +207,5 @@ def test_a_concise_summary_is_the_first_paragraph_cut_at_a_word(text: str, expec
 def test_the_cut_of_the_text_changes_nothing(text: str, size: int, data: st.DataObject) -> None:
     text = "c" * size + text
     cut = data.draw(st.integers(0, len(text)))
-    assert summary(Concise(), [text[:cut], text[cut:]]) == summary(Concise(), [text])
-    assert len(summary(Concise(), [text])) <= SUMMARY_CHARACTERS_MAX
+    assert summary([text[:cut], text[cut:]]) == summary([text])
+    assert len(summary([text])) <= SUMMARY_CHARACTERS_MAX

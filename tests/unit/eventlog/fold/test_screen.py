@@ -115,7 +115,7 @@ def test_prose_is_forbidden_until_a_required_call_was_made() -> None:
 def test_prose_behind_the_call_that_was_required_is_dropped(kind: SegmentKind) -> None:
     reader = screen(replace(RULES, calls="required"), called=True)
     assert reader.feed(segment(kind, "4")) == []
-    assert (reader.fault, reader.pending, reader.release()) == (None, False, [])
+    assert (reader.fault, reader.release()) == (None, [])
 
 
 def test_whatever_follows_a_fault_waits_and_the_first_fault_counts() -> None:
@@ -124,9 +124,8 @@ def test_whatever_follows_a_fault_waits_and_the_first_fault_counts() -> None:
     barred = SegmentStarted(CALL, "barred")
     assert reader.feed([barred, END, *later, barred, SegmentEnded(15, 18)]) == []
     assert (reader.fault, reader.fault_start) == ("call_not_allowed", 3)
-    assert reader.pending
     assert reader.release() == later
-    assert not reader.pending
+    assert reader.release() == []
 
 
 def test_the_end_of_a_checked_call_waits_for_the_end_of_the_turn() -> None:
@@ -134,7 +133,6 @@ def test_the_end_of_a_checked_call_waits_for_the_end_of_the_turn() -> None:
     started, text, end = segment(CALL, "{}", name="strict")
     assert reader.feed([started, text, end]) == [started, text]
     assert reader.bodies == [Body("call", "strict", "{}", 3, seen=True)]
-    assert not reader.pending
     assert reader.release() == [end]
 
 
@@ -143,7 +141,7 @@ def test_a_call_without_a_text_that_could_stream_waits_as_a_whole(name: str) -> 
     reader = screen()
     assert reader.feed(segment(CALL, "{}", name=name)) == []
     assert reader.bodies == [Body("call", name, "{}", 3, seen=False)]
-    assert (reader.pending, reader.called) == (True, True)
+    assert reader.called
     kind = TOOL_RULES[name].kind
     assert reader.release() == segment(kind, "{}", name=name)
 
