@@ -317,8 +317,9 @@ class Builder:
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
         *closing, done = item.closing
         for name in closing:
-            fields = item.summary_fields if name in SUMMARY_CLOSING_EVENTS else item.fields
-            events.append(self._emit(name, fields(name)))
+            is_summary = name in SUMMARY_CLOSING_EVENTS
+            fields = item.summary_fields(name, item.summary) if is_summary else item.fields(name)
+            events.append(self._emit(name, fields))
         events.append(self._keep(done, item.output_index, item.body()))
         self._item = self._flowing = None
 
@@ -355,14 +356,15 @@ class Builder:
 
     def _summarize(self, item: OpenItem, text: str | None, events: list[Event]) -> None:
         """Show what the summary says after this text, or (None) at the end of the item."""
-        is_first = not item.has_summary
+        is_first = not item.summary
         more = item.summarize(text)
         if not more:
             return
         if is_first:
-            fields = item.summary_fields(SUMMARY_OPENING_EVENT)
+            fields = item.summary_fields(SUMMARY_OPENING_EVENT, "")
             events.append(self._emit(SUMMARY_OPENING_EVENT, fields))
-        events.append(self._emit(SUMMARY_DELTA_EVENT, item.summary_delta(more), len(more)))
+        fields = item.summary_fields(SUMMARY_DELTA_EVENT, more)
+        events.append(self._emit(SUMMARY_DELTA_EVENT, fields, len(more)))
 
     def _item_id(self, envelope: Envelope, segment: SegmentStarted) -> str:
         form = segment.form if envelope.item_type == "message" else 0

@@ -19,7 +19,6 @@ from gateway.eventlog.fold.lifecycle import (
     EVENT_FIELDS,
     ITEM_STATUSES,
     SUMMARY_CLOSING_EVENTS,
-    SUMMARY_OPENING_EVENT,
     ItemStatus,
     advance,
 )
@@ -95,15 +94,15 @@ class OpenItem:
         return self.envelope.needs_delta and not self._text
 
     @property
-    def has_summary(self) -> bool:
-        """Some of its summary was written."""
-        return bool(self._summary)
+    def summary(self) -> str:
+        """All that its summary says so far."""
+        return "".join(self._summary)
 
     @property
     def closing(self) -> tuple[str, ...]:
         """The events that close it."""
         *closing, done = self.envelope.closing
-        return (*closing, *(SUMMARY_CLOSING_EVENTS if self.has_summary else ()), done)
+        return (*closing, *(SUMMARY_CLOSING_EVENTS if self._summary else ()), done)
 
     def write(
         self, text: str, sequence_number: int, logprobs: list[dict[str, Any]] | None = None
@@ -153,8 +152,7 @@ class OpenItem:
         content = [self.part()] if self._text else []
         if envelope.item_type != "reasoning":
             return {**start, "role": "assistant", "content": content, "phase": envelope.phase}
-        said = "".join(self._summary)
-        summary = [{"type": "summary_text", "text": said}] if said else []
+        summary = [{"type": "summary_text", "text": self.summary}] if self._summary else []
         sealed = self.encrypted_content
         # Open Responses wants it absent rather than null.
         seal = {} if sealed is None else {"encrypted_content": sealed}
@@ -164,28 +162,19 @@ class OpenItem:
         """What an event of this item says beside its type and number."""
         return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}
 
-    def summary_delta(self, text: str) -> dict[str, Any]:
-        """The same for the event that shows more of its summary."""
-        return {**self._summary_place(), "delta": text}
-
-    def summary_fields(self, event_type: str) -> dict[str, Any]:
-        """The same for another event of its summary."""
-        text = "" if event_type == SUMMARY_OPENING_EVENT else "".join(self._summary)
+    def summary_fields(self, event_type: str, text: str) -> dict[str, Any]:
+        """The same for an event of its summary, of which the event says `text`."""
         values = {
-            **self._summary_place(),
+            "item_id": self.item_id,
+            "output_index": self.output_index,
+            "summary_index": _INDEX,
             "part": {"type": "summary_text", "text": text},
+            "delta": text,
             "text": text,
         }
         fields = {name: values[name] for name in EVENT_FIELDS[event_type]}
         is_cut = self.status == "incomplete" and event_type == SUMMARY_CLOSING_EVENTS[-1]
         return {**fields, "status": "incomplete"} if is_cut else fields
-
-    def _summary_place(self) -> dict[str, Any]:
-        return {
-            "item_id": self.item_id,
-            "output_index": self.output_index,
-            "summary_index": _INDEX,
-        }
 
     def part(self) -> dict[str, Any]:
         """Its one content part."""

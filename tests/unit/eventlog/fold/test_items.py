@@ -72,10 +72,10 @@ def test_a_summary_is_shown_beside_the_text() -> None:
     item.write("Hm.", 0)
     assert item.body()["summary"] == []
     assert item.summarize("Hm.") == "Hm."
-    added = item.summary_fields("response.reasoning_summary_part.added")
+    added = item.summary_fields("response.reasoning_summary_part.added", "")
     assert added["part"] == {"type": "summary_text", "text": ""}
     item.close("incomplete")
-    done = item.summary_fields("response.reasoning_summary_part.done")
+    done = item.summary_fields("response.reasoning_summary_part.done", item.summary)
     assert (done["part"]["text"], done["status"]) == ("Hm.", "incomplete")
     assert item.body()["summary"] == [{"type": "summary_text", "text": "Hm."}]
 
