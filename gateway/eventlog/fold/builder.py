@@ -95,6 +95,8 @@ class Builder:
         """How the segment behind an item ended, by output index."""
         self.is_started = False
         """`response.created` was emitted."""
+        self.is_waiting = True
+        """`start` is yet to be called."""
         self.is_visible = False
         """A call that nobody has answered, or a message with text, came out: not just reasoning."""
         self.is_called = False
@@ -105,11 +107,6 @@ class Builder:
         """The last item is a call whose arguments end in the middle of their JSON."""
         self.is_finished = False
         """The terminal event was emitted."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """`start` is yet to be called."""
-        return not self.is_started or self._outcome.status == "queued"
 
     def queue(self) -> list[Event]:
         """The events of a response that is accepted, and not begun."""
@@ -122,6 +119,7 @@ class Builder:
         if not self.is_started:
             return self._open("in_progress")
         self._outcome = Outcome(advance(RESPONSE_STATUSES, self._outcome.status, "in_progress"))
+        self.is_waiting = False
         return self.alive()
 
     def feed(
@@ -246,6 +244,7 @@ class Builder:
 
     def _open(self, status: ResponseStatus) -> list[Event]:
         self.is_started = True
+        self.is_waiting = status == "queued"
         self._outcome = Outcome(status)
         body = self._encoded([])
         return [self._show(OPENING_EVENT, body), self._show(STATUS_EVENTS[status], body)]
@@ -307,7 +306,7 @@ class Builder:
         item = self._item
         if item is None:
             return
-        if item.lacks_delta:
+        if item.envelope.needs_delta and not item.text:
             events.append(self._delta(item, ""))
         if item.is_summarized:
             self._summarize(item, None, events)

@@ -67,12 +67,14 @@ class OpenItem:
         self.item_id = item_id
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
-        self.encrypted_content: str | None = None
-        """Set before the item is closed, if ever."""
         self.is_summarized = summary != "off"
         """It has a summary, once there is something to say."""
+        self.encrypted_content: str | None = None
+        """Set before the item is closed, if ever."""
         self._call = call
-        self._summarizer = SummaryReader(detailed=summary == "detailed")
+        self._summarizer = (
+            SummaryReader(detailed=summary == "detailed") if summary != "off" else None
+        )
         self._summary: list[str] = []
         self._text = bytearray()  # UTF-8: a list of short texts takes ten times as much.
         self._logprobs: list[dict[str, Any]] = []
@@ -87,11 +89,6 @@ class OpenItem:
     def text(self) -> str:
         """All that was written so far."""
         return self._text.decode()
-
-    @property
-    def lacks_delta(self) -> bool:
-        """No delta was sent, and clients of this kind of item expect one."""
-        return self.envelope.needs_delta and not self._text
 
     @property
     def summary(self) -> str:
@@ -134,6 +131,7 @@ class OpenItem:
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end."""
+        assert self._summarizer is not None, "there is no summary"
         more = self._summarizer.finish() if text is None else self._summarizer.feed(text)
         if more:
             self._summary.append(more)

@@ -155,7 +155,6 @@ def test_a_call_is_announced_with_empty_arguments() -> None:
         "name": "get_weather",
         "arguments": "",
     }
-    assert item.lacks_delta
 
 
 def test_a_message_is_announced_without_content() -> None:
