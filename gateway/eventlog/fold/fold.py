@@ -29,8 +29,8 @@ from gateway.entries import (
     TurnStarted,
 )
 from gateway.eventlog.fold.builder import Builder
-from gateway.eventlog.fold.reading import Reading, Turn
 from gateway.eventlog.fold.screen import Astray, Body, Screen, demands
+from gateway.eventlog.fold.turn_reader import Turn, TurnReader
 from gateway.generation import FinishReason, Framing, Place, RenderedItem, TokenUsage, Where
 from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
@@ -101,7 +101,7 @@ class Fold:
         self._new_parser = new_parser
         self._framing = framing
         self._is_screened = demands(rules)
-        self._reading: Reading | None = None
+        self._reader: TurnReader | None = None
         self._is_traced = False
         self._is_stopped = False
         self._usage = TokenUsage()
@@ -123,12 +123,12 @@ class Fold:
     @property
     def place(self) -> Place:
         """Where the next id of the open turn falls; over when no turn is open."""
-        return self._reading.parser.place if self._reading else Place(Where.OVER, 0)
+        return self._reader.parser.place if self._reader else Place(Where.OVER, 0)
 
     @property
     def astray(self) -> Astray | None:
         """What the open turn says against the rules, if anything."""
-        return self._reading.astray if self._reading else None
+        return self._reader.astray if self._reader else None
 
     @property
     def bodies(self) -> tuple[Body, ...]:
@@ -143,9 +143,9 @@ class Fold:
         """
         place = self.place
         is_told = place.where is Where.BETWEEN and not place.waiting and place.broken is None
-        if self._reading is None or is_told:
+        if self._reader is None or is_told:
             return self.bodies
-        return tuple(self._reading.bodies_after(finish))
+        return tuple(self._reader.bodies_after(finish))
 
     @property
     def item_count(self) -> int:
@@ -169,11 +169,11 @@ class Fold:
 
         What was shown depends on them, and not on those behind them. Reads the turn again.
         """
-        return self._reading.seen if self._reading else 0
+        return self._reader.seen if self._reader else 0
 
     def is_seen_behind(self, position: int) -> bool:
         """Whether `seen` is above this; mostly found out without reading the turn again."""
-        return self._reading is not None and self._reading.is_seen_behind(position)
+        return self._reader is not None and self._reader.is_seen_behind(position)
 
     @property
     def stopped(self) -> bool:
@@ -184,12 +184,12 @@ class Fold:
     @property
     def is_held(self) -> bool:
         """A hold stands in the open turn."""
-        return self._reading is not None and self._reading.is_held
+        return self._reader is not None and self._reader.is_held
 
     @property
     def open_turn(self) -> Turn | None:
         """The model call that has not ended; None between two, and after the last."""
-        return self._reading.turn if self._reading else None
+        return self._reader.turn if self._reader else None
 
     @property
     def rules(self) -> OutputRules:
@@ -202,7 +202,7 @@ class Fold:
     def unanswered_call(self) -> UnansweredCall | None:
         """The function call that the last turn ended with, as long as nobody answered it."""
         output = self._builder.output
-        is_over = self.turns and self._reading is None
+        is_over = self.turns and self._reader is None
         if not is_over or len(output) <= self._items_before_turn:
             return None
         turn, item = self.turns[-1], output[-1]
@@ -232,14 +232,14 @@ class Fold:
     @property
     def output_tokens(self) -> int:
         """How many ids the model said, without those that were taken back."""
-        reading = self._reading
-        return self._usage.output_tokens + (len(reading.turn.said) if reading else 0)
+        reader = self._reader
+        return self._usage.output_tokens + (len(reader.turn.said) if reader else 0)
 
     @property
     def reasoning_tokens(self) -> int:
         """How many of them spell reasoning."""
-        reading = self._reading
-        return self._usage.reasoning_tokens + (reading.reasoning_tokens if reading else 0)
+        reader = self._reader
+        return self._usage.reasoning_tokens + (reader.reasoning_tokens if reader else 0)
 
     @property
     def usage(self) -> TokenUsage:
@@ -262,14 +262,14 @@ class Fold:
     @property
     def recoveries(self) -> Mapping[str, int]:
         """How often each recovery rule of the parser fired, and each repair's, over all turns."""
-        return self._recoveries + Counter(self._reading.parser.recoveries if self._reading else {})
+        return self._recoveries + Counter(self._reader.parser.recoveries if self._reader else {})
 
     def apply(self, entry: Entry) -> list[Event]:
         """The events of one more entry."""
         if type(entry) is Tokens:  # nearly every entry is
-            reading = self._reading or self._open_reading()
-            shown = reading.hear(entry)
-            return self._builder.feed(shown, reading if reading.is_traced else None)
+            reader = self._reader or self._open_reader()
+            shown = reader.feed(entry)
+            return self._builder.feed(shown, reader if reader.is_traced else None)
         if self._builder.is_finished:
             raise ValueError("the log goes on after its end")
         return self._HANDLERS[type(entry)](self, entry)
@@ -283,15 +283,15 @@ class Fold:
         if not isinstance(portion, Singles):
             return self.apply(portion)
         ids = portion.ids
-        heard, deltas = self._hear_each(ids, after)
-        if heard == len(ids):
+        count, deltas = self._feed_each(ids, after)
+        if count == len(ids):
             return deltas
         events = list(deltas)
-        while ids := ids[heard:]:
+        while ids := ids[count:]:
             events += self.apply(Tokens(ids[:1]))
-            heard, deltas = self._hear_each(ids[1:], after)
+            count, deltas = self._feed_each(ids[1:], after)
             events += deltas
-            heard += 1
+            count += 1
         return events
 
     def items(self) -> list[RenderedItem]:
@@ -335,29 +335,29 @@ class Fold:
 
     @property
     def _screen(self) -> Screen | None:
-        return self._reading.screen if self._reading else None
+        return self._reader.screen if self._reader else None
 
-    def _hear_each(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
-        """Hear the first of these, each as if alone, as far as that is simple.
+    def _feed_each(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
+        """Feed the first of these, each as if alone, as far as that is simple.
 
         How many it was, and what shows them.
         """
-        reading = self._reading
-        if reading is None or not self._builder.is_flowing:
+        reader = self._reader
+        if reader is None or not self._builder.is_flowing:
             return 0, ()
-        texts = reading.hear_each(ids)
+        texts = reader.feed_each(ids)
         shown = texts if all(texts) else [text for text in texts if text]
         return len(texts), self._builder.feed_each(shown, after) if shown else ()
 
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
-        if self._reading is not None:
+        if self._reader is not None:
             raise ValueError("a turn started inside of another")
         if self.turns and self.turns[-1].tool is not None and not self.turns[-1].result:
             raise ValueError("a turn started while a tool runs")
         self._items_before_turn = len(self._builder.output)
         turn = Turn(entry.input_tokens, entry.prefill)
         new_screen = partial(Screen, self.rules, called=self.called) if self._is_screened else None
-        self._reading = Reading(turn, self._new_parser, new_screen, is_traced=self._is_traced)
+        self._reader = TurnReader(turn, self._new_parser, new_screen, is_traced=self._is_traced)
         self.turns.append(turn)
         self._usage.input_tokens += entry.input_tokens
         return self._open_stream()
@@ -387,29 +387,29 @@ class Fold:
         return call
 
     def _hold(self, _entry: Hold) -> list[Event]:
-        self._open_reading().hold()
+        self._open_reader().hold()
         return self._open_stream()
 
     def _repair(self, entry: Repair) -> list[Event]:
         if entry.voided:
-            reading = self._open_reading()
-            voided = tuple(reading.turn.said[-entry.voided :])
-            reading.take_back(entry.voided)
+            reader = self._open_reader()
+            voided = tuple(reader.turn.said[-entry.voided :])
+            reader.take_back(entry.voided)
             if self._transcribe is not None:
-                reading.turn.taken_back.append((entry.rule, voided))
+                reader.turn.taken_back.append((entry.rule, voided))
             self._usage.voided_tokens += entry.voided
         self.is_repaired = True
         self._recoveries[entry.rule] += 1
         return self._open_stream()
 
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
-        reading = self._open_reading()
-        reading.turn.finish = entry.finish
-        self._usage.cached_tokens += min(entry.cached_tokens, reading.turn.input_tokens)
-        return self._settle(reading, entry.finish)
+        reader = self._open_reader()
+        reader.turn.finish = entry.finish
+        self._usage.cached_tokens += min(entry.cached_tokens, reader.turn.input_tokens)
+        return self._settle(reader, entry.finish)
 
     def _hop(self, entry: Hop) -> list[Event]:
-        turn = self._open_reading().turn if entry.reason == "backend" else self.open_turn
+        turn = self._open_reader().turn if entry.reason == "backend" else self.open_turn
         if turn is not None:
             turn.hops += 1
             turn.hopped_at = len(turn.prefill) + len(turn.said)
@@ -431,8 +431,8 @@ class Fold:
             messages=self._messages(self._transcribe) if self._transcribe else None,
         )
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
-        if self._reading is not None:
-            events += self._settle(self._reading, None)
+        if self._reader is not None:
+            events += self._settle(self._reader, None)
         events += self._builder.finish(outcome)
         self._final_usage = usage
         return events
@@ -446,27 +446,27 @@ class Fold:
         ]
         return {"input_messages": self._shown_input, "output_messages": output}
 
-    def _settle(self, reading: Reading, finish: FinishReason | None) -> list[Event]:
+    def _settle(self, reader: TurnReader, finish: FinishReason | None) -> list[Event]:
         """Show what the end of a turn shows, and book it."""
-        shown = reading.end(finish)
-        events = self._builder.feed(shown, reading if reading.is_traced else None)
+        shown = reader.end(finish)
+        events = self._builder.feed(shown, reader if reader.is_traced else None)
         for index, ending in self._builder.endings.items():
             if index not in self._ids:
-                self._ids[index] = self._exact_ids(reading, ending)
-        self._usage.output_tokens += len(reading.turn.said)
-        self._usage.reasoning_tokens += reading.reasoning_tokens
-        self._recoveries.update(reading.parser.recoveries)
-        screen = reading.screen
+                self._ids[index] = self._exact_ids(reader, ending)
+        self._usage.output_tokens += len(reader.turn.said)
+        self._usage.reasoning_tokens += reader.reasoning_tokens
+        self._recoveries.update(reader.parser.recoveries)
+        screen = reader.screen
         self._is_stopped = self._is_stopped or (screen is not None and screen.stopped)
-        self._is_traced = reading.is_traced
-        self._reading = None
+        self._is_traced = reader.is_traced
+        self._reader = None
         return events
 
-    def _exact_ids(self, reading: Reading, ending: SegmentEnded) -> tuple[int, ...] | None:
+    def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
         """A message of a turn as the next prompt repeats it."""
         if not ending.is_repeated:
             return None
-        prefill, said = reading.turn.prefill, reading.turn.said
+        prefill, said = reader.turn.prefill, reader.turn.said
         begin, end = max(0, ending.start - len(prefill)), max(0, ending.end - len(prefill))
         message = [*prefill[ending.start : ending.end], *said[begin:end]]
         if message[-1:] == [self._framing.turn_end]:
@@ -480,14 +480,14 @@ class Fold:
         A complete one closes while its turn is open; one that was cut off has no ids anyway.
         """
         ids = None
-        if self._reading is not None and ending is not None and self._framing.stores_ids:
-            ids = self._exact_ids(self._reading, ending)
+        if self._reader is not None and ending is not None and self._framing.stores_ids:
+            ids = self._exact_ids(self._reader, ending)
         return self._seal(Unsealed(ids, text).content) if self._seal else None
 
-    def _open_reading(self) -> Reading:
-        if self._reading is None:
+    def _open_reader(self) -> TurnReader:
+        if self._reader is None:
             raise ValueError("an entry of a turn outside of any")
-        return self._reading
+        return self._reader
 
     _HANDLERS: ClassVar[Mapping[type[Entry], Callable[[Fold, Any], list[Event]]]] = {
         TurnStarted: _begin_turn,

@@ -318,7 +318,7 @@ class Spelling(Protocol):
 
     def piece(self, token: int) -> bytes: ...
 
-    def heard(self, position: int) -> tuple[int, TokenLogprob | None]:
+    def token_at(self, position: int) -> tuple[int, TokenLogprob | None]:
         """The id at a position, and what the backend told of it."""
         ...
 
@@ -331,7 +331,7 @@ def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any
     left = len(text.text.encode())
     told: list[dict[str, Any]] = []
     for position in text.tokens:
-        token, logprob = spelling.heard(position)
+        token, logprob = spelling.token_at(position)
         if logprob is None:
             return None
         piece = spelling.piece(token)[:left]

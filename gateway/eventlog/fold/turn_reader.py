@@ -1,4 +1,4 @@
-"""The open turn of a response: its ids, who reads them, and what of it may be shown."""
+"""The open turn of a response: its ids, parsed and screened."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Turn:
     result: tuple[int, ...] = ()
 
 
-class _Reader:
-    """Who reads a turn. `prefilled` is what its prefill says, until it is shown.
+class _Stages:
+    """Parser and screen of a turn. `prefilled` is what its prefill says, until it is shown.
 
     `feed` tells what more ids show; the first of them shows what the prefill says, too.
     """
@@ -78,7 +78,7 @@ class _Reader:
         return self.screen is None and not self._prefilled
 
 
-class Reading:
+class TurnReader:
     """One turn from its first id to its last.
 
     What the prefill says is shown with the first id that the model says, because a turn in which
@@ -109,11 +109,11 @@ class Reading:
         self._adopt(self._read(()))
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
-    def _adopt(self, reader: _Reader) -> None:
-        """A reader that has read all of the turn."""
-        self._reader = reader
-        self.parser = reader.parser
-        self.screen = reader.screen
+    def _adopt(self, stages: _Stages) -> None:
+        """Go on with stages that have read all of the turn."""
+        self._stages = stages
+        self.parser = stages.parser
+        self.screen = stages.screen
 
     @property
     def reasoning_tokens(self) -> int:
@@ -142,8 +142,8 @@ class Reading:
         begin, end = self._shown_from, self._shown_to
         if not end:
             return 0
-        reader = self._read(self.turn.said[:begin])
-        shown = [at for at in range(begin, end) if reader.feed(self.turn.said[at : at + 1])]
+        stages = self._read(self.turn.said[:begin])
+        shown = [at for at in range(begin, end) if stages.feed(self.turn.said[at : at + 1])]
         return len(self.turn.prefill) + shown[-1] + 1
 
     def is_seen_behind(self, position: int) -> bool:
@@ -156,7 +156,7 @@ class Reading:
             return False
         return size + begin >= position or self.seen > position
 
-    def hear(self, entry: Tokens) -> list[SegmentEvent]:
+    def feed(self, entry: Tokens) -> list[SegmentEvent]:
         """What more ids show. Raises `ValueError` for another number of logprobs than of ids."""
         ids, said = entry.ids, self.turn.said
         begin = len(said)
@@ -166,21 +166,21 @@ class Reading:
             said.append(ids[0])
         else:
             said.extend(ids)
-        shown = self._reader.feed(ids)
+        shown = self._stages.feed(ids)
         if shown:
             self._shown_from, self._shown_to = begin, begin + len(ids)
         return shown
 
-    def hear_each(self, ids: tuple[int, ...]) -> list[str]:
-        """Hear the first of these ids, each as if alone, as far as they only say more text.
+    def feed_each(self, ids: tuple[int, ...]) -> list[str]:
+        """Feed the first of these ids, each as if alone, as far as they only say more text.
 
-        The text of each, as `TokenParser.feed_each` gives it. Hears none where there is more to
+        The text of each, as `TokenParser.feed_each` gives it. Feeds none where there is more to
         it: a screen, logprobs, or what the prefill says.
         """
-        turn, reader = self.turn, self._reader
-        if not reader.is_plain or self.is_traced or turn.logprobs:
+        turn, stages = self.turn, self._stages
+        if not stages.is_plain or self.is_traced or turn.logprobs:
             return []
-        texts = reader.parser.feed_each(ids)
+        texts = stages.parser.feed_each(ids)
         last = next((at for at in reversed(range(len(texts))) if texts[at]), None)
         if last is not None:
             self._shown_from = len(turn.said) + last
@@ -232,11 +232,11 @@ class Reading:
 
         A cut closes an open body as if it were whole.
         """
-        reader = self._read(self.turn.said)
-        screen = reader.screen
+        stages = self._read(self.turn.said)
+        screen = stages.screen
         if screen is None or not self.turn.said:
             return []
-        for segment in reader.parser.finish(finish):
+        for segment in stages.parser.finish(finish):
             if isinstance(segment, SegmentEnded) and finish is FinishReason.CUT:
                 screen.feed([replace(segment, complete=True)])
             else:
@@ -247,7 +247,7 @@ class Reading:
         """The bytes of an id."""
         return self.parser.piece(token)
 
-    def heard(self, position: int) -> tuple[int, TokenLogprob | None]:
+    def token_at(self, position: int) -> tuple[int, TokenLogprob | None]:
         """The id at a position, and how likely it was."""
         turn = self.turn
         at = position - len(turn.prefill)
@@ -256,19 +256,19 @@ class Reading:
         return turn.said[at], turn.logprobs[at] if at < len(turn.logprobs) else None
 
     def _spelled(self, position: int) -> bytes:
-        return self.piece(self.heard(position)[0])
+        return self.piece(self.token_at(position)[0])
 
-    def _read(self, said: Sequence[int]) -> _Reader:
-        """A reader that knows the prefill and these ids, the first that the model said."""
+    def _read(self, said: Sequence[int]) -> _Stages:
+        """New ones that have read the prefill and these ids, the first that the model said."""
         parser = self._new_parser(self.is_traced)
         prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
         screen = None if self._new_screen is None else self._new_screen(self._spelled)
-        reader = _Reader(parser, screen, prefilled)
+        stages = _Stages(parser, screen, prefilled)
         held_at = self._held_at
         if screen is not None and held_at is not None and held_at <= len(said):
-            reader.feed(said[:held_at])
+            stages.feed(said[:held_at])
             screen.hold()
             said = said[held_at:]
         if said:
-            reader.feed(said)
-        return reader
+            stages.feed(said)
+        return stages
