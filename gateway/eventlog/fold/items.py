@@ -10,7 +10,7 @@ import re
 import struct
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -51,8 +51,6 @@ class OpenItem:
         *("_summary", "_text", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
-
-    content_index: ClassVar[int] = _INDEX
 
     def __init__(
         self,
@@ -196,7 +194,7 @@ class OpenItem:
 _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
     "item_id": attrgetter("item_id"),
     "output_index": attrgetter("output_index"),
-    "content_index": attrgetter("content_index"),
+    "content_index": lambda _: _INDEX,
     "item": OpenItem.body,
     "part": OpenItem.part,
     "text": attrgetter("text"),
