@@ -21,6 +21,8 @@ Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit lit
    10 Repair        number: void ids; the rule as UTF-8
    11 Compacted     numbers: input, cached, output and reasoning tokens, and how many ids; the ids;
                     the seal as UTF-8
+    12 ToolStarted  number: ordinal; byte: 1 if it may be run again, else 0
+    13 ToolEnded    numbers: ordinal, and how many ids; the ids; output and error as in 5
 
 So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
 meaning; a form that older code cannot read gets another version byte.
@@ -31,12 +33,12 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from gateway.generation import FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 FOLD_VERSION = 2
 """Raised by a release that folds an existing log to other events."""
@@ -63,17 +65,10 @@ class TurnStarted:
 # One is made for each token. The guard of a frozen one would make that four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Tokens:
-    """Ids as the model said them, in order; `logprobs`, if asked for, has one for each.
-
-    Raises `ValueError` for another number of logprobs than of ids.
-    """
+    """Ids as the model said them, in order; `logprobs`, if asked for, has one for each."""
 
     ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.logprobs and len(self.logprobs) != len(self.ids):
-            raise ValueError("not one logprob for each id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +139,39 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """The gateway runs the call that the last turn ended with, itself.
+
+    Committed before the call leaves the process. Whoever takes the response over runs a call again
+    that has no end only if it is `idempotent`. `ordinal` counts the calls of the response that the
+    gateway answers, from 0; two of these in a row with the same one are two attempts.
+    """
+
+    ordinal: int
+    idempotent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """What came of a call that the gateway ran, and what the next turn is asked for behind.
+
+    `ids` are the message that tells the model the result, header and end included. They are input:
+    the model read them, and said none of them. `output` is what clients are shown of it. `error` is
+    a code that says why there is no result, None where there is one; `output` says so in words.
+    Raises `ValueError` without ids.
+    """
+
+    ordinal: int
+    ids: tuple[int, ...]
+    output: str
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise ValueError("a tool's result needs ids")
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The response is over, at `at` (unix seconds). Always the last entry, always exactly one.
 
@@ -165,7 +193,18 @@ class Finished:
 
 
 Entry = (
-    TurnStarted | Tokens | Alive | TurnEnded | Finished | Queued | Hop | Hold | Repair | Compacted
+    TurnStarted
+    | Tokens
+    | Alive
+    | TurnEnded
+    | Finished
+    | Queued
+    | Hop
+    | Hold
+    | Repair
+    | Compacted
+    | ToolStarted
+    | ToolEnded
 )
 
 
@@ -188,7 +227,7 @@ SINGLES_MAX: Final = 256
 """Entries in one portion at most: their deltas fill one write of a stream."""
 
 _TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
-_TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED = range(8, 12)
+_TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED, _TOOL_STARTED, _TOOL_ENDED = range(8, 14)
 _TAG_BITS: Final = 4
 _EMPTY: Final[dict[int, type[Alive | Queued | Hold]]] = {
     _ALIVE: Alive,
@@ -209,7 +248,7 @@ _NUMBER_BITS_MAX: Final = 63
 
 
 def pack(entries: Iterable[Entry]) -> bytes:
-    """Entries as bytes. Raises `ValueError` for a number or an id that has no packed form."""
+    """Entries as bytes. Raises `ValueError` for what has no packed form."""
     return VERSION_BYTE + b"".join(map(packed_entry, entries))
 
 
@@ -221,7 +260,11 @@ def packed_entry(entry: Entry) -> bytes:
             return _ONE_ID.pack(_ONE_ID_HEAD, entry.ids[0])
         except struct.error as error:
             raise ValueError(f"an id cannot be packed: {error}") from error
-    tag, body = _pack_entry(entry)
+    if isinstance(entry, Tokens):
+        tag, body = _pack_tokens(entry)
+    else:
+        tag, pack_body = _PACKERS[type(entry)]
+        body = pack_body(entry)
     return _pack_number(len(body) << _TAG_BITS | tag) + body
 
 
@@ -318,85 +361,112 @@ class _Reader:
                 return number
         raise ValueError("a number in a log entry is too large")
 
+    def counted_ids(self) -> tuple[int, ...]:
+        return _unpack_ids(self.take(self.number() * _ID_BYTES))
+
     def text(self) -> str | None:
         length = self.number()
         return self.take(length - 1).decode() if length else None
 
 
-def _pack_entry(entry: Entry) -> tuple[int, bytes]:
-    match entry:
-        case Tokens():
-            return _pack_tokens(entry)
-        case TurnStarted(input_tokens, prefill):
-            tag, body = _TURN_STARTED, _pack_number(input_tokens) + _pack_ids(prefill)
-        case Alive() | Queued() | Hold():
-            tag = next(tag for tag, kind in _EMPTY.items() if isinstance(entry, kind))
-            body = b""
-        case Hop(reason, recomputed_tokens):
-            index = _HOP_REASONS.index(reason)
-            tag, body = _HOP, bytes([index]) + _pack_number(recomputed_tokens)
-        case Repair(voided, rule):
-            tag, body = _REPAIR, _pack_number(voided) + rule.encode()
-        case Compacted():
-            tag, body = _COMPACTED, _pack_compacted(entry)
-        case TurnEnded(finish, cached_tokens):
-            index = _FINISH_REASONS.index(finish)
-            tag, body = _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
-        case _:
-            texts = (entry.reason, entry.code, entry.message)
-            head = bytes([_STATUSES.index(entry.status)]) + _pack_number(entry.at)
-            tag, body = _FINISHED, head + b"".join(map(_pack_text, texts))
-    return tag, body
-
-
 def _pack_tokens(entry: Tokens) -> tuple[int, bytes]:
     if not entry.logprobs:
         return _TOKENS, _pack_ids(entry.ids)
-    head = _pack_number(len(entry.ids)) + _pack_ids(entry.ids)
-    return _TOKENS_WITH_LOGPROBS, head + b"".join(map(_pack_logprob, entry.logprobs))
+    if len(entry.logprobs) != len(entry.ids):
+        raise ValueError("not one logprob for each id")
+    return _TOKENS_WITH_LOGPROBS, _pack_counted(entry.ids) + b"".join(
+        map(_pack_logprob, entry.logprobs)
+    )
 
 
 def _pack_compacted(entry: Compacted) -> bytes:
     counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens, entry.reasoning_tokens)
-    head = b"".join(map(_pack_number, (*counts, len(entry.ids))))
-    return head + _pack_ids(entry.ids) + entry.seal.encode()
+    return b"".join(map(_pack_number, counts)) + _pack_counted(entry.ids) + entry.seal.encode()
+
+
+def _pack_finished(entry: Finished) -> bytes:
+    texts = (entry.reason, entry.code, entry.message)
+    head = bytes([_STATUSES.index(entry.status)]) + _pack_number(entry.at)
+    return head + b"".join(map(_pack_text, texts))
+
+
+def _pack_tool_ended(entry: ToolEnded) -> bytes:
+    texts = _pack_text(entry.output) + _pack_text(entry.error)
+    return _pack_number(entry.ordinal) + _pack_counted(entry.ids) + texts
+
+
+_PACKERS: Final[Mapping[type[Entry], tuple[int, Callable[[Any], bytes]]]] = {
+    TurnStarted: (
+        _TURN_STARTED,
+        lambda entry: _pack_number(entry.input_tokens) + _pack_ids(entry.prefill),
+    ),
+    TurnEnded: (
+        _TURN_ENDED,
+        lambda entry: (
+            bytes([_FINISH_REASONS.index(entry.finish)]) + _pack_number(entry.cached_tokens)
+        ),
+    ),
+    Finished: (_FINISHED, _pack_finished),
+    Hop: (
+        _HOP,
+        lambda entry: (
+            bytes([_HOP_REASONS.index(entry.reason)]) + _pack_number(entry.recomputed_tokens)
+        ),
+    ),
+    Repair: (_REPAIR, lambda entry: _pack_number(entry.voided) + entry.rule.encode()),
+    Compacted: (_COMPACTED, _pack_compacted),
+    ToolStarted: (
+        _TOOL_STARTED,
+        lambda entry: _pack_number(entry.ordinal) + bytes([entry.idempotent]),
+    ),
+    ToolEnded: (_TOOL_ENDED, _pack_tool_ended),
+    **{kind: (tag, lambda _: b"") for tag, kind in _EMPTY.items()},
+}
+"""Tag and body of every entry but `Tokens`, which has two tags."""
 
 
 def _unpack_compacted(body: _Reader) -> Compacted:
     counts = [body.number() for _ in range(4)]
-    ids = _unpack_ids(body.take(body.number() * _ID_BYTES))
+    ids = body.counted_ids()
     return Compacted(ids, body.rest().decode(), *counts)
 
 
+def _unpack_tokens(body: _Reader) -> Tokens:
+    ids = body.counted_ids()
+    return Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
+
+
+def _unpack_finished(body: _Reader) -> Finished:
+    status = _pick(_STATUSES, body)
+    return Finished(status, body.number(), body.text(), body.text(), body.text())
+
+
+_UNPACKERS: Final[Mapping[int, Callable[[_Reader], Entry]]] = {
+    _TURN_STARTED: lambda body: TurnStarted(body.number(), _unpack_ids(body.rest())),
+    _TURN_ENDED: lambda body: TurnEnded(_pick(_FINISH_REASONS, body), body.number()),
+    _FINISHED: _unpack_finished,
+    _HOP: lambda body: Hop(_pick(_HOP_REASONS, body), body.number()),
+    _TOKENS_WITH_LOGPROBS: _unpack_tokens,
+    _REPAIR: lambda body: Repair(body.number(), body.rest().decode()),
+    _COMPACTED: _unpack_compacted,
+    _TOOL_STARTED: lambda body: ToolStarted(body.number(), _pick((False, True), body)),
+    _TOOL_ENDED: lambda body: ToolEnded(
+        body.number(), body.counted_ids(), body.text() or "", body.text()
+    ),
+}
+"""The body of an entry, by its tag; an empty one and ids alone need no reader."""
+
+
 def _unpack_entry(tag: int, body: _Reader) -> Entry:
-    entry = _unpack_body(tag, body)
-    if not body.is_at_end:
-        raise ValueError("a log entry is longer than it should be")
-    return entry
-
-
-def _unpack_body(tag: int, body: _Reader) -> Entry:
     entry: Entry
-    if tag == _TURN_STARTED:
-        entry = TurnStarted(body.number(), _unpack_ids(body.rest()))
-    elif tag in _EMPTY:
+    if tag in _EMPTY:
         entry = _EMPTY[tag]()
-    elif tag == _TOKENS_WITH_LOGPROBS:
-        ids = _unpack_ids(body.take(body.number() * _ID_BYTES))
-        entry = Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
-    elif tag == _HOP:
-        entry = Hop(_pick(_HOP_REASONS, body), body.number())
-    elif tag == _REPAIR:
-        entry = Repair(body.number(), body.rest().decode())
-    elif tag == _COMPACTED:
-        entry = _unpack_compacted(body)
-    elif tag == _TURN_ENDED:
-        entry = TurnEnded(_pick(_FINISH_REASONS, body), body.number())
-    elif tag == _FINISHED:
-        status = _pick(_STATUSES, body)
-        entry = Finished(status, body.number(), body.text(), body.text(), body.text())
+    elif (unpack_body := _UNPACKERS.get(tag)) is not None:
+        entry = unpack_body(body)
     else:
         raise ValueError(f"no log entry has the tag {tag}")
+    if not body.is_at_end:
+        raise ValueError("a log entry is longer than it should be")
     return entry
 
 
@@ -445,6 +515,10 @@ def _require_finite(told: TokenLogprob) -> TokenLogprob:
     if not (math.isfinite(told.logprob) and all(math.isfinite(one) for _, one in told.top)):
         raise ValueError("a logprob in a log entry is not a number")
     return told
+
+
+def _pack_counted(ids: Sequence[int]) -> bytes:
+    return _pack_number(len(ids)) + _pack_ids(ids)
 
 
 def _pack_ids(ids: Sequence[int]) -> bytes:

@@ -1,6 +1,6 @@
 """The vocabulary between the stages: prompt, token chunk, segment events, token usage.
 
-`models`, `upstreams`, `output` and `engine` speak it to each other without knowing each other.
+`models`, `upstreams`, `eventlog` and `engine` speak it to each other without knowing each other.
 """
 
 from __future__ import annotations
@@ -454,17 +454,6 @@ class TokenUsage:
     reasoning_tokens: int = 0
     recomputed_tokens: int = 0
     voided_tokens: int = 0
-
-    def copy(self) -> TokenUsage:
-        """The same counts."""
-        return TokenUsage(
-            self.input_tokens,
-            self.cached_tokens,
-            self.output_tokens,
-            self.reasoning_tokens,
-            self.recomputed_tokens,
-            self.voided_tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -404,8 +404,8 @@ class OutputGuard:
         return self._reasoning_budget is None or REASONING_BUDGET not in fold.recoveries
 
     def lacks_call(self, fold: Fold) -> bool:
-        """A call is required, and none was made."""
-        return self._rules.calls == "required" and not fold.called
+        """A call is required, and none was made, neither for the client nor for the gateway."""
+        return self._rules.calls == "required" and not fold.called and not fold.results
 
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
         """What opens the next turn, after one that ended; None: there is nothing left to do.
@@ -413,11 +413,10 @@ class OutputGuard:
         `rule` is that of the repair the last turn ended with, if it did. A turn that ended by
         itself without anything the client can use is followed by one more (recovery rule R10).
         """
-        finishes = [turn.finish for turn in fold.turns]
-        if finishes[-1] is FinishReason.CUT:
+        finish = fold.turns[-1].finish
+        if finish is FinishReason.CUT:
             return self._prefill_after(fold, rule)
-        stops = finishes.count(FinishReason.STOP)
-        if finishes[-1] is FinishReason.STOP and stops <= self._empty_turns_max(fold):
+        if finish is FinishReason.STOP and _stops(fold) <= self._empty_turns_max(fold):
             is_mute = not fold.visible and not fold.stopped
             lacks_answer = is_mute or self.lacks_call(fold)
             return self._demanded_header(fold) if lacks_answer else None
@@ -451,7 +450,7 @@ class OutputGuard:
             return self._format.call_opening(self._rules)
         faults = (INVALID_STRUCTURED_OUTPUT, "not_json")
         attempt = sum(fold.recoveries.get(fault, 0) for fault in faults)
-        attempt += sum(turn.finish is FinishReason.STOP for turn in fold.turns) > 1
+        attempt += _stops(fold) > 1
         return self._format.answer_opening(self._rules, attempt=attempt)
 
     def _repairs_left(self, fold: Fold) -> int:
@@ -479,6 +478,11 @@ def _breaks_off(body: Body) -> bool:
     except orjson.JSONDecodeError:
         return True
     return False
+
+
+def _stops(fold: Fold) -> int:
+    """How many turns ended by themselves, but for a call that the gateway answered."""
+    return sum(turn.finish is FinishReason.STOP and not turn.result for turn in fold.turns)
 
 
 def _said(fold: Fold) -> Sequence[int]:

@@ -1,4 +1,8 @@
-"""What stands behind a prompt of the turns that are over: each of them is worked off once."""
+"""What stands behind a prompt of the turns that are over: each of them is worked off once.
+
+A tool's result stands behind the turn that ended with its call. It is input: neither read as what
+the model said, nor told in other words.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +35,39 @@ class Retold:
         self._ids: list[int] = []
         self._generated = 0
 
-    async def keep_up(self, turns: Sequence[Turn]) -> None:
-        """Tell all but the last of these again. Those that were told before have not changed:
-        what is over stays as it is.
+    async def keep_up(self, over: Sequence[Turn]) -> None:
+        """Tell these turns again, which are all that are over. Those that were told before have not
+        changed: what is over stays as it is.
         """
-        over = turns[self._turns : -1]
-        if not over:
+        new = over[self._turns :]
+        if not new:
             return
-        work = partial(self._tell, over)
-        is_short = sum(len(turn.said) for turn in over) <= INLINE_IDS
+        work = partial(self._tell, new)
+        is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
         ids, generated = work() if is_short else await self._threads.run_accepted(work)
         self._ids += ids
         self._generated += generated
-        self._turns += len(over)
+        self._turns += len(new)
 
     def _tell(self, over: Sequence[Turn]) -> tuple[list[int], int]:
-        told = (([*turn.prefill, *turn.said], turn.finish) for turn in over)
-        ids = self._format.retold(told, self._new_parser)
+        ids: list[int] = []
+        opening = self._format.framing.opening
+        for turn in over:
+            ids += self._format.retold(
+                [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
+            )
+            if turn.result:
+                # The call has another message begun behind it: the result comes before that.
+                del ids[len(ids) - len(opening) :]
+                ids += (*turn.result, *opening)
         behind = [*((turn.prefill, turn.said) for turn in over), ((), ())]
-        return ids, len(self._format.said_ids(behind))
+        results = sum(len(turn.result) for turn in over)
+        return ids, len(self._format.said_ids(behind)) + results
+
+    @property
+    def told(self) -> int:
+        """How many ids stand behind the prompt of the turns that are over."""
+        return len(self._ids)
 
     def before(self, last: Turn) -> list[int]:
         """What the model is shown of what it said: earlier turns told again, the last as it is."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.engine.observer import Observer
     from gateway.engine.output_validation import Executor
     from gateway.engine.run_spec import RunSpec
+    from gateway.engine.tools import HostedTools
     from gateway.engine.turn import TokenSource
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.journal import Journal
@@ -72,6 +73,7 @@ class Engine:
     threads: Executor
     alive_interval_s: float
     run_time_max_s: float
+    tools: HostedTools | None = None
     hops: HopPolicy = field(default_factory=HopPolicy)
     steering: GuardLimits = field(default_factory=GuardLimits)
 

@@ -27,6 +27,7 @@ from gateway.engine.output_guard import (
 )
 from gateway.engine.output_validation import OutputValidation
 from gateway.engine.retold import Retold
+from gateway.engine.tools import ToolRunner
 from gateway.engine.turn_sink import TurnSink
 from gateway.entries import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.errors import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from gateway.engine.output_guard import GuardLimits
     from gateway.engine.output_validation import Executor
     from gateway.engine.run_spec import RunSpec
+    from gateway.engine.tools import HostedTools
     from gateway.eventlog.fold.fold import Turn
     from gateway.eventlog.journal import JournalWriter
     from gateway.generation import Constraint, Sampling, TokenChunk, TokenSink
@@ -83,6 +85,9 @@ class Dependencies(Protocol):
 
     @property
     def tokens(self) -> TokenSource: ...
+
+    @property
+    def tools(self) -> HostedTools | None: ...
 
     @property
     def hops(self) -> HopPolicy: ...
@@ -133,6 +138,9 @@ class TurnRunner:
         self._failover = Failover(spec, engine.hops, engine.observer)
         self._inspection = OutputValidation(spec.checker, engine.threads)
         self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
+        self._tools = ToolRunner(
+            spec, pen, engine.tools, format_=self._format, observer=engine.observer
+        )
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
@@ -150,12 +158,12 @@ class TurnRunner:
             translate = partial(languages_of, self._spec.rules)
             await self._engine.threads.run_accepted(translate)
         if self._fold.turns:
-            await self._retold.keep_up(self._fold.turns)
+            await self._retold.keep_up(self._fold.turns[:-1])
             self._take_over()
             await self._go_on()
         else:
             await self._call(())
-        while (prefill := self._next_prefill()) is not None:
+        while (prefill := await self._next_opening()) is not None:
             await self._call(prefill)
 
     def leave_off(self) -> None:
@@ -180,6 +188,15 @@ class TurnRunner:
         # The ids that are about to be sent again are in the log with this.
         self._is_announced = resend
 
+    async def _next_opening(self) -> tuple[int, ...] | None:
+        """What opens the next turn, once a tool is run that the last one called; None: there is
+        none.
+        """
+        if not await self._tools.answer():
+            return self._next_prefill()
+        await self._retold.keep_up(self._fold.turns)
+        return ()
+
     def _next_prefill(self) -> tuple[int, ...] | None:
         """What opens the next turn; None when no other is needed, or there is no room for it."""
         prefill = self._guard.next_prefill(self._fold, self._pen.live.last_repair)
@@ -193,12 +210,20 @@ class TurnRunner:
         What the first one asks of a backend is known before it has begun, unless it is bound. So
         that is asked first: a backend need not wait for what only readers want to know.
         """
-        input_tokens = 0 if self._fold.turns else len(self._spec.prompt_ids)
-        self._start = TurnStarted(input_tokens, prefill)
+        self._start = TurnStarted(self._input_tokens(), prefill)
         if self._fold.turns or self._may_bind or self._tokens_max <= 0:
             self._write_start()
         # Not a coroutine of its own: it would be there as long as the turn.
         return self._go_on()
+
+    def _input_tokens(self) -> int:
+        """How much input a turn that begins now is: its prompt, unless the gateway goes on with
+        what it has asked for before. Behind a tool's result it asks anew.
+        """
+        turns = self._fold.turns
+        if turns and not turns[-1].result:
+            return 0
+        return len(self._spec.prompt_ids) + self._retold.told
 
     def _write_start(self) -> None:
         """Write that the turn has begun, if that is not written yet. Raises `ClaimLost`."""
@@ -216,7 +241,7 @@ class TurnRunner:
         if self._start is None and self._fold.open_turn is None:
             return
         self._cached_tokens = 0
-        await self._retold.keep_up(self._fold.turns)
+        await self._retold.keep_up(self._fold.turns[:-1])
         while not await self._end(await self._run_turn()):
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
@@ -429,7 +454,7 @@ class TurnRunner:
             reasoning=self._guard.may_think(self._fold),
         )
         message = [*turn.prefill, *turn.said][place.start :]
-        work = partial(self._format.turn_constraint, self._spec.rules, place, message, options)
+        work = partial(self._format.turn_constraint, self._fold.rules, place, message, options)
         if place.where is not Where.BODY and len(self._spec.rules.tools) <= INLINE_TOOLS:
             return work()
         return await self._engine.threads.run_accepted(work)
@@ -451,8 +476,9 @@ class TurnRunner:
         return replace(sampling, max_tokens=self._tokens_max - generated)
 
     def _generated(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
-        """How many ids these turns put behind the prompt."""
-        return len(self._format.said_ids(turns))
+        """How many ids these turns put behind the prompt, with the results of tools."""
+        results = sum(len(turn.result) for turn in self._fold.turns)
+        return len(self._format.said_ids(turns)) + results
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:

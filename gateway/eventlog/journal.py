@@ -42,6 +42,10 @@ class Journal(Protocol):
         """Wait until it is not full. Raises `ClaimLost`."""
         ...
 
+    async def committed(self) -> None:
+        """Wait until all that was appended is as durable as it will be. Raises `ClaimLost`."""
+        ...
+
     async def finish(self, finished: Finished) -> None:
         """Write the last entry."""
         ...
@@ -64,6 +68,9 @@ class MemoryJournal:
 
     async def room(self) -> None:
         """Return: memory is bounded by the tokens that a response may have."""
+
+    async def committed(self) -> None:
+        """Return: nobody goes on with what is lost with this process."""
 
     async def finish(self, finished: Finished) -> None:
         """Commit the end, if anything is kept, then show it. Raises what `commit` does."""
@@ -107,6 +114,10 @@ class DurableJournal:
     async def room(self) -> None:
         """Wait until the database has caught up. Raises `ClaimLost`."""
         await self.channel.room()
+
+    async def committed(self) -> None:
+        """Wait until the log is in the database, as long as that is away. Raises `ClaimLost`."""
+        await self.channel.settled()
 
     async def finish(self, finished: Finished) -> None:
         """Commit the end, with all before it that is not durable yet, then show it.

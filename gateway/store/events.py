@@ -62,7 +62,7 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """`count` entries from number `first_entry` on, packed by `entries.pack`; of one flush or more."""
+    """`count` entries of a log from number `first_entry` on, packed by `entries.pack`."""
 
     first_entry: int
     count: int

@@ -30,6 +30,7 @@ _SENTENCE: Final = re.compile(
     r"( reasoning_summary_text.done reasoning_summary_part.done)? output_item.done:reasoning"
     r"| output_item.added:function_call( function_call_arguments.delta)+"
     r" function_call_arguments.done output_item.done:function_call"
+    r"( output_item.added:function_call_output output_item.done:function_call_output)?"
     r"| output_item.added:custom_tool_call( custom_tool_call_input.delta)+"
     r" custom_tool_call_input.done output_item.done:custom_tool_call"
     r"| output_item.added:local_shell_call output_item.done:local_shell_call"
@@ -194,6 +195,8 @@ class _ItemReader:
         texts = {"function_call": "arguments", "custom_tool_call": "input"}
         if done["type"] in texts:
             assert (added[texts[done["type"]]], done[texts[done["type"]]]) == ("", self.said)
+        elif done["type"] == "function_call_output":
+            assert added["output"] == ""
         elif "content" in done:
             assert added["content"] == []
             assert [_text_of(part) for part in done["content"]] == [self.said]

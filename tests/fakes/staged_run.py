@@ -32,6 +32,7 @@ from tests.fakes.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
+    from gateway.engine.tools import HostedTools
     from gateway.entries import Entry, Finished
     from gateway.generation import TokenSink
     from gateway.protocol.events import Event
@@ -174,6 +175,11 @@ class RecordingJournal:
             raise self.lost
         self.full_after = None
 
+    async def committed(self) -> None:
+        await asyncio.sleep(0)
+        if self.lost is not None:
+            raise self.lost
+
     async def finish(self, finished: Finished) -> None:
         events = self.live.fold.apply(finished)
         try:
@@ -232,6 +238,7 @@ class Stage(Generic[Source]):
     steering: GuardLimits = field(default_factory=GuardLimits)
     said: Sequence[Entry] | None = None
     full_after: int | None = None
+    tools: HostedTools | None = None
 
     def __post_init__(self) -> None:
         self.live = LiveLog(folds(self.spec.head, self.spec.rules), reader_events_max=100)
@@ -253,6 +260,7 @@ class Stage(Generic[Source]):
             threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=self.run_time_max_s,
+            tools=self.tools,
             hops=self.hops,
             steering=self.steering,
         )

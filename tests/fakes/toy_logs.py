@@ -17,6 +17,8 @@ from gateway.entries import (
     Queued,
     Repair,
     Tokens,
+    ToolEnded,
+    ToolStarted,
     TurnEnded,
     TurnStarted,
 )
@@ -137,6 +139,17 @@ class _Writer:
         unseen = len(turn.prefill) + len(turn.said) - self._fold.seen
         self.add(Repair(max(0, min(len(turn.said), unseen) - all_but), "toy_repair"))
 
+    def run_tool(self) -> None:
+        """The gateway answers the call that the turn ended with, if it did; each other one at the
+        second attempt.
+        """
+        call = self._fold.unanswered_call
+        if call is None:
+            return
+        for _ in range(1 + call.ordinal % 2):
+            self.add(ToolStarted(call.ordinal, idempotent=True))
+        self.add(ToolEnded(call.ordinal, (1006, 1007), "done"))
+
 
 def _write_log(
     codes: list[int],
@@ -162,6 +175,8 @@ def _write_log(
         else:
             writer.say(ids)
             in_turn = _steer(writer, code, len(ids))
+            if not in_turn and rules is NO_RULES and len(ids) % 4:
+                writer.run_tool()
             ids = []
     return [*writer.log, ending]
 

@@ -17,6 +17,8 @@ from gateway.entries import (
     Queued,
     Repair,
     Tokens,
+    ToolEnded,
+    ToolStarted,
     TurnEnded,
     TurnStarted,
     pack,
@@ -45,6 +47,8 @@ _entries = st.one_of(
     st.builds(Repair, _counts, _texts),
     st.builds(Compacted, _ids, _texts, _counts, _counts, _counts, _counts),
     st.builds(Hop, st.sampled_from(["backend", "replica"]), _counts),
+    st.builds(ToolStarted, _counts, st.booleans()),
+    st.builds(ToolEnded, _counts, _ids.filter(bool), _texts, st.none() | _texts),
     st.builds(TurnEnded, st.sampled_from(FinishReason), _counts),
     st.builds(
         Finished,
@@ -69,6 +73,8 @@ LOG: list[Entry] = [
     TurnEnded(FinishReason.CUT),
     Finished("incomplete", 1_795_000_009, reason="max_output_tokens"),
     Compacted((200006, 1428), "hgw1.A", 300, 128, 40, 9),
+    ToolStarted(0, idempotent=True),
+    ToolEnded(0, (200006, 4), "12°", "interrupted"),
 ]
 
 
@@ -102,6 +108,8 @@ def test_the_packed_form_never_changes() -> None:
         "240200"
         "a50301c98df6d706126d61785f6f75747075745f746f6b656e730000"
         "db02ac028001280902460d030094050000686777312e41"
+        "2c0001"
+        "bd030002460d030004000000053132c2b00c696e746572727570746564"
     )
 
 
@@ -141,7 +149,9 @@ def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> No
         pytest.param("011200", "ids in a log entry are cut off", id="half an id"),
         pytest.param("011300", "longer", id="an entry that is too long"),
         pytest.param("011600", "longer", id="a mark that says something"),
-        pytest.param("010c", "tag 12", id="an unknown tag"),
+        pytest.param("010e", "tag 14", id="an unknown tag"),
+        pytest.param("012c0002", "does not exist", id="a tool that may be run again perhaps"),
+        pytest.param("014d00000100", "needs ids", id="a result that tells the model nothing"),
         pytest.param("016b000000000200", "cut off", id="fewer ids of a summary than announced"),
         pytest.param("016b0000000000ff", "utf-8", id="a seal that is no text"),
         pytest.param("0118ff", "cut off", id="fewer ids than were announced"),
@@ -191,7 +201,7 @@ def test_what_has_no_packed_form_is_refused(entry: Entry) -> None:
 
 def test_every_id_has_its_logprob() -> None:
     with pytest.raises(ValueError, match="one logprob for each id"):
-        Tokens((1, 2), (TokenLogprob(0.0),))
+        pack([Tokens((1, 2), (TokenLogprob(0.0),))])
 
 
 def test_an_end_says_why() -> None:

@@ -7,6 +7,7 @@ nothing of how a body is built. The builder walks them and cannot emit anything 
     item     = opening delta* closing          of one row of ENVELOPES, items never overlap
              | opening COMMAND_EVENTS* closing   of a row without delta: it is shown at once
              | COMPACTION_EVENTS                 the first item, if it is a compaction
+             | RESULT_EVENTS                     behind a call that the gateway ran itself
     waiting  = response.queued                 STATUS_EVENTS; repeated, it says: still alive
     running  = response.in_progress            the same, anywhere between two item events
 
@@ -103,6 +104,9 @@ COMPACTION_EVENTS: Final = (
 )
 """A compaction, which is over when it is shown."""
 
+RESULT_EVENTS: Final = ("response.output_item.added", "response.output_item.done")
+"""What a tool returned that the gateway ran itself: it is over when it is shown."""
+
 EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.output_item.added": ("output_index", "item"),
     "response.content_part.added": ("item_id", "output_index", "content_index", "part"),
@@ -156,11 +160,6 @@ class Envelope:
     text_field: str = ""
     phase: Phase | None = None
     needs_delta: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Shown in one piece."""
-        return not self.delta
 
 
 def _spoken(

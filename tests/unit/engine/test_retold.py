@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THOUGHT = "<|channel|>analysis<|message|>Hm."
+CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"n": 1}'
+RESULT = "<|start|>functions.f to=assistant<|channel|>commentary<|message|>One.<|end|>"
 
 
 class Elsewhere:
@@ -55,17 +57,17 @@ async def test_a_turn_that_is_over_is_worked_off_once_however_often_it_is_sent()
     parsers = Counted()
     retold = Retold(harmony(), parsers.new_parser, Elsewhere())
     turns = [over(THOUGHT), last()]
-    await retold.keep_up(turns)
+    await retold.keep_up(turns[:-1])
     once = parsers.count
     assert once
     for _ in range(3):
-        await retold.keep_up(turns)
+        await retold.keep_up(turns[:-1])
         sent = [*script_ids(THOUGHT), END, *OPENING, *FINAL_HEADER]
         assert retold.before(turns[-1]) == sent
         assert retold.generated(turns[-1]) == len(sent)
     assert parsers.count == once
     turns.insert(1, over(THOUGHT))
-    await retold.keep_up(turns)
+    await retold.keep_up(turns[:-1])
     assert parsers.count == 2 * once
     assert retold.before(turns[-1]) == [*([*script_ids(THOUGHT), END, *OPENING] * 2), *FINAL_HEADER]
 
@@ -75,5 +77,16 @@ async def test_a_long_turn_is_worked_off_in_a_thread(*, is_long: bool) -> None:
     threads = Elsewhere()
     retold = Retold(harmony(), Counted().new_parser, threads)
     size = len(script_ids(THOUGHT))
-    await retold.keep_up([over(THOUGHT, INLINE_IDS // size + is_long), last()])
+    await retold.keep_up([over(THOUGHT, INLINE_IDS // size + is_long)])
     assert threads.count == is_long
+
+
+async def test_a_result_stands_between_the_call_and_what_is_said_to_it() -> None:
+    retold = Retold(harmony(), Counted().new_parser, Elsewhere())
+    call, result = over(CALL + "<|call|>"), script_ids(RESULT)
+    call.finish, call.result = FinishReason.STOP, tuple(result)
+    await retold.keep_up([call])
+    told = script_ids(CALL + "<|call|>" + RESULT + "<|start|>assistant")
+    assert retold.before(last()) == [*told, *FINAL_HEADER]
+    assert retold.told == len(told)
+    assert retold.generated(last()) == len(told) + len(FINAL_HEADER)

@@ -85,7 +85,7 @@ RENAMED_BY_OPEN_RESPONSES: Final = {
 }
 """The one place where the two cannot both be served; see the conflict table of the reference."""
 OPEN_RESPONSES: Final = (
-    Path(__file__).parents[4] / "shared/corpus/openresponses-2026-04-24.openapi.json"
+    Path(__file__).parents[5] / "shared/corpus/openresponses-2026-04-24.openapi.json"
 )
 _TEXTS: Final = tuple(range(TEXT, TEXT + len(PIECES)))
 _PLAIN: Final = (TEXT, TEXT + 1)

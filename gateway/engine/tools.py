@@ -1,0 +1,116 @@
+"""Tools that the gateway runs itself, between two turns of a response.
+
+    TurnEnded(stop)                   the turn ended with a call of such a tool
+      → ToolStarted → (commit) → run → ToolEnded → TurnStarted
+                                        asked for behind: prompt, turns, call, result
+
+A call leaves this process only when the log has its beginning. So another replica that finds no end
+knows that it may have had effects: it runs the call again only if that is idempotent, and otherwise
+tells the model that it was interrupted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.entries import ToolEnded, ToolStarted
+from gateway.protocol.context import ContextItem
+from gateway.protocol.items import FunctionCallOutput
+
+if TYPE_CHECKING:
+    from gateway.engine.observer import Observer
+    from gateway.engine.run_spec import RunSpec
+    from gateway.eventlog.fold.fold import UnansweredCall
+    from gateway.eventlog.journal import JournalWriter
+    from gateway.models.format import ModelFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call returned, as the model and the client are shown it.
+
+    `error` is a code that says why there is no result; then `output` says so in words.
+    """
+
+    output: str
+    error: str | None = None
+
+
+INTERRUPTED: Final = ToolResult(
+    "The call was interrupted. Nobody knows whether it had an effect. Do not simply repeat it.",
+    "interrupted",
+)
+FAILED: Final = ToolResult("The tool failed.", "failed")
+
+
+class HostedTools(Protocol):
+    """The tools that the gateway runs itself, of all responses."""
+
+    def hosts(self, call: UnansweredCall) -> bool:
+        """It is to be run here; any other is the client's."""
+        ...
+
+    def is_idempotent(self, call: UnansweredCall) -> bool:
+        """It may be run again when nobody knows how far it came."""
+        ...
+
+    async def run(self, spec: RunSpec, call: UnansweredCall) -> ToolResult:
+        """Run it. Cancelled when the response is; what it raises is a defect."""
+        ...
+
+
+class ToolRunner:
+    """The calls of one response that the gateway runs. All it knows of them is in the log."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        pen: JournalWriter,
+        tools: HostedTools | None,
+        *,
+        format_: ModelFormat,
+        observer: Observer,
+    ) -> None:
+        """`tools`: None where the gateway runs none."""
+        self._spec = spec
+        self._pen = pen
+        self._fold = pen.live.fold
+        self._tools = tools
+        self._format = format_
+        self._observer = observer
+
+    async def answer(self) -> bool:
+        """Have the call answered that the last turn ended with. Raises `ClaimLost`.
+
+        True: its result stands behind the turn, and the model is to be asked again. False: there is
+        no call, or it is the client's.
+        """
+        if self._fold.turns[-1].result:
+            return True
+        tools = self._tools
+        if tools is None or (call := self._fold.unanswered_call) is None or not tools.hosts(call):
+            return False
+        result = await self._result(tools, call)
+        ids = self._result_ids(call, result.output)
+        self._pen.append(ToolEnded(call.ordinal, ids, result.output, result.error))
+        return True
+
+    async def _result(self, tools: HostedTools, call: UnansweredCall) -> ToolResult:
+        begun = self._fold.turns[-1].tool
+        if begun is not None and not begun.idempotent:
+            return INTERRUPTED
+        self._pen.append(ToolStarted(call.ordinal, tools.is_idempotent(call)))
+        await self._pen.journal.committed()
+        try:
+            return await tools.run(self._spec, call)
+        except Exception as error:  # noqa: BLE001 - a defect of a tool, which the model is told of
+            self._observer.failed(self._spec, error)
+            return FAILED
+
+    def _result_ids(self, call: UnansweredCall, output: str) -> tuple[int, ...]:
+        """The message of a result, as the prompts of later responses render its item, too."""
+        call_id = call.item["call_id"]
+        typed = FunctionCallOutput(call_id=call_id, output=output)
+        item = ContextItem("function_call_output", "", b"", call_id=call_id, parsed=typed)
+        return tuple(self._format.render_item(item, call.name))
