@@ -65,17 +65,10 @@ class TurnStarted:
 # One is made for each token. The guard of a frozen one would make that four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Tokens:
-    """Ids as the model said them, in order; `logprobs`, if asked for, has one for each.
-
-    Raises `ValueError` for another number of logprobs than of ids.
-    """
+    """Ids as the model said them, in order; `logprobs`, if asked for, has one for each."""
 
     ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.logprobs and len(self.logprobs) != len(self.ids):
-            raise ValueError("not one logprob for each id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +248,7 @@ _NUMBER_BITS_MAX: Final = 63
 
 
 def pack(entries: Iterable[Entry]) -> bytes:
-    """Entries as bytes. Raises `ValueError` for a number or an id that has no packed form."""
+    """Entries as bytes. Raises `ValueError` for what has no packed form."""
     return VERSION_BYTE + b"".join(map(packed_entry, entries))
 
 
@@ -379,6 +372,8 @@ class _Reader:
 def _pack_tokens(entry: Tokens) -> tuple[int, bytes]:
     if not entry.logprobs:
         return _TOKENS, _pack_ids(entry.ids)
+    if len(entry.logprobs) != len(entry.ids):
+        raise ValueError("not one logprob for each id")
     return _TOKENS_WITH_LOGPROBS, _pack_counted(entry.ids) + b"".join(
         map(_pack_logprob, entry.logprobs)
     )

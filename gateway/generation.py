@@ -434,17 +434,6 @@ class TokenUsage:
     recomputed_tokens: int = 0
     voided_tokens: int = 0
 
-    def copy(self) -> TokenUsage:
-        """The same counts."""
-        return TokenUsage(
-            self.input_tokens,
-            self.cached_tokens,
-            self.output_tokens,
-            self.reasoning_tokens,
-            self.recomputed_tokens,
-            self.voided_tokens,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class RenderedItem:

@@ -408,8 +408,8 @@ class OutputGuard:
         return self._reasoning_budget is None or REASONING_BUDGET not in fold.recoveries
 
     def lacks_call(self, fold: Fold) -> bool:
-        """A call is required, and none was made."""
-        return self._rules.calls == "required" and not fold.called
+        """A call is required, and none was made, neither for the client nor for the gateway."""
+        return self._rules.calls == "required" and not fold.called and not fold.results
 
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
         """What opens the next turn, after one that ended; None: there is nothing left to do.

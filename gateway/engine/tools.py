@@ -88,10 +88,10 @@ class ToolRunner:
         """
         if self._fold.turns[-1].result:
             return True
-        call = self._fold.unanswered_call
-        if call is None or self._tools is None or not self._tools.hosts(call):
+        tools = self._tools
+        if tools is None or (call := self._fold.unanswered_call) is None or not tools.hosts(call):
             return False
-        result = await self._result(self._tools, call)
+        result = await self._result(tools, call)
         ids = self._result_ids(call, result.output)
         self._journal.append(ToolEnded(call.ordinal, ids, result.output, result.error))
         return True

@@ -487,7 +487,7 @@ class TurnRunner:
             reasoning=self.guard.may_think(self._fold),
         )
         message = [*turn.prefill, *turn.said][place.start :]
-        work = partial(self._format.turn_constraint, self._spec.rules, place, message, options)
+        work = partial(self._format.turn_constraint, self._fold.rules, place, message, options)
         if place.where is not Where.BODY and len(self._spec.rules.tools) <= INLINE_TOOLS:
             return work()
         return await self._engine.threads.run_accepted(work)

@@ -14,10 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import ids
+from gateway.engine import row_mapping
 from gateway.engine.archive import Archive, Ownership
 from gateway.engine.observer import Observer
 from gateway.engine.supervisor import Supervisor
 from gateway.engine.turn import Engine
+from gateway.entries import Queued, pack, unpack
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
@@ -27,8 +29,9 @@ from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.scheduler import ClaimLimits, Scheduler
-from gateway.store import claims
+from gateway.store import claims, events, responses
 from gateway.store.claims import ClaimTerms
+from gateway.store.events import LogBatch
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, run_spec, says
@@ -36,18 +39,21 @@ from tests.fakes.telling import tell
 from tests.fakes.threads import THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 
     from gateway.constraints.rules import OutputRules
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Run
+    from gateway.engine.tools import HostedTools
     from gateway.engine.turn import TokenSource
+    from gateway.entries import Entry
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLog
     from gateway.generation import TokenRequest, TokenSink
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.notifications import Notice
     from gateway.store.postgres.database import Database
+    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
 LEASE_S = 600.0
@@ -110,6 +116,7 @@ class Habits:
     keeper_lease_s: float = LEASE_S
     heartbeat_s: float = 0.5
     quiet_s: float = 0.1
+    tools: HostedTools | None = None
 
 
 def _writer(database: Database, owner: str, metrics: Metrics) -> LogWriter:
@@ -166,6 +173,7 @@ class Replica:
             threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=60,
+            tools=habits.tools,
             hops=IMPATIENT,
         )
         self.runs = DurableRuns(
@@ -228,6 +236,23 @@ def background(tenant: TenantId, *, spec: RunSpec | None = None) -> RunSpec:
     spec = spec or run_spec(tenant=tenant)
     head = replace(spec.head, uuid=ids.new_uuid(), created_at=int(time.time()), background=True)
     return replace(spec, head=head, durable=True, inputs=len(spec.added))
+
+
+async def leave_behind(
+    database: Database, spec: RunSpec, log: Sequence[Entry], *, owner: str
+) -> None:
+    """A response whose owner died after these entries."""
+    tenant = spec.principal.tenant_id
+    new = row_mapping.accepted(spec, None, owner=owner, lease_s=600)
+    await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
+    day, claim = events.day_of(new.created_at), claims.Claim(tenant, spec.head.uuid, 1)
+    for number, entry in enumerate(log, 1):
+        assert await events.append(database, [LogBatch(claim, day, number, 1, pack([entry]))])
+
+
+async def log_of(database: Database, tenant: TenantId, stored: StoredResponse) -> list[Entry]:
+    rows = await events.read(database, tenant, stored.uuid, stored.day, bytes_max=1_000_000)
+    return [entry for row in rows for entry in unpack(row.entries)]
 
 
 def foreground(tenant: TenantId) -> RunSpec:

@@ -18,6 +18,7 @@ from tests.fakes.wayward_model import ANSWERS, TOOLS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.engine.tools import HostedTools
     from gateway.entries import Entry
 
 NEXT = "<|start|>assistant"
@@ -38,6 +39,7 @@ def staged(
     said: Sequence[Entry] | None = None,
     limits: GuardLimits = GuardLimits(),  # noqa: B008 - immutable
     max_tokens: int = 400,
+    tools: HostedTools | None = None,
     **terms: Any,
 ) -> Stage[ScriptedTokens]:
     spec = replace(
@@ -46,7 +48,7 @@ def staged(
         checker=Checker(rules, call_fields),
         **terms,
     )
-    return Stage(ScriptedTokens(turns), spec=spec, said=said, limits=limits)
+    return Stage(ScriptedTokens(turns), spec=spec, said=said, limits=limits, tools=tools)
 
 
 def vouched(script: str, size: int = 1) -> list[Step]:

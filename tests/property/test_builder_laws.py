@@ -50,7 +50,7 @@ def segments(draw: st.DrawFn) -> list[SegmentEvent]:
     start = SegmentStarted(kind, _TOOLS.get(kind, ""))
     end = SegmentEnded(0, 9, complete=draw(st.booleans()))
     texts = draw(st.lists(_texts, max_size=4))
-    if ENVELOPES[kind].is_whole and draw(st.booleans()):
+    if not ENVELOPES[kind].delta and draw(st.booleans()):
         texts = [SegmentText(_ARGUMENTS[kind])]
     return [start, *texts, end]
 
@@ -95,7 +95,7 @@ def test_all_text_of_the_segments_is_in_the_items(
 ) -> None:
     stream = check_stream(build([said], outcome))
     shown = "".join(_text_of(item) for item in stream.items)
-    assert shown == "".join(text for kind, text in _told(said) if not ENVELOPES[kind].is_whole)
+    assert shown == "".join(text for kind, text in _told(said) if ENVELOPES[kind].delta)
 
 
 def _text_of(item: dict[str, Any]) -> str:

@@ -118,8 +118,8 @@ def check_replay(
 def knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
-        *("astray", "bodies", "called", "pending", "place", "repairs", "seen", "stopped", "hops"),
-        *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "takeovers"),
+        *("astray", "bodies", "called", "is_repaired", "place", "seen", "stopped", "hops"),
+        *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "unanswered_call"),
     )
     return {
         "response": fold.response(),

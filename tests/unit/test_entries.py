@@ -201,7 +201,7 @@ def test_what_has_no_packed_form_is_refused(entry: Entry) -> None:
 
 def test_every_id_has_its_logprob() -> None:
     with pytest.raises(ValueError, match="one logprob for each id"):
-        Tokens((1, 2), (TokenLogprob(0.0),))
+        pack([Tokens((1, 2), (TokenLogprob(0.0),))])
 
 
 def test_an_end_says_why() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway import ids
-from gateway.eventlog.fold.items import OpenItem, WholeItem
+from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries
 from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
     COMPACTION_EVENTS,
@@ -36,8 +36,6 @@ from gateway.eventlog.fold.lifecycle import (
     SUMMARY_OPENING_EVENT,
     advance,
 )
-from gateway.eventlog.fold.logprobs import entries
-from gateway.eventlog.fold.summaries import summarizer
 from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.protocol.calls import call_fields
 from gateway.protocol.events import Event
@@ -53,8 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.constraints.rules import OutputRules
+    from gateway.eventlog.fold.items import Spelling
     from gateway.eventlog.fold.lifecycle import Envelope, ItemStatus
-    from gateway.eventlog.fold.logprobs import Spelling
     from gateway.generation import SegmentEvent
     from gateway.protocol.events import Deltas
     from gateway.protocol.responses.body import ResponseHead, ResponseStatus
@@ -89,6 +87,7 @@ class Builder:
         self._sequence_number = 0
         self._segment: SegmentStarted | None = None
         self._item: OpenItem | None = None
+        self._flowing: OpenItem | None = None  # the same while more text is one delta of it
         self._whole: list[str] = []
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
@@ -96,6 +95,8 @@ class Builder:
         """How the segment behind an item ended, by output index."""
         self.is_started = False
         """`response.created` was emitted."""
+        self.is_waiting = True
+        """`start` is yet to be called."""
         self.is_visible = False
         """A call that nobody has answered, or a message with text, came out: not just reasoning."""
         self.is_called = False
@@ -106,11 +107,6 @@ class Builder:
         """The last item is a call whose arguments end in the middle of their JSON."""
         self.is_finished = False
         """The terminal event was emitted."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """`start` is yet to be called."""
-        return not self.is_started or self._outcome.status == "queued"
 
     def queue(self) -> list[Event]:
         """The events of a response that is accepted, and not begun."""
@@ -123,17 +119,18 @@ class Builder:
         if not self.is_started:
             return self._open("in_progress")
         self._outcome = Outcome(advance(RESPONSE_STATUSES, self._outcome.status, "in_progress"))
+        self.is_waiting = False
         return self.alive()
 
     def feed(
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
         """The events that show these segment events; `spelling` knows the ids of traced text."""
-        item = self._item
-        if len(segments) == 1 and item is not None and self._segment is not None and not spelling:
+        item = self._flowing
+        if item is not None and len(segments) == 1 and spelling is None:
             # Nearly every call is for more text of the open item.
             segment = segments[0]
-            if type(segment) is SegmentText and not item.is_summarized:
+            if type(segment) is SegmentText:
                 number = self._sequence_number
                 self._sequence_number = number + 1
                 return [item.write(segment.text, number)]
@@ -142,18 +139,17 @@ class Builder:
     @property
     def is_flowing(self) -> bool:
         """More text of the open segment is a delta of the open item, and nothing else."""
-        item = self._item
-        return item is not None and self._segment is not None and not item.is_summarized
+        return self._flowing is not None
 
     def feed_each(self, texts: Sequence[str], after: int) -> Deltas:
         """The deltas of texts, none of which is empty, while `is_flowing`: those above `after`."""
-        assert self._item is not None, "nothing is open"
+        assert self._flowing is not None, "nothing is open"
         number = self._sequence_number
         self._sequence_number = number + len(texts)
-        return self._item.write_each(texts, number, after)
+        return self._flowing.write_each(texts, number, after)
 
     def _feed_any(self, segments: Sequence[SegmentEvent], spelling: Spelling | None) -> list[Event]:
-        self._require_running()
+        self._require_open()
         events: list[Event] = []
         texts: list[SegmentText] = []
         for segment in segments:
@@ -163,7 +159,10 @@ class Builder:
             if texts:
                 self._write(texts, spelling, events)
             if isinstance(segment, SegmentStarted):
-                self._open_segment(segment, events)
+                self._close_item("completed", events)
+                self._segment = segment
+                if ENVELOPES[segment.kind].needs_delta:
+                    self._open_item(segment, events)
             else:
                 self._close_segment(segment, events)
         if texts:
@@ -172,7 +171,7 @@ class Builder:
 
     def compact(self, seal: str) -> list[Event]:
         """The events of a compaction, whole: it comes before anything else."""
-        self._require_running()
+        self._require_open()
         if self.output or self._item is not None:
             raise ValueError("a compaction is the first item, or none")
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, self._head.uuid, 0)
@@ -186,7 +185,7 @@ class Builder:
 
     def answer(self, call: dict[str, Any], output: str) -> list[Event]:
         """The events of the output of a call that is done: the gateway ran it itself."""
-        self._require_running()
+        self._require_open()
         index = len(self.output)
         item = {
             "id": ids.output_item_id(ids.FUNCTION_CALL_OUTPUT_PREFIX, self._head.uuid, index),
@@ -207,7 +206,7 @@ class Builder:
 
     def alive(self) -> list[Event]:
         """The status again: unlike an SSE comment it resets the timers of clients."""
-        self._require_open()
+        self._require_open(may_wait=True)
         # Without the items so far: a client takes them from item events, and would have them twice.
         return [self._show(STATUS_EVENTS[self._outcome.status], self._encoded([]))]
 
@@ -217,7 +216,7 @@ class Builder:
 
     def finish(self, outcome: Outcome) -> list[Event]:
         """Close what is open, then the one terminal event (after an `error` event for `failed`)."""
-        self._require_open()
+        self._require_open(may_wait=True)
         advance(RESPONSE_STATUSES, self._outcome.status, outcome.status)
         events: list[Event] = []
         self._close_item("completed" if outcome.status == "completed" else "incomplete", events)
@@ -236,7 +235,7 @@ class Builder:
         return response_body(self._head, self._outcome, self._items())
 
     def encoded_response(self) -> bytes:
-        """The same as JSON."""
+        """The Response object as JSON."""
         return self._ended or self._encoded(self._items())
 
     def _items(self) -> list[dict[str, Any]]:
@@ -245,31 +244,22 @@ class Builder:
 
     def _open(self, status: ResponseStatus) -> list[Event]:
         self.is_started = True
+        self.is_waiting = status == "queued"
         self._outcome = Outcome(status)
         body = self._encoded([])
-        names = (OPENING_EVENT, STATUS_EVENTS[status])
-        return [self._show(name, body) for name in names]
+        return [self._show(OPENING_EVENT, body), self._show(STATUS_EVENTS[status], body)]
 
-    def _require_open(self) -> None:
+    def _require_open(self, *, may_wait: bool = False) -> None:
         if not self.is_started or self.is_finished:
             raise ValueError("the response is not running: not started, or finished")
-
-    def _require_running(self) -> None:
-        self._require_open()
-        if self._outcome.status == "queued":
+        if not may_wait and self._outcome.status == "queued":
             raise ValueError("the response is not running: it is queued")
 
-    def _open_segment(self, segment: SegmentStarted, events: list[Event]) -> None:
-        self._close_item("completed", events)
-        self._segment = segment
-        if ENVELOPES[segment.kind].needs_delta:
-            self._open_item(segment, events)
-
     def _close_segment(self, segment: SegmentEnded, events: list[Event]) -> None:
-        started, self._segment = self._segment, None
+        started, self._segment, self._flowing = self._segment, None, None
         if started is None:
             raise ValueError("a segment ended that had not started")
-        if ENVELOPES[started.kind].is_whole:
+        if not ENVELOPES[started.kind].delta:
             self._show_whole(started, segment, events)
         if self._item is None:
             return
@@ -285,7 +275,7 @@ class Builder:
         if self._segment is None:
             raise ValueError("text outside of a segment")
         text = texts[0].text if len(texts) == 1 else "".join(part.text for part in texts)
-        if self._item is None and ENVELOPES[self._segment.kind].is_whole:
+        if self._item is None and not ENVELOPES[self._segment.kind].delta:
             self._whole.append(text)
         else:
             item = self._item or self._open_item(self._segment, events)
@@ -304,10 +294,11 @@ class Builder:
             self._item_id(envelope, segment),
             index,
             call=self._named_call(segment) if segment.kind in CALL_KINDS else {},
-            summarizer=summarizer(self._rules.summary) if is_reasoning else None,
+            summary=self._rules.summary if is_reasoning else "off",
         )
         events += [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
+        self._flowing = None if item.is_summarized else item
         self._note_shown(segment)
         return item
 
@@ -315,7 +306,7 @@ class Builder:
         item = self._item
         if item is None:
             return
-        if item.lacks_delta:
+        if item.envelope.needs_delta and not item.text:
             events.append(self._delta(item, ""))
         if item.is_summarized:
             self._summarize(item, None, events)
@@ -325,10 +316,11 @@ class Builder:
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
         *closing, done = item.closing
         for name in closing:
-            fields = item.summary_fields if name in SUMMARY_CLOSING_EVENTS else item.fields
-            events.append(self._emit(name, fields(name)))
+            is_summary = name in SUMMARY_CLOSING_EVENTS
+            fields = item.summary_fields(name, item.summary) if is_summary else item.fields(name)
+            events.append(self._emit(name, fields))
         events.append(self._keep(done, item.output_index, item.body()))
-        self._item = None
+        self._item = self._flowing = None
 
     def _show_whole(
         self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]
@@ -363,14 +355,15 @@ class Builder:
 
     def _summarize(self, item: OpenItem, text: str | None, events: list[Event]) -> None:
         """Show what the summary says after this text, or (None) at the end of the item."""
-        is_first = not item.has_summary
+        is_first = not item.summary
         more = item.summarize(text)
         if not more:
             return
         if is_first:
-            fields = item.summary_fields(SUMMARY_OPENING_EVENT)
+            fields = item.summary_fields(SUMMARY_OPENING_EVENT, "")
             events.append(self._emit(SUMMARY_OPENING_EVENT, fields))
-        events.append(self._emit(SUMMARY_DELTA_EVENT, item.summary_delta(more), len(more)))
+        fields = item.summary_fields(SUMMARY_DELTA_EVENT, more)
+        events.append(self._emit(SUMMARY_DELTA_EVENT, fields, len(more)))
 
     def _item_id(self, envelope: Envelope, segment: SegmentStarted) -> str:
         form = segment.form if envelope.item_type == "message" else 0
@@ -421,7 +414,7 @@ def _logprobs(
         return None
     told: list[dict[str, Any]] = []
     for text in texts:
-        more = entries(text, spelling)
+        more = logprob_entries(text, spelling)
         if more is None:
             return None
         told += more

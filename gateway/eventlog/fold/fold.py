@@ -7,9 +7,11 @@ are the same function, applied again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.entries import (
     Alive,
@@ -27,22 +29,26 @@ from gateway.entries import (
     TurnStarted,
 )
 from gateway.eventlog.fold.builder import Builder
-from gateway.eventlog.fold.reading import Reading, Turn
 from gateway.eventlog.fold.screen import Astray, Body, Screen, demands
+from gateway.eventlog.fold.turn_reader import Turn, TurnReader
 from gateway.generation import FinishReason, Framing, Place, RenderedItem, TokenUsage, Where
 from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.constraints.rules import OutputRules
     from gateway.entries import Entry, Portion
-    from gateway.generation import SegmentEnded, SegmentEvent, TokenParser
+    from gateway.generation import SegmentEnded, TokenParser
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
 """The messages of a turn: `ModelFormat.messages_of_turn`."""
+
+_NO_SUMMARY: Final = Compacted((), "")
 
 __all__ = ["Astray", "Body", "Fold", "Framing", "Turn", "UnansweredCall"]
 
@@ -95,24 +101,20 @@ class Fold:
         self._new_parser = new_parser
         self._framing = framing
         self._is_screened = demands(rules)
-        self._reading: Reading | None = None
+        self._reader: TurnReader | None = None
         self._is_traced = False
         self._is_stopped = False
         self._usage = TokenUsage()
         self._final_usage: TokenUsage | None = None
-        self._recoveries: dict[str, int] = {}
+        self._recoveries: Counter[str] = Counter()
         self._ids: dict[int, tuple[int, ...] | None] = {}
         self._items_before_turn = 0
         self.turns: list[Turn] = []
         """Every model call so far; only the last one may be open."""
         self.hops = 0
         """How often another backend went on."""
-        self.takeovers = 0
-        """How often another replica went on."""
         self.results = 0
         """How many calls the gateway answered."""
-        self.repairs = 0
-        """How often ids were taken back."""
         self.is_repaired = False
         """A repair stands in the log, of ids or for the record."""
         self.compacted: Compacted | None = None
@@ -121,12 +123,12 @@ class Fold:
     @property
     def place(self) -> Place:
         """Where the next id of the open turn falls; over when no turn is open."""
-        return self._reading.parser.place if self._reading else Place(Where.OVER, 0)
+        return self._reader.parser.place if self._reader else Place(Where.OVER, 0)
 
     @property
     def astray(self) -> Astray | None:
         """What the open turn says against the rules, if anything."""
-        return self._reading.astray if self._reading else None
+        return self._reader.astray if self._reader else None
 
     @property
     def bodies(self) -> tuple[Body, ...]:
@@ -141,9 +143,9 @@ class Fold:
         """
         place = self.place
         is_told = place.where is Where.BETWEEN and not place.waiting and place.broken is None
-        if self._reading is None or is_told:
+        if self._reader is None or is_told:
             return self.bodies
-        return tuple(self._reading.bodies_after(finish))
+        return tuple(self._reader.bodies_after(finish))
 
     @property
     def item_count(self) -> int:
@@ -152,7 +154,7 @@ class Fold:
 
     @property
     def called(self) -> bool:
-        """A call that may be shown came in some turn."""
+        """A call that may be shown came, and nobody has answered it."""
         screen = self._screen
         return self._builder.is_called or (screen is not None and screen.called)
 
@@ -162,22 +164,16 @@ class Fold:
         return self._builder.breaks_off
 
     @property
-    def pending(self) -> bool:
-        """Something is withheld, not only reasoning, that will be shown when the turn ends."""
-        screen = self._screen
-        return screen is not None and screen.pending
-
-    @property
     def seen(self) -> int:
         """How many ids of the open turn, prefill included, can no longer be taken back.
 
         What was shown depends on them, and not on those behind them. Reads the turn again.
         """
-        return self._reading.seen if self._reading else 0
+        return self._reader.seen if self._reader else 0
 
     def is_seen_behind(self, position: int) -> bool:
         """Whether `seen` is above this; mostly found out without reading the turn again."""
-        return self._reading is not None and self._reading.is_seen_behind(position)
+        return self._reader is not None and self._reader.is_seen_behind(position)
 
     @property
     def stopped(self) -> bool:
@@ -188,18 +184,25 @@ class Fold:
     @property
     def is_held(self) -> bool:
         """A hold stands in the open turn."""
-        return self._reading is not None and self._reading.is_held
+        return self._reader is not None and self._reader.is_held
 
     @property
     def open_turn(self) -> Turn | None:
         """The model call that has not ended; None between two, and after the last."""
-        return self._reading.turn if self._reading else None
+        return self._reader.turn if self._reader else None
+
+    @property
+    def rules(self) -> OutputRules:
+        """What the next turn, or the open one, is held to: no call is required behind a result."""
+        if self.results and self._rules.calls == "required":
+            return replace(self._rules, calls="auto")
+        return self._rules
 
     @property
     def unanswered_call(self) -> UnansweredCall | None:
         """The function call that the last turn ended with, as long as nobody answered it."""
         output = self._builder.output
-        is_over = self.turns and self._reading is None
+        is_over = self.turns and self._reader is None
         if not is_over or len(output) <= self._items_before_turn:
             return None
         turn, item = self.turns[-1], output[-1]
@@ -228,67 +231,48 @@ class Fold:
 
     @property
     def output_tokens(self) -> int:
-        """Those of `said`."""
-        return self._usage.output_tokens
+        """How many ids the model said, without those that were taken back."""
+        reader = self._reader
+        return self._usage.output_tokens + (len(reader.turn.said) if reader else 0)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of them spell reasoning."""
+        reader = self._reader
+        return self._usage.reasoning_tokens + (reader.reasoning_tokens if reader else 0)
 
     @property
     def usage(self) -> TokenUsage:
-        """Token counts so far, those of a compaction included."""
-        if self._final_usage is not None:
-            return self._final_usage
-        said, summary = self.said, self.compacted
-        if summary is None:
-            return said
-        said.input_tokens += summary.input_tokens
-        said.cached_tokens += summary.cached_tokens
-        said.output_tokens += summary.output_tokens
-        said.reasoning_tokens += summary.reasoning_tokens
-        return said
-
-    @property
-    def said(self) -> TokenUsage:
-        """Token counts of the turns so far.
+        """Token counts so far, those of a compaction included.
 
         The output is every id of the log. Cached tokens count only as far as a turn's input does,
         so that a turn which the gateway continued by itself cannot make them exceed the input.
         """
-        said = self._usage.copy()
-        said.reasoning_tokens = self.reasoning_tokens
-        return said
+        if self._final_usage is not None:
+            return self._final_usage
+        said, summary = self._usage, self.compacted or _NO_SUMMARY
+        return replace(
+            said,
+            input_tokens=said.input_tokens + summary.input_tokens,
+            cached_tokens=said.cached_tokens + summary.cached_tokens,
+            output_tokens=self.output_tokens + summary.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + summary.reasoning_tokens,
+        )
 
     @property
-    def reasoning_tokens(self) -> int:
-        """Those of `said`."""
-        reading = self._reading
-        running = 0 if reading is None else reading.reasoning_tokens
-        return self._usage.reasoning_tokens + running
-
-    @property
-    def recoveries(self) -> dict[str, int]:
+    def recoveries(self) -> Mapping[str, int]:
         """How often each recovery rule of the parser fired, and each repair's, over all turns."""
-        running = self._reading.parser.recoveries if self._reading else {}
-        return _sum(self._recoveries, running)
+        return self._recoveries + Counter(self._reader.parser.recoveries if self._reader else {})
 
     def apply(self, entry: Entry) -> list[Event]:
         """The events of one more entry."""
-        if isinstance(entry, Tokens):  # nearly every entry is
-            reading = self._reading or self._open_reading()
-            self._usage.output_tokens += len(entry.ids)
-            shown = reading.hear(entry.ids, entry.logprobs)
-            return self._builder.feed(shown, reading if reading.is_traced else None)
+        if type(entry) is Tokens:  # nearly every entry is
+            reader = self._reader or self._open_reader()
+            shown = reader.feed(entry)
+            return self._builder.feed(shown, reader if reader.is_traced else None)
         if self._builder.is_finished:
             raise ValueError("the log goes on after its end")
-        match entry:
-            case TurnStarted() | Compacted():
-                return self._begin(entry)
-            case TurnEnded():
-                return self._end_turn(entry)
-            case Hop() | Hold() | Repair() | ToolStarted() | ToolEnded():
-                return self._intervene(entry)
-            case Alive() | Queued():
-                return self._pass_time(entry)
-            case _:
-                return self._finish(entry)
+        return self._HANDLERS[type(entry)](self, entry)
 
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
         """The events of one more portion of a log that was; some that are not above number `after`
@@ -299,15 +283,15 @@ class Fold:
         if not isinstance(portion, Singles):
             return self.apply(portion)
         ids = portion.ids
-        heard, deltas = self._hear_each(ids, after)
-        if heard == len(ids):
+        count, deltas = self._feed_each(ids, after)
+        if count == len(ids):
             return deltas
         events = list(deltas)
-        while ids := ids[heard:]:
+        while ids := ids[count:]:
             events += self.apply(Tokens(ids[:1]))
-            heard, deltas = self._hear_each(ids[1:], after)
+            count, deltas = self._feed_each(ids[1:], after)
             events += deltas
-            heard += 1
+            count += 1
         return events
 
     def items(self) -> list[RenderedItem]:
@@ -330,15 +314,16 @@ class Fold:
         return self._builder.response()
 
     def encoded_response(self) -> bytes:
-        """The same as JSON."""
+        """The Response object as JSON."""
         return self._builder.encoded_response()
 
     def _open_stream(self) -> list[Event]:
         return self._builder.start() if self._builder.is_waiting else []
 
-    def _pass_time(self, entry: Alive | Queued) -> list[Event]:
-        if isinstance(entry, Queued):
-            return self._builder.queue()
+    def _queue(self, _entry: Queued) -> list[Event]:
+        return self._builder.queue()
+
+    def _alive(self, _entry: Alive) -> list[Event]:
         return self._builder.alive() if self._builder.is_started else self._builder.start()
 
     def _compact(self, entry: Compacted) -> list[Event]:
@@ -350,80 +335,40 @@ class Fold:
 
     @property
     def _screen(self) -> Screen | None:
-        return self._reading.screen if self._reading else None
+        return self._reader.screen if self._reader else None
 
-    def _hear_each(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
-        """Hear the first of these, each as if alone, as far as that is simple.
+    def _feed_each(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
+        """Feed the first of these, each as if alone, as far as that is simple.
 
         How many it was, and what shows them.
         """
-        reading = self._reading
-        if reading is None or not self._builder.is_flowing:
+        reader = self._reader
+        if reader is None or not self._builder.is_flowing:
             return 0, ()
-        texts = reading.hear_each(ids)
-        self._usage.output_tokens += len(texts)
+        texts = reader.feed_each(ids)
         shown = texts if all(texts) else [text for text in texts if text]
         return len(texts), self._builder.feed_each(shown, after) if shown else ()
 
-    def _begin(self, entry: TurnStarted | Compacted) -> list[Event]:
-        return self._begin_turn(entry) if isinstance(entry, TurnStarted) else self._compact(entry)
-
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
-        if self._reading is not None:
+        if self._reader is not None:
             raise ValueError("a turn started inside of another")
         if self.turns and self.turns[-1].tool is not None and not self.turns[-1].result:
             raise ValueError("a turn started while a tool runs")
         self._items_before_turn = len(self._builder.output)
         turn = Turn(entry.input_tokens, entry.prefill)
-        reading = Reading(turn, self._new_parser, self._screens(), is_traced=self._is_traced)
-        self._reading = reading
+        new_screen = partial(Screen, self.rules, called=self.called) if self._is_screened else None
+        self._reader = TurnReader(turn, self._new_parser, new_screen, is_traced=self._is_traced)
         self.turns.append(turn)
         self._usage.input_tokens += entry.input_tokens
         return self._open_stream()
 
-    def _screens(self) -> Callable[[Callable[[int], bytes]], Screen | None]:
-        """Makes the screens of a turn that begins now."""
-        if not self._is_screened:
-            return lambda _: None
-        rules, called = self._rules, self.called
-        return lambda spelled: Screen(rules, spelled, called=called)
-
-    def _show(self, reading: Reading, segments: list[SegmentEvent]) -> list[Event]:
-        return self._builder.feed(segments, reading if reading.is_traced else None)
-
-    def _intervene(self, entry: Hop | Hold | Repair | ToolStarted | ToolEnded) -> list[Event]:
-        """What the gateway did by itself in a turn or behind one. Only a tool's result shows."""
-        if isinstance(entry, ToolEnded):
-            return self._open_stream() + self._end_tool(entry)
-        if isinstance(entry, ToolStarted):
-            self._start_tool(entry)
-        elif isinstance(entry, Hop):
-            self._hop(entry)
-        elif isinstance(entry, Repair):
-            self._repair(entry)
-        else:
-            self._open_reading().hold()
-        return self._open_stream()
-
-    def _repair(self, entry: Repair) -> None:
-        if entry.voided:
-            reading = self._open_reading()
-            voided = tuple(reading.turn.said[-entry.voided :])
-            reading.take_back(entry.voided)
-            if self._transcribe is not None:
-                reading.turn.taken_back.append((entry.rule, voided))
-            self._usage.output_tokens -= entry.voided
-            self._usage.voided_tokens += entry.voided
-            self.repairs += 1
-        self.is_repaired = True
-        self._recoveries = _sum(self._recoveries, {entry.rule: 1})
-
-    def _start_tool(self, entry: ToolStarted) -> None:
+    def _start_tool(self, entry: ToolStarted) -> list[Event]:
         self._called(entry)
         turn = self.turns[-1]
         if turn.tool is not None and not turn.tool.idempotent:
             raise ValueError("a call is run again that must not be")
         turn.tool = entry
+        return self._open_stream()
 
     def _end_tool(self, entry: ToolEnded) -> list[Event]:
         """The result as an item of its own."""
@@ -433,7 +378,7 @@ class Fold:
         turn.result = entry.ids
         self.results += 1
         self._ids[len(self._builder.output)] = entry.ids
-        return self._builder.answer(call.item, entry.output)
+        return self._open_stream() + self._builder.answer(call.item, entry.output)
 
     def _called(self, entry: ToolStarted | ToolEnded) -> UnansweredCall:
         call = self.unanswered_call
@@ -441,38 +386,59 @@ class Fold:
             raise ValueError("a tool runs that was not called")
         return call
 
-    def _end_turn(self, entry: TurnEnded) -> list[Event]:
-        reading = self._open_reading()
-        reading.turn.finish = entry.finish
-        self._usage.cached_tokens += min(entry.cached_tokens, reading.turn.input_tokens)
-        return self._settle(reading, entry.finish)
+    def _hold(self, _entry: Hold) -> list[Event]:
+        self._open_reader().hold()
+        return self._open_stream()
 
-    def _hop(self, entry: Hop) -> None:
-        turn = self._open_reading().turn if entry.reason == "backend" else self.open_turn
+    def _repair(self, entry: Repair) -> list[Event]:
+        if entry.voided:
+            reader = self._open_reader()
+            voided = tuple(reader.turn.said[-entry.voided :])
+            reader.take_back(entry.voided)
+            if self._transcribe is not None:
+                reader.turn.taken_back.append((entry.rule, voided))
+            self._usage.voided_tokens += entry.voided
+        self.is_repaired = True
+        self._recoveries[entry.rule] += 1
+        return self._open_stream()
+
+    def _end_turn(self, entry: TurnEnded) -> list[Event]:
+        reader = self._open_reader()
+        reader.turn.finish = entry.finish
+        self._usage.cached_tokens += min(entry.cached_tokens, reader.turn.input_tokens)
+        return self._settle(reader, entry.finish)
+
+    def _hop(self, entry: Hop) -> list[Event]:
+        turn = self._open_reader().turn if entry.reason == "backend" else self.open_turn
         if turn is not None:
             turn.hops += 1
             turn.hopped_at = len(turn.prefill) + len(turn.said)
         if entry.reason == "backend":
             self.hops += 1
-        else:
-            self.takeovers += 1
         self._usage.recomputed_tokens += entry.recomputed_tokens
+        return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
         usage = self.usage
-        outcome = replace(_outcome(entry, usage), messages=self._messages())
+        outcome = Outcome(
+            status=entry.status,
+            completed_at=entry.at if entry.status == "completed" else None,
+            error=(
+                {"code": entry.code, "message": entry.message} if entry.status == "failed" else None
+            ),
+            incomplete_details={"reason": entry.reason} if entry.status == "incomplete" else None,
+            usage=usage,
+            messages=self._messages(self._transcribe) if self._transcribe else None,
+        )
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
-        if self._reading is not None:
-            events += self._settle(self._reading, None)
+        if self._reader is not None:
+            events += self._settle(self._reader, None)
         events += self._builder.finish(outcome)
         self._final_usage = usage
         return events
 
-    def _messages(self) -> dict[str, Any] | None:
-        """What the Response object shows of prompt and turns, if the request asked for it."""
-        transcribe = self._transcribe
-        if transcribe is None:
-            return None
+    def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
+        """What the Response object shows of prompt and turns."""
         output = [
             message
             for turn in self.turns
@@ -480,25 +446,29 @@ class Fold:
         ]
         return {"input_messages": self._shown_input, "output_messages": output}
 
-    def _settle(self, reading: Reading, finish: FinishReason | None) -> list[Event]:
+    def _settle(self, reader: TurnReader, finish: FinishReason | None) -> list[Event]:
         """Show what the end of a turn shows, and book it."""
-        events = self._show(reading, reading.end(finish))
+        shown = reader.end(finish)
+        events = self._builder.feed(shown, reader if reader.is_traced else None)
         for index, ending in self._builder.endings.items():
             if index not in self._ids:
-                self._ids[index] = self._exact_ids(reading, ending)
-        self._usage.reasoning_tokens += reading.reasoning_tokens
-        self._recoveries = _sum(self._recoveries, reading.parser.recoveries)
-        screen = reading.screen
+                self._ids[index] = self._exact_ids(reader, ending)
+        self._usage.output_tokens += len(reader.turn.said)
+        self._usage.reasoning_tokens += reader.reasoning_tokens
+        self._recoveries.update(reader.parser.recoveries)
+        screen = reader.screen
         self._is_stopped = self._is_stopped or (screen is not None and screen.stopped)
-        self._is_traced = reading.is_traced
-        self._reading = None
+        self._is_traced = reader.is_traced
+        self._reader = None
         return events
 
-    def _exact_ids(self, reading: Reading, ending: SegmentEnded) -> tuple[int, ...] | None:
+    def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
         """A message of a turn as the next prompt repeats it."""
         if not ending.is_repeated:
             return None
-        message = reading.message(ending)
+        prefill, said = reader.turn.prefill, reader.turn.said
+        begin, end = max(0, ending.start - len(prefill)), max(0, ending.end - len(prefill))
+        message = [*prefill[ending.start : ending.end], *said[begin:end]]
         if message[-1:] == [self._framing.turn_end]:
             message[-1] = self._framing.message_end
         opening = self._framing.opening if ending.start == 0 else ()
@@ -510,25 +480,26 @@ class Fold:
         A complete one closes while its turn is open; one that was cut off has no ids anyway.
         """
         ids = None
-        if self._reading is not None and ending is not None and self._framing.stores_ids:
-            ids = self._exact_ids(self._reading, ending)
+        if self._reader is not None and ending is not None and self._framing.stores_ids:
+            ids = self._exact_ids(self._reader, ending)
         return self._seal(Unsealed(ids, text).content) if self._seal else None
 
-    def _open_reading(self) -> Reading:
-        if self._reading is None:
+    def _open_reader(self) -> TurnReader:
+        if self._reader is None:
             raise ValueError("an entry of a turn outside of any")
-        return self._reading
+        return self._reader
 
-
-def _sum(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
-
-
-def _outcome(entry: Finished, usage: TokenUsage) -> Outcome:
-    return Outcome(
-        status=entry.status,
-        completed_at=entry.at if entry.status == "completed" else None,
-        error={"code": entry.code, "message": entry.message} if entry.status == "failed" else None,
-        incomplete_details={"reason": entry.reason} if entry.status == "incomplete" else None,
-        usage=usage,
-    )
+    _HANDLERS: ClassVar[Mapping[type[Entry], Callable[[Fold, Any], list[Event]]]] = {
+        TurnStarted: _begin_turn,
+        Compacted: _compact,
+        TurnEnded: _end_turn,
+        ToolStarted: _start_tool,
+        ToolEnded: _end_tool,
+        Hop: _hop,
+        Hold: _hold,
+        Repair: _repair,
+        Alive: _alive,
+        Queued: _queue,
+        Finished: _finish,
+    }
+    """What is done with any entry but `Tokens`; changes nothing if it raises."""

@@ -1,13 +1,16 @@
 """Output items: one while it is written, and one that is shown in one piece.
 
-Their text, their body, and the fields of their events.
+Their text, their body, and the fields of their events. The summary of a reasoning item is an
+extract of it, since no second model is asked.
 """
 
 from __future__ import annotations
 
+import re
+import struct
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -16,17 +19,19 @@ from gateway.eventlog.fold.lifecycle import (
     EVENT_FIELDS,
     ITEM_STATUSES,
     SUMMARY_CLOSING_EVENTS,
-    SUMMARY_OPENING_EVENT,
     ItemStatus,
     advance,
 )
+from gateway.generation import TokenLogprob
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gateway.constraints.rules import Summary
     from gateway.eventlog.fold.lifecycle import Envelope
-    from gateway.eventlog.fold.summaries import Summarizer
+    from gateway.generation import SegmentText
+
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
 """Where an event that has any has them."""
@@ -37,17 +42,15 @@ _INDEX: Final = 0
 class OpenItem:
     """An item from its first event to its last.
 
-    `call` holds what a call has besides its text: `call_id`, `name`, `namespace` if any. With a
-    `summarizer` the item has a summary.
+    `call` holds what a call has besides its text: `call_id`, `name`, `namespace` if any. `summary`
+    is which one a reasoning item has.
     """
 
     __slots__ = (
-        *("_call", "_is_spelled", "_is_written", "_logprobs", "_pattern", "_summarizer"),
+        *("_call", "_delta", "_logprobs", "_pattern", "_spelled_bytes", "_summarizer"),
         *("_summary", "_text", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
-
-    content_index: ClassVar[int] = _INDEX
 
     def __init__(
         self,
@@ -56,24 +59,29 @@ class OpenItem:
         output_index: int,
         *,
         call: Mapping[str, Any],
-        summarizer: Summarizer | None = None,
+        summary: Summary = "off",
     ) -> None:
         self.envelope = envelope
         self.item_id = item_id
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
+        self.is_summarized = summary != "off"
+        """It has a summary, once there is something to say."""
         self.encrypted_content: str | None = None
         """Set before the item is closed, if ever."""
-        self.is_summarized = summarizer is not None
-        """It has a summary, once there is something to say."""
         self._call = call
-        self._summarizer = summarizer
+        self._summarizer = (
+            SummaryReader(detailed=summary == "detailed") if summary != "off" else None
+        )
         self._summary: list[str] = []
         self._text = bytearray()  # UTF-8: a list of short texts takes ten times as much.
-        self._is_written = False
         self._logprobs: list[dict[str, Any]] = []
-        self._is_spelled = True
-        self._pattern = _delta_pattern(envelope, item_id, output_index)
+        self._spelled_bytes = 0  # of the text, so many have logprobs
+        before, between, behind = _delta_template(envelope)
+        between %= (item_id.encode(), output_index)
+        self._pattern = DeltaPattern(envelope.delta, before, between, behind)
+        # In one piece, to be formatted with number and text: there is no other `%` in it.
+        self._delta = b"%b%%d%b%%b%b" % (before, between, behind)
 
     @property
     def text(self) -> str:
@@ -81,20 +89,15 @@ class OpenItem:
         return self._text.decode()
 
     @property
-    def lacks_delta(self) -> bool:
-        """No delta was sent, and clients of this kind of item expect one."""
-        return self.envelope.needs_delta and not self._is_written
-
-    @property
-    def has_summary(self) -> bool:
-        """Some of its summary was written."""
-        return bool(self._summary)
+    def summary(self) -> str:
+        """All that its summary says so far."""
+        return "".join(self._summary)
 
     @property
     def closing(self) -> tuple[str, ...]:
         """The events that close it."""
         *closing, done = self.envelope.closing
-        return (*closing, *(SUMMARY_CLOSING_EVENTS if self.has_summary else ()), done)
+        return (*closing, *(SUMMARY_CLOSING_EVENTS if self._summary else ()), done)
 
     def write(
         self, text: str, sequence_number: int, logprobs: list[dict[str, Any]] | None = None
@@ -105,15 +108,15 @@ class OpenItem:
         the whole has none: half of them could be told to belong to anything.
         """
         self._text += text.encode()
-        self._is_written = True
+        encoded = orjson.dumps(text)
+        data = self._delta % (sequence_number, encoded)
         if logprobs is None:
-            self._is_spelled = False
-            return self._pattern.event(sequence_number, text)
+            return Event(self._pattern.type, sequence_number, data, len(text), encoded)
         self._logprobs += logprobs
-        plain = self._pattern.event(sequence_number, text)
+        self._spelled_bytes += len(text.encode())
         spelled = b'"logprobs":%b}' % orjson.dumps(logprobs)
-        data = plain.data.removesuffix(_NO_LOGPROBS) + spelled
-        return Event(plain.type, sequence_number, data, len(text))
+        data = data.removesuffix(_NO_LOGPROBS) + spelled
+        return Event(self._pattern.type, sequence_number, data, len(text))
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
         """Append texts; the deltas that show them, numbered from `sequence_number` on.
@@ -121,13 +124,11 @@ class OpenItem:
         Those that are not above number `after` are left out.
         """
         self._text += "".join(texts).encode()
-        self._is_written = True
-        self._is_spelled = False
         known = max(0, after + 1 - sequence_number)
         return Deltas(self._pattern, sequence_number + known, texts[known:])
 
     def summarize(self, text: str | None) -> str:
-        """What more the summary says after this text, or (None) at the end; it must have one."""
+        """What more the summary says after this text, or (None) at the end."""
         assert self._summarizer is not None, "there is no summary"
         more = self._summarizer.finish() if text is None else self._summarizer.feed(text)
         if more:
@@ -144,11 +145,10 @@ class OpenItem:
         start = {"id": self.item_id, "type": envelope.item_type, "status": self.status}
         if envelope.text_field:
             return {**start, **self._call, envelope.text_field: self.text}
-        content = [self.part()] if self._is_written else []
+        content = [self.part()] if self._text else []
         if envelope.item_type != "reasoning":
             return {**start, "role": "assistant", "content": content, "phase": envelope.phase}
-        said = "".join(self._summary)
-        summary = [{"type": "summary_text", "text": said}] if said else []
+        summary = [{"type": "summary_text", "text": self.summary}] if self._summary else []
         sealed = self.encrypted_content
         # Open Responses wants it absent rather than null.
         seal = {} if sealed is None else {"encrypted_content": sealed}
@@ -158,28 +158,19 @@ class OpenItem:
         """What an event of this item says beside its type and number."""
         return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}
 
-    def summary_delta(self, text: str) -> dict[str, Any]:
-        """The same for the event that shows more of its summary."""
-        return {**self._summary_place(), "delta": text}
-
-    def summary_fields(self, event_type: str) -> dict[str, Any]:
-        """The same for another event of its summary."""
-        text = "" if event_type == SUMMARY_OPENING_EVENT else "".join(self._summary)
+    def summary_fields(self, event_type: str, text: str) -> dict[str, Any]:
+        """The same for an event of its summary, of which the event says `text`."""
         values = {
-            **self._summary_place(),
+            "item_id": self.item_id,
+            "output_index": self.output_index,
+            "summary_index": _INDEX,
             "part": {"type": "summary_text", "text": text},
+            "delta": text,
             "text": text,
         }
         fields = {name: values[name] for name in EVENT_FIELDS[event_type]}
         is_cut = self.status == "incomplete" and event_type == SUMMARY_CLOSING_EVENTS[-1]
         return {**fields, "status": "incomplete"} if is_cut else fields
-
-    def _summary_place(self) -> dict[str, Any]:
-        return {
-            "item_id": self.item_id,
-            "output_index": self.output_index,
-            "summary_index": _INDEX,
-        }
 
     def part(self) -> dict[str, Any]:
         """Its one content part."""
@@ -193,17 +184,17 @@ class OpenItem:
 
     def logprobs(self) -> list[dict[str, Any]]:
         """The entries of the ids that spell all of its text, if they are known."""
-        return self._logprobs if self._is_spelled else []
+        return self._logprobs if self._spelled_bytes == len(self._text) else []
 
     def tool_name(self) -> str | None:
-        """Of a call."""
+        """What clients call the tool of a call; None for any other item."""
         return self._call.get("name")
 
 
 _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
     "item_id": attrgetter("item_id"),
     "output_index": attrgetter("output_index"),
-    "content_index": attrgetter("content_index"),
+    "content_index": lambda _: _INDEX,
     "item": OpenItem.body,
     "part": OpenItem.part,
     "text": attrgetter("text"),
@@ -216,16 +207,11 @@ _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
 """The fields of an item's events (`EVENT_FIELDS`)."""
 
 
-def _delta_pattern(envelope: Envelope, item_id: str, output_index: int) -> DeltaPattern:
-    """What the delta events of an item have in common."""
-    before, between, behind = _delta_template(envelope)
-    return DeltaPattern(envelope.delta, before, between % (item_id.encode(), output_index), behind)
-
-
 @cache
 def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
-    """The same of all items: before the number, before the text, which is to be formatted with the
-    item's id, in which there is no `%`, and its index, and behind the text.
+    """What the delta events of all such items have in common: before the number; before the text,
+    which is to be formatted with the item's id, in which there is no `%`, and its index; and behind
+    the text.
     """
     values = {
         "item_id": b'"%b"',
@@ -268,7 +254,7 @@ class WholeItem:
             yield done, {**place, "command": command}
 
     def body(self) -> dict[str, Any]:
-        """The item as it stays."""
+        """The item when it is done, as its last event shows it."""
         return self._body("completed")
 
     def _body(self, status: ItemStatus) -> dict[str, Any]:
@@ -277,3 +263,100 @@ class WholeItem:
     def _commands(self) -> list[str]:
         is_shell = self.envelope.item_type == "shell_call"
         return list(self._call["action"]["commands"]) if is_shell else []
+
+
+SUMMARY_CHARACTERS_MAX: Final = 300
+"""A concise summary is no longer than that."""
+_PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
+
+
+class SummaryReader:
+    """Reads the text of a reasoning item. What it hands out, joined, is the summary.
+
+    A `detailed` one is all of the text. Any other is its first paragraph, cut at a word, and handed
+    out in one piece as soon as it is certain.
+    """
+
+    def __init__(self, *, detailed: bool) -> None:
+        self._detailed = detailed
+        self._text = ""
+        self._is_told = False
+
+    def feed(self, text: str) -> str:
+        """What more the summary says after this text; often nothing."""
+        if self._detailed:
+            return text
+        if self._is_told:
+            return ""
+        self._text = (self._text + text).lstrip()
+        found = _PARAGRAPH_END.search(self._text)
+        return self.finish() if found or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
+
+    def finish(self) -> str:
+        """What it says at the end of the text, if that was not handed out before."""
+        if self._detailed or self._is_told:
+            return ""
+        self._is_told = True
+        # One character more, to see whether the last word ends there.
+        front = self._text[: SUMMARY_CHARACTERS_MAX + 1]
+        paragraph = _PARAGRAPH_END.split(front, maxsplit=1)[0].rstrip()
+        if len(paragraph) <= SUMMARY_CHARACTERS_MAX:
+            return paragraph
+        words = paragraph.rsplit(maxsplit=1)
+        return words[0] if len(words) > 1 else paragraph[:SUMMARY_CHARACTERS_MAX]
+
+
+CERTAIN: Final = TokenLogprob(0.0)
+"""Of an id that the gateway wrote itself, and the model only read."""
+_SINGLE: Final = struct.Struct("<f")
+
+
+class Spelling(Protocol):
+    """Tells what an id of the open turn spells, and how likely it was."""
+
+    def piece(self, token: int) -> bytes: ...
+
+    def token_at(self, position: int) -> tuple[int, TokenLogprob | None]:
+        """The id at a position, and what the backend told of it."""
+        ...
+
+
+def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any]] | None:
+    """The logprobs of a text as the API shows them, one for each id; None where they are not known.
+
+    Their `bytes`, joined, are the text: of an id that says more than it the rest is left out.
+    """
+    left = len(text.text.encode())
+    told: list[dict[str, Any]] = []
+    for position in text.tokens:
+        token, logprob = spelling.token_at(position)
+        if logprob is None:
+            return None
+        piece = spelling.piece(token)[:left]
+        left -= len(piece)
+        told.append(
+            {
+                **_logprob_entry(piece, logprob.logprob),
+                "top_logprobs": _top_logprobs(logprob, spelling),
+            }
+        )
+    return told or None
+
+
+def _top_logprobs(told: TokenLogprob, spelling: Spelling) -> list[dict[str, Any]]:
+    """The alternatives that are text: a marker is none, and ends or divides a message."""
+    pieces = [(spelling.piece(token), logprob) for token, logprob in told.top]
+    return [_logprob_entry(piece, logprob) for piece, logprob in pieces if piece]
+
+
+def _logprob_entry(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {
+        "token": piece.decode("utf-8", "replace"),
+        "logprob": _single(logprob),
+        "bytes": list(piece),
+    }
+
+
+def _single(logprob: float) -> float:
+    """As exact as the packed log is, so that a replay shows the same digits."""
+    return float(_SINGLE.unpack(_SINGLE.pack(logprob))[0])

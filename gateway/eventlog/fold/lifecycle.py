@@ -161,11 +161,6 @@ class Envelope:
     phase: Phase | None = None
     needs_delta: bool = False
 
-    @property
-    def is_whole(self) -> bool:
-        """Shown in one piece."""
-        return not self.delta
-
 
 def _spoken(
     item_type: ItemType, id_prefix: str, part: PartType, text: str, *, phase: Phase | None = None

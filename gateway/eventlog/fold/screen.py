@@ -15,14 +15,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
 from gateway.constraints.rules import WHOLE_KINDS
 from gateway.eventlog.fold.custom_input import CustomInput
-from gateway.eventlog.fold.refusals import Beginning, Verdict
-from gateway.eventlog.fold.stops import Stops
 from gateway.generation import (
     CALL_KINDS,
     SegmentEnded,
@@ -32,10 +31,11 @@ from gateway.generation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.rules import AnswerFormat, OutputRules
     from gateway.generation import SegmentEvent
+
 
 _PROSE: Final = frozenset({SegmentKind.COMMENTARY, SegmentKind.FINAL})
 
@@ -89,7 +89,7 @@ class _Open:
     """What came before it was known what an answer begins like."""
 
     def body(self, start: int) -> Body:
-        """Of a complete segment."""
+        """What is to be checked of the segment, which is complete."""
         text = self.checked.decode()
         if self.kind is SegmentKind.CUSTOM_CALL:
             text = orjson.dumps({"input": text}).decode()
@@ -127,8 +127,6 @@ class Screen:
         """A call that may be shown came, in this turn or before."""
         self.stopped = False
         """The answer came to a stop string."""
-        self.pending = False
-        """Something waits that is more than reasoning."""
         self.fault: Fault | None = None
         """What the turn says against the rules."""
         self.fault_start: int | None = None
@@ -164,7 +162,7 @@ class Screen:
     def release(self) -> list[SegmentEvent]:
         """What waited. The turn has ended."""
         withheld, self._withheld = self._withheld, []
-        self._waits = self.pending = False
+        self._waits = False
         return withheld
 
     def _start(self, segment: SegmentStarted) -> None:
@@ -291,10 +289,147 @@ class Screen:
         self._show(segment, SegmentText(text, tokens))
 
     def _show(self, segment: _Open, event: SegmentEvent) -> None:
-        if not self._waits:
+        if self._waits:
+            self._withheld.append(event)
+        else:
             segment.seen = True
             self._shown.append(event)
-            return
-        self._withheld.append(event)
-        if isinstance(event, SegmentStarted) and event.kind is not SegmentKind.REASONING:
-            self.pending = True
+
+
+REFUSALS: Final = (
+    *("I'm sorry", "I am sorry", "Sorry,"),
+    *("I can't", "I cannot", "I can not", "I won't", "I will not"),
+    *("I'm unable", "I am unable", "I'm not able", "I am not able"),
+)
+"""First words of what gpt-oss says when it will not. None of them can begin JSON."""
+
+_FIRST_BY_TYPE: Final = {
+    "object": "{",
+    "array": "[",
+    "string": '"',
+    "number": "-0123456789",
+    "integer": "-0123456789",
+    "boolean": "tf",
+    "null": "n",
+}
+_CURLY_APOSTROPHE: Final = "\u2019"
+
+
+class Verdict(Enum):
+    """What a beginning is the beginning of."""
+
+    UNKNOWN = auto()  # more of it must come
+    JSON = auto()
+    REFUSAL = auto()
+    PROSE = auto()
+
+
+class Beginning:
+    """Reads the first words of one answer. They are kept by whoever feeds it."""
+
+    def __init__(self, answer: AnswerFormat) -> None:
+        self._first = _first_characters(answer)
+        self._words = ""
+
+    def read(self, text: str) -> Verdict:
+        """What the answer is, as far as this text and those before it tell."""
+        self._words = (self._words + text).lstrip()
+        words = self._words.replace(_CURLY_APOSTROPHE, "'")
+        if not words:
+            return Verdict.UNKNOWN
+        if words[0] in self._first:
+            return Verdict.JSON
+        if words.startswith(REFUSALS):
+            return Verdict.REFUSAL
+        may_refuse = any(refusal.startswith(words) for refusal in REFUSALS)
+        return Verdict.UNKNOWN if may_refuse else Verdict.PROSE
+
+
+def _first_characters(answer: AnswerFormat) -> frozenset[str]:
+    """What the JSON that the format asks for can begin with."""
+    types: Any = "object" if answer.kind == "json_object" else answer.schema.get("type")
+    named = types if isinstance(types, list) else [types]
+    firsts = [_FIRST_BY_TYPE.get(name) for name in named]
+    if None in firsts:
+        firsts = list(_FIRST_BY_TYPE.values())
+    return frozenset("".join(filter(None, firsts)))
+
+
+class Stops:
+    """One text on its way to where it stops. What may be the front of a stop string waits.
+
+    The first stop string to be complete counts; of two that end in the same place the longer one.
+    `spelled` tells the bytes of the id at a position: text that comes with the ids that spell it is
+    cut between ids, except at the stop string itself. There the last id may say more than the text.
+    """
+
+    def __init__(self, stops: Sequence[str], spelled: Callable[[int], bytes]) -> None:
+        self.is_reached = False
+        self._stops = stops
+        self._fronts = _fronts(stops)
+        self._spelled = spelled
+        self._text = ""
+        self._tokens: tuple[int, ...] = ()
+        self._is_traced = True
+
+    def feed(self, text: SegmentText) -> list[SegmentText]:
+        """What may be shown now; nothing after a stop string."""
+        if self.is_reached:
+            return []
+        self._text += text.text
+        self._tokens += text.tokens
+        # Once there is text without ids nobody can tell which ids are whose.
+        self._is_traced = self._is_traced and bool(text.tokens)
+        begin = self._begin_of_stop()
+        if begin is not None:
+            self.is_reached = True
+            return self._show(begin, is_last=True)
+        return self._show(len(self._text) - self._length_of_front(), is_last=False)
+
+    def finish(self) -> list[SegmentText]:
+        """The text is over; what waited was no stop string."""
+        return [] if self.is_reached else self._show(len(self._text), is_last=True)
+
+    def _begin_of_stop(self) -> int | None:
+        found = ((self._text.find(stop), len(stop)) for stop in self._stops)
+        ends = [(begin + length, begin) for begin, length in found if begin >= 0]
+        return min(ends)[1] if ends else None
+
+    def _length_of_front(self) -> int:
+        """How much of the end may be the front of a stop string."""
+        if not self._text.endswith(self._fronts):
+            return 0
+        return next(len(front) for front in self._fronts if self._text.endswith(front))
+
+    def _show(self, length: int, *, is_last: bool) -> list[SegmentText]:
+        tokens: tuple[int, ...] = ()
+        if self._is_traced:
+            count, length = self._cut(length, is_last=is_last)
+            tokens, self._tokens = self._tokens[:count], self._tokens[count:]
+        text, self._text = self._text[:length], self._text[length:]
+        return [SegmentText(text, tokens)] if text else []
+
+    def _cut(self, length: int, *, is_last: bool) -> tuple[int, int]:
+        """How many ids spell the first `length` characters, and how many these really are."""
+        content = self._text.encode()
+        wanted = len(self._text[:length].encode())
+        count = spelled = whole_count = whole = 0
+        while spelled < wanted:
+            spelled += len(self._spelled(self._tokens[count]))
+            count += 1
+            if spelled <= wanted and _is_boundary(content, spelled):
+                whole_count, whole = count, spelled
+        if is_last:
+            return count, length
+        return whole_count, len(content[:whole].decode())
+
+
+def _fronts(stops: Sequence[str]) -> tuple[str, ...]:
+    """The proper fronts of the stop strings, longest first."""
+    fronts = {stop[:length] for stop in stops for length in range(1, len(stop))}
+    return tuple(sorted(fronts, key=len, reverse=True))
+
+
+def _is_boundary(content: bytes, at: int) -> bool:
+    """Whether a character begins, or everything ends, at this offset into UTF-8."""
+    return at == len(content) or content[at] & 0xC0 != 0x80

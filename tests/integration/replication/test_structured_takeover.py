@@ -10,18 +10,15 @@ import orjson
 import pytest
 
 from gateway.constraints.validation import Checker
-from gateway.engine import row_mapping
-from gateway.entries import Hold, Hop, Queued, Repair, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.entries import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason, TokenChunk
 from gateway.models.harmony.framing import ASSISTANT, answer_header
 from gateway.models.harmony.vocabulary import MESSAGE
 from gateway.protocol.calls import call_fields
 from gateway.protocol.responses.body import rules_of
-from gateway.store import events, responses
-from gateway.store.claims import Claim
-from gateway.store.events import LogBatch
+from gateway.store import responses
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
-from tests.fakes.replica import background, new_fold_for, replica, shown_text
+from tests.fakes.replica import background, leave_behind, log_of, new_fold_for, replica, shown_text
 from tests.fakes.response_heads import ECHO
 from tests.fakes.staged_run import STOP
 from tests.fakes.stored import let_time_pass
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenRequest, TokenSink
     from gateway.store.postgres.database import Database
-    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
 FORMAT: dict[str, Any] = {
@@ -126,18 +122,6 @@ class Completing:
         return script_ids(rest + "<|return|>")
 
 
-async def leave_behind(
-    database: Database, spec: RunSpec, log: Sequence[Entry], *, owner: str
-) -> None:
-    """A response whose owner died after these entries."""
-    tenant = spec.principal.tenant_id
-    new = row_mapping.accepted(spec, None, owner=owner, lease_s=600)
-    await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
-    day, claim = events.day_of(new.created_at), Claim(tenant, spec.head.uuid, 1)
-    for number, entry in enumerate(log, 1):
-        assert await events.append(database, [LogBatch(claim, day, number, 1, pack([entry]))])
-
-
 @pytest.mark.parametrize("log", LOGS.values(), ids=list(LOGS))
 async def test_another_replica_brings_every_prefix_of_a_log_to_its_end(
     database: Database, tenant: TenantId, log: list[Entry]
@@ -155,14 +139,9 @@ async def test_another_replica_brings_every_prefix_of_a_log_to_its_end(
         assert stored.status == "completed"
         body = orjson.loads(stored.body or b"")
         assert shown_text(body) == WHOLE
-        shown = fold_of(spec, await log_of(database, tenant, stored))
-        assert shown.response() == body
-        assert shown.takeovers == 1
-
-
-async def log_of(database: Database, tenant: TenantId, stored: StoredResponse) -> list[Entry]:
-    rows = await events.read(database, tenant, stored.uuid, stored.day, bytes_max=1_000_000)
-    return [entry for row in rows for entry in unpack(row.entries)]
+        log = await log_of(database, tenant, stored)
+        assert fold_of(spec, log).response() == body
+        assert sum(isinstance(entry, Hop) and entry.reason == "replica" for entry in log) == 1
 
 
 def fold_of(spec: RunSpec, log: Sequence[Entry]) -> Fold:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.constraints.schemas import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
-from gateway.eventlog.fold.refusals import Beginning
+from gateway.eventlog.fold.screen import Beginning
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.typescript import SchemaNormaliser, function_text
 from gateway.protocol.calls import call_fields

@@ -176,7 +176,7 @@ async def test_another_replica_says_it_again(written: tuple[Entry, ...]) -> None
     assert await ended(stage) == ("completed", None)
     assert stage.text == '{"n": 2}'
     assert anew(stage, 0)
-    assert stage.live.fold.repairs == 1
+    assert stage.live.fold.usage.voided_tokens == ANEW.voided
 
 
 async def test_another_replica_does_not_begin_to_count_anew() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,11 @@ from gateway.entries import (
     unpack,
 )
 from gateway.errors import ClaimLost
-from gateway.generation import FinishReason, TokenChunk
 from gateway.models.harmony.framing import OPENING
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.hosted_tools import CountedTool
+from tests.fakes.hosted_tools import CALL, Continuing, CountedTool, result_ids
 from tests.fakes.staged_run import (
     ANSWER,
     LENGTH,
@@ -39,24 +38,16 @@ from tests.fakes.staged_run import (
     run_spec,
     says,
 )
-from tests.fakes.telling import tell
+from tests.fakes.steered import FREE, REQUIRED, repairs, staged, vouched
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection
-
     from gateway.entries import Entry
-    from gateway.generation import TokenRequest, TokenSink
+    from gateway.generation import FinishReason
 
-CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"city": "Bern"}<|call|>'
 SECOND_CALL = CALL.replace("Bern", "Basel")
 THOUGHT = "<|channel|>analysis<|message|>Hm<|return|>"
 PROMPT = run_spec().prompt_ids
 NO_RULES = OutputRules({}, frozenset())
-
-
-def result_ids(output: str) -> list[int]:
-    header = "<|start|>functions.f to=assistant<|channel|>commentary<|message|>"
-    return script_ids(f"{header}{output}<|end|>")
 
 
 def asked_behind(output: str, call: str = CALL) -> list[int]:
@@ -133,6 +124,18 @@ async def test_calls_follow_each_other() -> None:
     assert tokens.requests[2].prompt_ids == [*asked_behind(tool.output), *behind]
 
 
+async def test_behind_the_result_of_a_call_that_was_required_none_is_required() -> None:
+    tool = CountedTool(name="free")
+    stage = staged(REQUIRED, vouched(FREE + "<|call|>"), vouched(ANSWER), tools=tool)
+    stream = check_stream(await stage.play())
+    assert types(stream.response) == ["function_call", "function_call_output", "message"]
+    assert stream.response["status"] == "completed"
+    bound, free = [request.constraint for request in stage.tokens.requests]
+    assert bound is not None
+    assert bound != free
+    assert not repairs(stage)
+
+
 async def test_a_call_of_another_tool_is_the_clients() -> None:
     tool = CountedTool(name="g")
     stage = Stage(ScriptedTokens([says(CALL)]), tools=tool)
@@ -204,36 +207,6 @@ async def test_a_response_is_cancelled_while_a_tool_runs() -> None:
     await running
     stream = check_stream(await collected(stage.live.stream))
     assert stream.response["status"] == "cancelled"
-
-
-@dataclass
-class Continuing:
-    """A backend that goes on with a call, or behind a result with an answer."""
-
-    prompts: list[list[int]] = field(default_factory=list)
-
-    async def generate(
-        self,
-        request: TokenRequest,
-        sink: TokenSink,
-        *,
-        avoid: Collection[str] = (),
-        attempts_max: int | None = None,
-    ) -> None:
-        self.prompts.append(list(request.prompt_ids))
-        await tell(sink, self._say(self.prompts[-1][len(PROMPT) :]))
-
-    async def _say(self, behind: list[int]) -> AsyncGenerator[TokenChunk, None]:
-        call, answer = script_ids(CALL), script_ids(ANSWER)
-        if len(behind) < len(call):
-            left = call[len(behind) :]
-        else:
-            openings = [at for at in range(len(behind)) if behind[at : at + 2] == list(OPENING)]
-            left = answer[len(behind) - openings[-1] - len(OPENING) :]
-        for token in left:
-            await asyncio.sleep(0)
-            yield TokenChunk([token])
-        yield TokenChunk([], STOP)
 
 
 async def whole_log(tool: CountedTool) -> tuple[Stage[Continuing], list[Entry]]:

@@ -54,6 +54,7 @@ async def test_memory_is_shown_at_once_and_its_end_after_the_commit() -> None:
     assert not live.is_holding
     assert not journal.is_full
     await journal.room()
+    await journal.committed()
     await journal.finish(END)
     assert commit.committed == [None]
     assert (await types(journal))[-1] == "response.completed"
@@ -71,7 +72,7 @@ async def test_durable_entries_are_shown_when_they_are_committed() -> None:
         journal = durable(desk, Commit())
         journal.append(Alive())
         held = [journal.live.is_holding]
-        await journal.channel.flushed()
+        await journal.committed()
         assert [*held, journal.live.is_holding] == [True, False]
         await journal.room()
         assert not journal.is_full

@@ -112,11 +112,11 @@ def test_a_snapshot_shows_what_there_is() -> None:
 def test_hops_are_counted_for_the_turn_and_for_the_response() -> None:
     fold = new_fold()
     apply_all(fold, [TurnStarted(3), Hop("replica", 3), Tokens((FINAL,)), Hop("backend", 4)])
-    assert (fold.hops, fold.takeovers) == (1, 1)
+    assert fold.hops == 1
     assert fold.open_turn is not None
     assert fold.open_turn.hops == 2
     apply_all(fold, [STOP, Hop("replica", 0)])
-    assert (fold.turns[0].hops, fold.takeovers) == (2, 2)
+    assert (fold.turns[0].hops, fold.hops) == (2, 1)
     assert fold.usage.recomputed_tokens == 7
     assert fold.open_turn is None
 
@@ -232,7 +232,6 @@ def test_ids_that_nobody_saw_are_taken_back() -> None:
     assert (found, fold.seen) == (Astray("call_not_allowed", 3), 3)
     apply_all(fold, [Repair(3, "call_not_allowed")])
     assert fold.astray is None
-    assert fold.repairs == 1
     assert fold.turns[0].said.tolist() == [REASONING, A, END]
     assert len(fold.turns[0].logprobs) == 3
     assert (fold.usage.output_tokens, fold.usage.voided_tokens) == (3, 3)
@@ -250,7 +249,7 @@ def test_a_message_that_breaks_a_rule_is_found_while_it_is_open_and_when_it_is_n
 def test_a_repair_that_voids_nothing_is_for_the_record() -> None:
     fold = new_fold()
     apply_all(fold, [TurnStarted(3), Tokens((FINAL, A)), Repair(0, "repetition"), STOP])
-    assert (fold.repairs, fold.recoveries) == (0, {"repetition": 1})
+    assert (fold.usage.voided_tokens, fold.recoveries) == (0, {"repetition": 1})
     fold.apply(Repair(0, "no_answer"))
     assert fold.recoveries == {"repetition": 1, "no_answer": 1}
 
@@ -269,7 +268,7 @@ def test_what_somebody_saw_and_what_nobody_said_is_never_taken_back(voided: int)
     with pytest.raises(ValueError, match="taken back"):
         fold.apply(repair)
     assert fold.turns[0].said.tolist() == [A, END, END]
-    assert (fold.usage, fold.repairs) == (before, 0)
+    assert fold.usage == before
     assert fold.recoveries == {}
 
 
@@ -277,12 +276,12 @@ def test_a_hold_lasts_as_long_as_its_turn_even_over_a_repair() -> None:
     fold = new_fold(rules=RULES)
     strict = (call("strict"), A, END)
     apply_all(fold, [TurnStarted(3), Tokens(strict[:0]), Hold(), Hold(), Tokens(strict)])
-    assert (fold.is_held, fold.pending, fold.visible, fold.called) == (True, True, False, True)
+    assert (fold.is_held, fold.visible, fold.called) == (True, False, True)
     assert fold.bodies == (Body("call", "strict", "a", 0, seen=False),)
     apply_all(fold, [Repair(3, "invalid_tool_call"), Tokens(strict)])
-    assert (fold.is_held, fold.pending, fold.visible) == (True, True, False)
+    assert (fold.is_held, fold.visible) == (True, False)
     fold.apply(STOP)
-    assert (fold.is_held, fold.pending, fold.visible, fold.called) == (False, False, True, True)
+    assert (fold.is_held, fold.visible, fold.called) == (False, True, True)
     assert not fold.bodies
 
 
@@ -356,7 +355,7 @@ def test_a_stopped_answer_stays_stopped() -> None:
 
 def test_without_a_turn_there_is_nothing_to_know_of_it() -> None:
     fold = new_fold(rules=RULES)
-    assert (fold.astray, fold.bodies, fold.seen, fold.pending) == (None, (), 0, False)
+    assert (fold.astray, fold.bodies, fold.seen) == (None, (), 0)
     assert (fold.called, fold.stopped, fold.is_held) == (False, False, False)
     assert fold.place == Place(Where.OVER, 0)
 
@@ -409,6 +408,14 @@ def _logprobs(fold: Fold) -> list[list[float]]:
 
 def _told(*ids: int) -> Tokens:
     return Tokens(ids, tuple(map(logprob_of, ids)))
+
+
+def test_there_is_a_logprob_for_each_id_or_none_at_all() -> None:
+    fold = new_fold()
+    fold.apply(TurnStarted(3))
+    with pytest.raises(ValueError, match="one logprob for each id"):
+        fold.apply(Tokens((FINAL, A), (logprob_of(A),)))
+    assert not fold.turns[0].said
 
 
 def test_logprobs_are_those_of_messages_and_as_exact_as_the_packed_log() -> None:

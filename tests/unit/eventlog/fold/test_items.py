@@ -6,14 +6,20 @@ from typing import Final
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.eventlog.fold.items import OpenItem, WholeItem
+from gateway.eventlog.fold.items import (
+    SUMMARY_CHARACTERS_MAX,
+    OpenItem,
+    SummaryReader,
+    WholeItem,
+)
 from gateway.eventlog.fold.lifecycle import ENVELOPES
-from gateway.eventlog.fold.summaries import Detailed
 from gateway.generation import SegmentKind
 
 CALL: Final = {"call_id": "call_1", "name": "get_weather"}
-STREAMED: Final = [kind for kind in SegmentKind if not ENVELOPES[kind].is_whole]
+STREAMED: Final = [kind for kind in SegmentKind if ENVELOPES[kind].delta]
 ENTRY: Final = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 
 
@@ -62,14 +68,14 @@ def test_a_refusal_is_a_message_with_another_part() -> None:
 
 
 def test_a_summary_is_shown_beside_the_text() -> None:
-    item = OpenItem(ENVELOPES[SegmentKind.REASONING], "id_1", 3, call={}, summarizer=Detailed())
+    item = OpenItem(ENVELOPES[SegmentKind.REASONING], "id_1", 3, call={}, summary="detailed")
     item.write("Hm.", 0)
     assert item.body()["summary"] == []
     assert item.summarize("Hm.") == "Hm."
-    added = item.summary_fields("response.reasoning_summary_part.added")
+    added = item.summary_fields("response.reasoning_summary_part.added", "")
     assert added["part"] == {"type": "summary_text", "text": ""}
     item.close("incomplete")
-    done = item.summary_fields("response.reasoning_summary_part.done")
+    done = item.summary_fields("response.reasoning_summary_part.done", item.summary)
     assert (done["part"]["text"], done["status"]) == ("Hm.", "incomplete")
     assert item.body()["summary"] == [{"type": "summary_text", "text": "Hm."}]
 
@@ -149,7 +155,6 @@ def test_a_call_is_announced_with_empty_arguments() -> None:
         "name": "get_weather",
         "arguments": "",
     }
-    assert item.lacks_delta
 
 
 def test_a_message_is_announced_without_content() -> None:
@@ -161,3 +166,45 @@ def test_an_item_is_closed_once() -> None:
     item.close("incomplete")
     with pytest.raises(ValueError, match="cannot follow incomplete"):
         item.close("completed")
+
+
+laws = settings(deadline=None)
+
+
+def summary(texts: list[str], *, detailed: bool = False) -> str:
+    reader = SummaryReader(detailed=detailed)
+    return "".join([*map(reader.feed, texts), reader.finish()])
+
+
+def test_no_summary_is_made_unless_it_was_asked_for() -> None:
+    assert not open_item(SegmentKind.REASONING).is_summarized
+
+
+def test_a_detailed_summary_is_the_text() -> None:
+    assert summary(["One.\n\n", "Two."], detailed=True) == "One.\n\nTwo."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One.\nStill one.\n \nTwo.", "One.\nStill one."),
+        ("\n\n  One.", "One."),
+        ("", ""),
+        ("word " * 100, ("word " * 60).rstrip()),
+        ("x" * 299 + " yz", "x" * 299),
+        ("x" * 400, "x" * SUMMARY_CHARACTERS_MAX),
+        ("x" * 300 + " y", "x" * 300),
+    ],
+)
+def test_a_concise_summary_is_the_first_paragraph_cut_at_a_word(text: str, expected: str) -> None:
+    assert summary([text]) == expected
+    assert summary(list(text)) == expected
+
+
+@laws
+@given(st.text(alphabet="ab \n", max_size=20), st.integers(280, 310), st.data())
+def test_the_cut_of_the_text_changes_nothing(text: str, size: int, data: st.DataObject) -> None:
+    text = "c" * size + text
+    cut = data.draw(st.integers(0, len(text)))
+    assert summary([text[:cut], text[cut:]]) == summary([text])
+    assert len(summary([text])) <= SUMMARY_CHARACTERS_MAX

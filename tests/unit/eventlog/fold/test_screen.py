@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules
-from gateway.eventlog.fold.screen import Body, Screen, demands
+from gateway.constraints.rules import AnswerFormat, OutputRules
+from gateway.eventlog.fold.screen import Beginning, Body, Screen, Stops, Verdict, demands
 from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
+from gateway.models.harmony.grammar import REFUSALS
 from tests.fakes.response_heads import NO_RULES
 from tests.fakes.toy_logs import ALLOWED, ANSWER, TOOL_RULES
 
@@ -111,7 +115,7 @@ def test_prose_is_forbidden_until_a_required_call_was_made() -> None:
 def test_prose_behind_the_call_that_was_required_is_dropped(kind: SegmentKind) -> None:
     reader = screen(replace(RULES, calls="required"), called=True)
     assert reader.feed(segment(kind, "4")) == []
-    assert (reader.fault, reader.pending, reader.release()) == (None, False, [])
+    assert (reader.fault, reader.release()) == (None, [])
 
 
 def test_whatever_follows_a_fault_waits_and_the_first_fault_counts() -> None:
@@ -120,9 +124,8 @@ def test_whatever_follows_a_fault_waits_and_the_first_fault_counts() -> None:
     barred = SegmentStarted(CALL, "barred")
     assert reader.feed([barred, END, *later, barred, SegmentEnded(15, 18)]) == []
     assert (reader.fault, reader.fault_start) == ("call_not_allowed", 3)
-    assert reader.pending
     assert reader.release() == later
-    assert not reader.pending
+    assert reader.release() == []
 
 
 def test_the_end_of_a_checked_call_waits_for_the_end_of_the_turn() -> None:
@@ -130,7 +133,6 @@ def test_the_end_of_a_checked_call_waits_for_the_end_of_the_turn() -> None:
     started, text, end = segment(CALL, "{}", name="strict")
     assert reader.feed([started, text, end]) == [started, text]
     assert reader.bodies == [Body("call", "strict", "{}", 3, seen=True)]
-    assert not reader.pending
     assert reader.release() == [end]
 
 
@@ -139,7 +141,7 @@ def test_a_call_without_a_text_that_could_stream_waits_as_a_whole(name: str) -> 
     reader = screen()
     assert reader.feed(segment(CALL, "{}", name=name)) == []
     assert reader.bodies == [Body("call", name, "{}", 3, seen=False)]
-    assert (reader.pending, reader.called) == (True, True)
+    assert reader.called
     kind = TOOL_RULES[name].kind
     assert reader.release() == segment(kind, "{}", name=name)
 
@@ -270,3 +272,151 @@ def test_what_follows_an_answer_in_a_format_is_dropped(
     assert reader.fault is None
     texts = [one.text for one in shown if isinstance(one, SegmentText)]
     assert ("".join(texts), len(reader.bodies)) == (first, 1)
+
+
+OBJECT = AnswerFormat("json_object", {"type": "object"})
+
+
+def verdict(text: str, answer: AnswerFormat = OBJECT) -> Verdict:
+    whole = Beginning(answer).read(text)
+    beginning = Beginning(answer)
+    decided = (one for one in map(beginning.read, text) if one is not Verdict.UNKNOWN)
+    assert next(decided, Verdict.UNKNOWN) is whole
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Verdict.UNKNOWN),
+        ("\n ", Verdict.UNKNOWN),
+        ("\n {", Verdict.JSON),
+        ("I", Verdict.UNKNOWN),
+        ("I'm sor", Verdict.UNKNOWN),
+        ("I'm sorry, but", Verdict.REFUSAL),
+        ("I\u2019m sorry", Verdict.REFUSAL),
+        ("I can see", Verdict.PROSE),
+        ("Sure! {", Verdict.PROSE),
+        ("```json", Verdict.PROSE),
+        ("[", Verdict.PROSE),
+    ],
+)
+def test_the_first_words_decide(text: str, expected: Verdict) -> None:
+    assert verdict(text) is expected
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+def test_what_the_grammar_lets_the_model_say_is_a_refusal(words: str) -> None:
+    assert verdict(words) is Verdict.REFUSAL
+
+
+@pytest.mark.parametrize(
+    ("schema", "first"),
+    [
+        ({"type": "array"}, "["),
+        ({"type": "string"}, '"'),
+        ({"type": "integer"}, "-9"),
+        ({"type": ["boolean", "null"]}, "tfn"),
+        ({"type": ["object", "unheard-of"]}, '{["-9tfn'),
+        ({"anyOf": [{"type": "object"}]}, '{["-9tfn'),
+    ],
+)
+def test_json_begins_as_its_schema_says(schema: dict[str, Any], first: str) -> None:
+    answer = AnswerFormat("json_schema", schema)
+    for character in '{["-9tfn':
+        expected = Verdict.JSON if character in first else Verdict.PROSE
+        assert verdict(character, answer) is expected
+
+
+laws = settings(deadline=None)
+
+
+def shown(stops: list[str], texts: list[str]) -> tuple[str, bool]:
+    matcher = Stops(stops, lambda _: b"")
+    parts = [part for text in texts for part in matcher.feed(SegmentText(text))]
+    parts += matcher.finish()
+    return "".join(part.text for part in parts), matcher.is_reached
+
+
+@pytest.mark.parametrize(
+    ("stops", "texts", "expected"),
+    [
+        pytest.param(["stop"], ["a st", "op b"], ("a ", True), id="across texts"),
+        pytest.param(["stop"], ["a st", "ar"], ("a star", False), id="a front that was none"),
+        pytest.param(["stop"], ["a st"], ("a st", False), id="a front at the end"),
+        pytest.param(["abcd", "bc"], ["abcd"], ("a", True), id="the first to be complete"),
+        pytest.param(["bc", "abc"], ["abc"], ("", True), id="the longer of two"),
+        pytest.param(["x"], ["x", "y"], ("", True), id="nothing after it"),
+    ],
+)
+def test_text_ends_before_the_stop_string(
+    stops: list[str], texts: list[str], expected: tuple[str, bool]
+) -> None:
+    assert shown(stops, texts) == expected
+
+
+def test_only_what_may_be_the_front_of_a_stop_string_waits() -> None:
+    matcher = Stops(["stop"], lambda _: b"")
+    assert matcher.feed(SegmentText("a st")) == [SegmentText("a ")]
+    assert matcher.feed(SegmentText("y")) == [SegmentText("sty")]
+    assert matcher.finish() == []
+
+
+_text = st.lists(st.sampled_from("abé"), max_size=12).map("".join)
+_stops = st.lists(
+    st.lists(st.sampled_from("abé"), min_size=1, max_size=3).map("".join), min_size=1, max_size=3
+)
+
+
+@laws
+@given(_text, _stops)
+def test_the_cut_of_the_text_changes_nothing(text: str, stops: list[str]) -> None:
+    whole = shown(stops, [text])
+    assert shown(stops, list(text)) == whole
+    assert whole == ((text, False) if not any(stop in text for stop in stops) else whole)
+    assert not any(stop in whole[0] for stop in stops)
+
+
+_pieces = st.sampled_from([b"a", b"b", b"ab", "é".encode(), b"\xc3", b"\xa9", b"a\xc3", b"\xa9b"])
+
+
+@laws
+@given(st.lists(_pieces, max_size=8), _stops, st.data())
+def test_shown_text_comes_with_the_ids_that_spell_it(
+    pieces: list[bytes], stops: list[str], data: st.DataObject
+) -> None:
+    texts = _traced(pieces, data)
+    matcher = Stops(stops, lambda at: pieces[at])
+    parts = [part for text in texts for part in matcher.feed(text)] + matcher.finish()
+    for number, part in enumerate(parts, 1):
+        spelled = b"".join(pieces[at] for at in part.tokens)
+        is_last = number == len(parts) and matcher.is_reached
+        assert spelled.startswith(part.text.encode())
+        assert is_last or spelled == part.text.encode()
+    positions = [at for part in parts for at in part.tokens]
+    assert positions == list(range(len(positions)))
+
+
+def test_text_without_ids_stays_without() -> None:
+    matcher = Stops(["stop"], lambda _: b"s")
+    assert matcher.feed(SegmentText("s", (0,))) == []
+    assert matcher.feed(SegmentText("x")) == [SegmentText("sx")]
+    assert matcher.feed(SegmentText("s", (2,))) == []
+    assert matcher.finish() == [SegmentText("s")]
+
+
+def _traced(pieces: list[bytes], data: st.DataObject) -> list[SegmentText]:
+    """The texts of these pieces, cut anywhere that an id and a character end together."""
+    texts: list[SegmentText] = []
+    spelled, tokens = b"", []
+    for at, piece in enumerate(pieces):
+        spelled += piece
+        tokens.append(at)
+        try:
+            text = spelled.decode()
+        except UnicodeDecodeError:
+            continue
+        if data.draw(st.booleans()):
+            texts.append(SegmentText(text, tuple(tokens)))
+            spelled, tokens = b"", []
+    return texts

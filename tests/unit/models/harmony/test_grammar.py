@@ -11,7 +11,7 @@ import pytest
 
 from gateway.constraints.lark import are_translated, languages_of
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.eventlog.fold.refusals import Beginning, Verdict
+from gateway.eventlog.fold.screen import Beginning, Verdict
 from gateway.generation import AnyText, InOrder, Json, OneOf, Place, Repeated, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import CALL_PREFIX, OPENING

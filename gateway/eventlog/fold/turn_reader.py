@@ -1,19 +1,20 @@
-"""The open turn of a response: its ids, who reads them, and what of it may be shown."""
+"""The open turn of a response: its ids, parsed and screened."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.eventlog.fold.logprobs import CERTAIN
+from gateway.eventlog.fold.items import CERTAIN
 from gateway.eventlog.fold.screen import Astray
 from gateway.generation import FinishReason, SegmentEnded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.entries import ToolStarted
+    from gateway.entries import Tokens, ToolStarted
     from gateway.eventlog.fold.screen import Body, Screen
     from gateway.generation import SegmentEvent, TokenLogprob, TokenParser
 
@@ -34,7 +35,7 @@ class Turn:
 
     input_tokens: int
     prefill: tuple[int, ...]
-    said: array[int] = field(default_factory=lambda: array("I"))
+    said: array[int] = field(default_factory=partial(array, "I"))
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     finish: FinishReason | None = None
     hops: int = 0
@@ -44,8 +45,8 @@ class Turn:
     result: tuple[int, ...] = ()
 
 
-class _Reader:
-    """Who reads a turn. `prefilled` is what its prefill says, until it is shown.
+class _Stages:
+    """Parser and screen of a turn. `prefilled` is what its prefill says, until it is shown.
 
     `feed` tells what more ids show; the first of them shows what the prefill says, too.
     """
@@ -76,33 +77,24 @@ class _Reader:
         """What the parser tells is shown as it is."""
         return self.screen is None and not self._prefilled
 
-    def show(self, segments: list[SegmentEvent]) -> list[SegmentEvent]:
-        """What of these may be shown."""
-        return segments if self.screen is None else self.screen.feed(segments)
 
-    def hold(self) -> None:
-        """From here on nothing of a checked body is shown before the turn has ended."""
-        if self.screen is not None:
-            self.screen.hold()
-
-
-class Reading:
+class TurnReader:
     """One turn from its first id to its last.
 
     What the prefill says is shown with the first id that the model says, because a turn in which
     it says nothing shows nothing.
 
     `new_parser` makes a parser that traces its text, or (False) does not; `new_screen` a screen,
-    which may ask for the bytes of the id at a position, or None where the rules demand nothing.
-    Both are asked again when ids are taken back: those that are left are read anew. Nothing that
-    was shown can change with it, because what may be shown after some ids depends on them alone.
+    which may ask for the bytes of the id at a position (None: the rules demand nothing). Both are
+    asked again when ids are taken back: those that are left are read anew. Nothing that was shown
+    can change with it, because what may be shown after some ids depends on them alone.
     """
 
     def __init__(
         self,
         turn: Turn,
         new_parser: Callable[[bool], TokenParser],
-        new_screen: Callable[[Callable[[int], bytes]], Screen | None],
+        new_screen: Callable[[Callable[[int], bytes]], Screen] | None,
         *,
         is_traced: bool,
     ) -> None:
@@ -114,24 +106,14 @@ class Reading:
         # These count ids that the model said.
         self._held_at: int | None = None
         self._shown_from = self._shown_to = 0  # of the ids that showed something last
-        self._reader = self._read(())
+        self._adopt(self._read(()))
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
-    @property
-    def parser(self) -> TokenParser:
-        """What has read all of it."""
-        return self._reader.parser
-
-    @property
-    def screen(self) -> Screen | None:
-        """The same for what the parser told."""
-        return self._reader.screen
-
-    def message(self, ending: SegmentEnded) -> list[int]:
-        """The ids of a message of the turn."""
-        prefill = self.turn.prefill
-        begin, end = ending.start - len(prefill), ending.end - len(prefill)
-        return [*prefill[ending.start : ending.end], *self.turn.said[max(0, begin) : max(0, end)]]
+    def _adopt(self, stages: _Stages) -> None:
+        """Go on with stages that have read all of the turn."""
+        self._stages = stages
+        self.parser = stages.parser
+        self.screen = stages.screen
 
     @property
     def reasoning_tokens(self) -> int:
@@ -160,8 +142,8 @@ class Reading:
         begin, end = self._shown_from, self._shown_to
         if not end:
             return 0
-        reader = self._read(self.turn.said[:begin])
-        shown = [at for at in range(begin, end) if reader.feed(self.turn.said[at : at + 1])]
+        stages = self._read(self.turn.said[:begin])
+        shown = [at for at in range(begin, end) if stages.feed(self.turn.said[at : at + 1])]
         return len(self.turn.prefill) + shown[-1] + 1
 
     def is_seen_behind(self, position: int) -> bool:
@@ -174,32 +156,31 @@ class Reading:
             return False
         return size + begin >= position or self.seen > position
 
-    def hear(self, ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> list[SegmentEvent]:
-        """What more ids show."""
-        turn = self.turn
-        said = turn.said
+    def feed(self, entry: Tokens) -> list[SegmentEvent]:
+        """What more ids show. Raises `ValueError` for another number of logprobs than of ids."""
+        ids, said = entry.ids, self.turn.said
         begin = len(said)
-        if logprobs or turn.logprobs:
-            self._note(logprobs or [None] * len(ids))
+        if entry.logprobs or self.turn.logprobs:
+            self._note(entry)
         if len(ids) == 1:
             said.append(ids[0])
         else:
             said.extend(ids)
-        shown = self._reader.feed(ids)
+        shown = self._stages.feed(ids)
         if shown:
-            self._shown_from, self._shown_to = begin, len(said)
+            self._shown_from, self._shown_to = begin, begin + len(ids)
         return shown
 
-    def hear_each(self, ids: tuple[int, ...]) -> list[str]:
-        """Hear the first of these ids, each as if alone, as far as they only say more text.
+    def feed_each(self, ids: tuple[int, ...]) -> list[str]:
+        """Feed the first of these ids, each as if alone, as far as they only say more text.
 
-        The text of each, as `TokenParser.feed_each` gives it. Hears none where there is more to
+        The text of each, as `TokenParser.feed_each` gives it. Feeds none where there is more to
         it: a screen, logprobs, or what the prefill says.
         """
-        turn, reader = self.turn, self._reader
-        if not reader.is_plain or self.is_traced or turn.logprobs:
+        turn, stages = self.turn, self._stages
+        if not stages.is_plain or self.is_traced or turn.logprobs:
             return []
-        texts = reader.parser.feed_each(ids)
+        texts = stages.parser.feed_each(ids)
         last = next((at for at in reversed(range(len(texts))) if texts[at]), None)
         if last is not None:
             self._shown_from = len(turn.said) + last
@@ -207,20 +188,23 @@ class Reading:
         turn.said.extend(ids[: len(texts)])
         return texts
 
-    def _note(self, logprobs: Sequence[TokenLogprob | None]) -> None:
+    def _note(self, entry: Tokens) -> None:
         """Keep how likely the next ids are; a turn that begins with that is traced."""
+        if entry.logprobs and len(entry.logprobs) != len(entry.ids):
+            raise ValueError("not one logprob for each id")
         turn = self.turn
         if not turn.said and not self.is_traced:
             self.is_traced = True
-            self._reader = self._read(())
+            self._adopt(self._read(()))
         turn.logprobs += [None] * (len(turn.said) - len(turn.logprobs))
-        turn.logprobs += logprobs
+        turn.logprobs += entry.logprobs or [None] * len(entry.ids)
 
     def hold(self) -> None:
         """From here on nothing of a checked body is shown before the turn has ended."""
         if self._held_at is None:
             self._held_at = len(self.turn.said)
-            self._reader.hold()
+            if self.screen is not None:
+                self.screen.hold()
 
     def take_back(self, voided: int) -> None:
         """Forget the last ids. Raises `ValueError` when that cannot be."""
@@ -231,36 +215,39 @@ class Reading:
         del turn.said[kept:], turn.logprobs[kept:]
         if self._held_at is not None:
             self._held_at = min(self._held_at, kept)
-        self._reader = self._read(turn.said)
+        self._adopt(self._read(turn.said))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
         """What its end shows; None: it was broken off, and what waits is never shown."""
-        segments = self.parser.finish(finish)
+        segments, screen = self.parser.finish(finish), self.screen
         if not self.turn.said:
             return []
-        shown = self._reader.show(segments)
-        return shown if self.screen is None or finish is None else shown + self.screen.release()
+        if screen is None:
+            return segments
+        shown = screen.feed(segments)
+        return shown if finish is None else shown + screen.release()
 
     def bodies_after(self, finish: FinishReason) -> list[Body]:
         """The checked bodies there would be if it ended like this. Reads the turn again.
 
         A cut closes an open body as if it were whole.
         """
-        reader = self._read(self.turn.said)
-        if reader.screen is None or not self.turn.said:
+        stages = self._read(self.turn.said)
+        screen = stages.screen
+        if screen is None or not self.turn.said:
             return []
-        for segment in reader.parser.finish(finish):
+        for segment in stages.parser.finish(finish):
             if isinstance(segment, SegmentEnded) and finish is FinishReason.CUT:
-                reader.show([replace(segment, complete=True)])
+                screen.feed([replace(segment, complete=True)])
             else:
-                reader.show([segment])
-        return reader.screen.bodies
+                screen.feed([segment])
+        return screen.bodies
 
     def piece(self, token: int) -> bytes:
         """The bytes of an id."""
         return self.parser.piece(token)
 
-    def heard(self, position: int) -> tuple[int, TokenLogprob | None]:
+    def token_at(self, position: int) -> tuple[int, TokenLogprob | None]:
         """The id at a position, and how likely it was."""
         turn = self.turn
         at = position - len(turn.prefill)
@@ -269,19 +256,19 @@ class Reading:
         return turn.said[at], turn.logprobs[at] if at < len(turn.logprobs) else None
 
     def _spelled(self, position: int) -> bytes:
-        return self.piece(self.heard(position)[0])
+        return self.piece(self.token_at(position)[0])
 
-    def _read(self, said: Sequence[int]) -> _Reader:
-        """A reader that knows the prefill and these ids, the first that the model said."""
+    def _read(self, said: Sequence[int]) -> _Stages:
+        """New ones that have read the prefill and these ids, the first that the model said."""
         parser = self._new_parser(self.is_traced)
         prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
-        reader = _Reader(parser, self._new_screen(self._spelled), prefilled)
+        screen = None if self._new_screen is None else self._new_screen(self._spelled)
+        stages = _Stages(parser, screen, prefilled)
         held_at = self._held_at
-        if held_at is None or held_at > len(said):
-            if said:
-                reader.feed(said)
-        else:
-            reader.feed(said[:held_at])
-            reader.hold()
-            reader.feed(said[held_at:])
-        return reader
+        if screen is not None and held_at is not None and held_at <= len(said):
+            stages.feed(said[:held_at])
+            screen.hold()
+            said = said[held_at:]
+        if said:
+            stages.feed(said)
+        return stages
