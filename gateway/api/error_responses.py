@@ -194,7 +194,7 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
     """The row of the table and the fields of the envelope for `error`, over HTTP or a WebSocket."""
     answer = status_of(error)
     if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
-        delay_s = min(max(1, math.ceil(error.retry_after_s)), RETRY_AFTER_S_MAX)
+        delay_s = math.ceil(min(max(1, error.retry_after_s), RETRY_AFTER_S_MAX))
         answer = replace(answer, retry_after_s=delay_s)
     if not isinstance(error, errors.RequestError):
         return answer, ErrorDetail(answer.message or _BUG, answer.code)

@@ -1,6 +1,6 @@
 """Compaction: of a long context the model is shown a summary and what users and operators said.
 
-The rule, which the renderer follows (`harmony.history.since_compaction`): of what stands before the
+The rule, which the renderer follows (`models.history.since_compaction`): of what stands before the
 last compaction item only user, system and developer messages are shown; the summary follows those
 that were answered; then comes what is still to be answered. The summary is a message of the user:
 it repeats what tools returned, and must not rank above what the operator says.

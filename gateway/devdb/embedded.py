@@ -160,11 +160,15 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Shut the server down if it is ours and reap it. Safe to call twice."""
         if self._process is not None:
-            self._write_lock(_STOPPING)
-            self._wait_for_users()
-            _end(self._process, self._stop_timeout_s)
-            self._process = None
-            _remove_socket_folder(self._socket_folder)
+            try:
+                # A folder that is gone or full must not keep the server running.
+                with suppress(OSError):
+                    self._write_lock(_STOPPING)
+                    self._wait_for_users()
+            finally:
+                _end(self._process, self._stop_timeout_s)
+                self._process = None
+                _remove_socket_folder(self._socket_folder)
         self._socket_folder = None
         if self._users is not None:
             os.close(self._users)
@@ -200,7 +204,7 @@ class EmbeddedPostgres:
                 self._lock = None
                 return False
             if not is_told:
-                _log.info("waiting for another process to start or stop its embedded database")
+                _log.warning("waiting for another process to start or stop its embedded database")
                 is_told = True
             if time.monotonic() > deadline:
                 raise StartupError(
@@ -248,7 +252,8 @@ class EmbeddedPostgres:
         """Let go of the lock, which names nobody while nobody has it."""
         assert self._lock is not None, "it was opened"
         if self._is_locked:
-            self._write_lock(b"")
+            with suppress(OSError):
+                self._write_lock(b"")
         os.close(self._lock)
         self._lock, self._is_locked = None, False
 

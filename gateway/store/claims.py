@@ -364,7 +364,7 @@ async def heads(
 ) -> dict[UUID, LogHead]:
     """Where their logs stand; unknown and deleted ones are absent.
 
-    What is in flushes just now counts for nothing: see `store.followed`.
+    What is in flushes just now counts for nothing: see `store.remote_logs`.
     """
     tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
     asked = {"tenants": tenants, "responses": uuids}

@@ -279,8 +279,8 @@ class Pool:
     ) -> None:
         """Generate at one backend after the other until one brings a first chunk.
 
-        After that nothing is tried again. Returns when the finish was heard, or the sink has
-        heard enough. `avoid` names backends to use only if no other is left, such as the one that
+        After that nothing is tried again. Returns when the sink has the finish, or has
+        enough. `avoid` names backends to use only if no other is left, such as the one that
         broke off before; `attempts_max` (None: the policy's) is how many are tried. A constraint
         goes to those that hold it best, logprobs are asked only of those that tell them.
 

@@ -125,7 +125,7 @@ class InferenceServer:
         before, so the caller is not to blame, nor would another backend of its kind do better.
         Without one the output is still checked.
         """
-        grammar = await self._grammar(request) if request.constraint is not None else None
+        grammar = await self._grammar(request)
         try:
             await self._complete(request, sink, grammar, on_first, on_finish)
         except UpstreamError as error:
@@ -154,9 +154,9 @@ class InferenceServer:
         Of several threads that have something to do each would hold up the event loop in turn.
         """
         constraint = request.constraint
-        if constraint is None or constraint.calls <= INLINE_CALLS:
-            return self._writer.grammar(request)
-        if self._writer.has_words_for(constraint):
+        if constraint is None:
+            return None
+        if constraint.calls <= INLINE_CALLS or self._writer.has_words_for(constraint):
             return self._writer.grammar(request)
         async with self._one_grammar:
             return await asyncio.to_thread(self._writer.grammar, request)
@@ -356,7 +356,7 @@ class Exchange:
         if not (self._is_held or self._is_over):
             if self.heard_at == math.inf:
                 self.heard_at = self._loop.time()
-            if self.has_begun and reader.finish is not None:
+            if self.has_begun and (reader.ids_left <= 0 or reader.finish is not None):
                 self._patience_s = self._timeouts.tail_s
             connection.wait_until(self.heard_at + self._patience_s)
             connection.go_on()
@@ -384,7 +384,7 @@ class Exchange:
             return
         try:
             if not self.has_begun or chunk.finish is not None:
-                self._tell_edges(chunk)
+                self._run(self._tell_edges, chunk)
             has_room = self._run(self._sink.on_tokens, chunk)
         except Exception as error:  # noqa: BLE001  it comes out of `complete`
             self._fail(error)

@@ -169,10 +169,15 @@ class Builder:
             self._write(texts, spelling, events)
         return events
 
+    @property
+    def has_open_item(self) -> bool:
+        """An item that was begun has no end yet: it is being said, or was cut off."""
+        return self._item is not None
+
     def compact(self, seal: str) -> list[Event]:
         """The events of a compaction, whole: it comes before anything else."""
         self._require_open()
-        if self.output or self._item is not None:
+        if self.output or self.has_open_item:
             raise ValueError("a compaction is the first item, or none")
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, self._head.uuid, 0)
         item = compaction_body(item_id, seal)

@@ -203,7 +203,7 @@ class Fold:
         """The function call that the last turn ended with, as long as nobody answered it."""
         output = self._builder.output
         is_over = self.turns and self._reader is None
-        if not is_over or len(output) <= self._items_before_turn:
+        if not is_over or self._builder.has_open_item or len(output) <= self._items_before_turn:
             return None
         turn, item = self.turns[-1], output[-1]
         is_call = item["type"] == "function_call" and item["status"] == "completed"

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import FinishReason, TokenParser
+    from gateway.models.format import Turn
     from gateway.models.harmony.vocabulary import Vocabulary
 
-    Turn = tuple[Sequence[int], FinishReason | None]
 
 ASSISTANT: Final = 173781
 """The id of the word `assistant`."""

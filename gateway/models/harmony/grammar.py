@@ -7,7 +7,7 @@ two for a call, and three for the type of a body that is JSON.
 
 A grammar can only begin where the ids so far decide what comes next. That is so before a message,
 within a text, and in the middle of JSON, where it is made of what the beginning leaves over
-(`remainder`).
+(`json_language.remainder_of`).
 """
 
 from __future__ import annotations

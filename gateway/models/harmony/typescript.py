@@ -317,7 +317,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def type_text(schema: Schema, indent: str = "") -> str:
-    """The type of a normalised schema (see `harmony.schema`), written at `indent`."""
+    """The type of a normalised schema (see the top of this file), written at `indent`."""
     text = _bare_type(schema, indent)
     return f"{text} | null" if schema.get("nullable") else text
 

@@ -50,8 +50,6 @@ MESSAGE: Final = 200008
 CALL: Final = 200012
 FIRST_SPECIAL: Final = 199998
 """From here on no id is text."""
-COMMON_IDS: Final = 1 << 15
-"""The ids below are most of what is said; what is kept for each of them are some MiB."""
 VOCABULARY_SIZE: Final = 201088
 
 STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)

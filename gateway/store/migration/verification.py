@@ -233,7 +233,7 @@ def _let_execute(function: str) -> str:
 
 
 TOLD_MAX: Final = 4
-"""Facts that are named; there are hundreds."""
+"""Requirements that are named; there are hundreds."""
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -56,7 +56,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     The extension `body` of a response is its `ResponseBody`.
 
-    Whoever sends the same request again and again spells it himself, and has it delivered: the
+    Whoever sends the same request again and again encodes it itself (`client.Post`): the
     client's requests and responses take many times as long to make as what is said with them.
     """
 

@@ -264,6 +264,16 @@ def test_a_user_of_a_server_that_does_not_end_is_not_waited_for_for_good(data_di
     user.stop()
 
 
+def test_a_server_is_stopped_although_its_folder_is_gone(copied_data_dir: Path) -> None:
+    owner = embedded(copied_data_dir)
+    owner.start()
+    server = Postmaster.read(copied_data_dir / "cluster")
+    assert server is not None
+    shutil.rmtree(copied_data_dir)
+    owner.stop()
+    assert not psutil.pid_exists(server.pid)
+
+
 def test_one_that_lasts_waits_for_its_like_to_stop(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

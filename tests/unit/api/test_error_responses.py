@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -245,6 +246,7 @@ def test_the_server_s_trouble_is_told_without_its_inside(
         (errors.UpstreamUnavailable("x", upstream="a"), {"retry-after": "1"}),
         (errors.NoUpstreamAvailable("m", "x"), {"retry-after": "2"}),
         (errors.NoUpstreamAvailable("m", "x", retry_after_s=4.1), {"retry-after": "5"}),
+        (errors.NoUpstreamAvailable("m", "x", retry_after_s=math.inf), {"retry-after": "120"}),
         (errors.RateLimited("x", retry_after_s=0.2), {"retry-after": "1"}),
         (errors.RateLimited("x", retry_after_s=7200), {"retry-after": "120"}),
         (errors.TooManyConnections(), {"retry-after": "1"}),

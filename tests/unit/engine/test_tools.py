@@ -23,6 +23,7 @@ from gateway.entries import (
     unpack,
 )
 from gateway.errors import ClaimLost
+from gateway.generation import FinishReason
 from gateway.models.harmony.framing import OPENING
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.following import collected
@@ -42,7 +43,7 @@ from tests.fakes.steered import FREE, REQUIRED, repairs, staged, vouched
 
 if TYPE_CHECKING:
     from gateway.entries import Entry
-    from gateway.generation import FinishReason
+
 
 SECOND_CALL = CALL.replace("Bern", "Basel")
 THOUGHT = "<|channel|>analysis<|message|>Hm<|return|>"
@@ -301,3 +302,13 @@ def test_what_may_be_run_again_may_be_begun_twice() -> None:
     assert fold.results == 1
     assert not fold.visible, "nothing was made of the result yet"
     assert not fold.called
+
+
+def test_a_call_behind_which_another_broke_off_is_not_answered() -> None:
+    broken = CALL.replace("functions.f", "functions.g").replace("}<|call|>", "<|call|>")
+    both = CALL.replace("<|call|>", "<|end|><|start|>assistant") + broken
+    fold = folds(run_spec().head, NO_RULES)()
+    entries: list[Entry] = [TurnStarted(3), Tokens(tuple(script_ids(both))), TurnEnded(FinishReason.STOP)]
+    shown = [event for entry in entries for event in fold.apply(entry)]
+    assert shown
+    assert fold.unanswered_call is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -277,6 +277,58 @@ def test_a_sink_is_given_tokens_in_the_context_of_who_asked() -> None:
     names: list[str] = []
     asyncio.run(ask())
     assert set(names) == {"caller"}
+
+
+async def begun(
+    sink: Heard,
+    timeouts: Timeouts,
+    *,
+    ids_max: int = 50,
+    on_first: Callable[[], None] | None = None,
+    on_finish: Callable[[], None] | None = None,
+) -> tuple[Connection, asyncio.Task[None]]:
+    """A connection whose answer has begun, and the task that waits for the rest."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, ConnectionLimits(), lambda _: None)
+    connection.connection_made(Wire([], None, connection))
+    await connection.send(b"request", {})
+    connection.data_received(STREAM_HEAD)
+    exchange = Exchange(sink, reader_of(ids_max), timeouts, on_first=on_first, on_finish=on_finish)
+    body = ResponseBody(connection, {}, lambda one: cast("None", one.finish()))
+    task = loop.create_task(exchange.complete(body))
+    await asyncio.sleep(0)
+    return connection, task
+
+
+def test_who_asked_is_told_in_its_own_context_whoever_opened_the_connection() -> None:
+    who: ContextVar[str] = ContextVar("who", default="nobody")
+    names: list[str] = []
+
+    def note() -> None:
+        names.append(who.get())
+
+    async def ask() -> None:
+        who.set("caller")
+        connection, task = await begun(Heard(), Timeouts(), on_first=note, on_finish=note)
+        Context().run(connection.data_received, b"".join(turn([1])[1:]))
+        await task
+
+    asyncio.run(ask())
+    assert names == ["caller", "caller"]
+
+
+def test_after_the_last_id_a_finish_is_not_waited_for_although_there_was_no_room() -> None:
+    async def fill_up() -> None:
+        led = Led(width=1)
+        connection, task = await begun(led, Timeouts(stall_s=3600, tail_s=0.01), ids_max=1)
+        connection.data_received(said([1]))
+        await led.held.wait()
+        led.width = None
+        led.make_room()
+        await task
+        assert (led.chunks[0].ids, led.chunks[-1].finish) == ([1], FinishReason.LENGTH)
+
+    asyncio.run(fill_up())
 
 
 def test_a_held_sink_is_left_at_once_when_nobody_wants_it_any_more() -> None:
