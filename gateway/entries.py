@@ -54,8 +54,8 @@ _T = TypeVar("_T")
 class TurnStarted:
     """A model call begins. `prefill` ids were put into the prompt after `<|start|>assistant`.
 
-    `input_tokens` are those the caller pays for: the whole prompt on the first turn, none when
-    the gateway continues a turn by itself.
+    `input_tokens` are those the caller pays for: the whole prompt on the first turn and
+    behind the result of a tool, none when the gateway continues a turn by itself.
     """
 
     input_tokens: int

@@ -29,7 +29,6 @@ EXTENSION: Final = "gateway.connection"
 """In `scope["extensions"]`: `{"connection": ClientConnection}`."""
 
 OnDisconnect = Callable[[], None]
-WritePart = Callable[[bytes], bool]
 
 
 class ClientDisconnected(Exception):

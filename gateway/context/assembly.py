@@ -282,7 +282,7 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
-    """The JSON of an item under which it is stored and listed."""
+    """The JSON as which an item is stored and listed."""
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id}
     else:

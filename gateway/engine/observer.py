@@ -45,6 +45,15 @@ class Observer:
             error=error,
         )
 
+    def tool_failed(self, spec: RunSpec, error: Exception) -> None:
+        """A tool that the gateway runs raised what it should not have. The model is told."""
+        _log.error(
+            "a hosted tool failed",
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
+            error=error,
+        )
+
     def went_on(self, spec: RunSpec, hop: Hop) -> None:
         """Another backend or another replica goes on with what one before it had begun."""
         self._metrics.hopped(hop.reason)

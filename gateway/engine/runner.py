@@ -91,6 +91,7 @@ class Run:
             if self.claim is not None:
                 self._engine.lease_keeper.drop(self.claim)
             self.begun.set()
+            self._journal.release()
 
     async def _let_go(self, error: ClaimLost) -> None:
         """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""

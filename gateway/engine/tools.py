@@ -92,8 +92,10 @@ class ToolRunner:
         if tools is None or (call := self._fold.unanswered_call) is None or not tools.hosts(call):
             return False
         result = await self._result(tools, call)
-        ids = self._result_ids(call, result.output)
-        self._journal.append(ToolEnded(call.ordinal, ids, result.output, result.error))
+        # What no prompt can hold must not fail a response whose call had its effect.
+        output = result.output.encode("utf-8", "replace").decode()
+        ids = self._result_ids(call, output)
+        self._journal.append(ToolEnded(call.ordinal, ids, output, result.error))
         return True
 
     async def _result(self, tools: HostedTools, call: UnansweredCall) -> ToolResult:
@@ -105,7 +107,7 @@ class ToolRunner:
         try:
             return await tools.run(self._spec, call)
         except Exception as error:  # noqa: BLE001 - a defect of a tool, which the model is told of
-            self._observer.failed(self._spec, error)
+            self._observer.tool_failed(self._spec, error)
             return FAILED
 
     def _result_ids(self, call: UnansweredCall, output: str) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""What a run writes to: a log that is shown at once, or one that is committed first."""
+"""What a run writes to: a log that is shown at once, or one that is committed first; and the timer
+that breaks its silences.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +63,12 @@ class Journal(ABC):
         self.is_abandoned = True
         self.append = _refuse
 
+    def release(self) -> None:
+        """Refer to nothing that refers back, once the run is over: all ids of a response would stay
+        in memory until the next full garbage collection.
+        """
+        self.append = _refuse
+
 
 class MemoryJournal(Journal):
     """A foreground response that lives and dies with this process: visible at once.
@@ -96,6 +104,11 @@ class MemoryJournal(Journal):
                 self.live.refold()
                 raise
         self.live.close(finished, events)
+
+    @override
+    def release(self) -> None:
+        super().release()
+        self._commit = None
 
 
 class DurableJournal(Journal):
@@ -162,12 +175,17 @@ class DurableJournal(Journal):
             self.channel.close(has_ended=True)
         return events
 
+    @override
+    def release(self) -> None:
+        super().release()
+        self.channel.lost = _tell_nobody
+
 
 class KeepAlive:
     """While entered, appends `Alive` whenever readers saw nothing for `interval_s`.
 
     Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events
-    do (clients.md §0.7). The entry is in the log, so a replay shows the same events.
+    do. The entry is in the log, so a replay shows the same events.
 
     It has a timer anyway, so it also calls `too_long` once it was entered `time_max_s` ago.
     """
@@ -220,3 +238,7 @@ class KeepAlive:
 
 def _refuse(_entry: Entry) -> None:
     raise ClaimLost
+
+
+def _tell_nobody() -> None:
+    """The run that would be told that its claim is lost is over."""

@@ -57,7 +57,8 @@ def _plain_parts(item: object) -> object:
     """
     if not isinstance(item, dict) or not isinstance(item.get("content"), list):
         return item
-    if item.get("type", "message") not in {"message", None}:
+    kind = item.get("type")
+    if kind is not None and kind != "message":
         return item
     return {**item, "content": [_plain_part(part) for part in item["content"]]}
 
@@ -69,7 +70,8 @@ def _plain_part(part: object) -> object:
     if kind == "computer_screenshot":
         return {**part, "type": "input_image"}
     # The message makes it the text of its role.
-    return {**part, "type": "input_text"} if kind in _TEXT_PARTS else part
+    is_text = isinstance(kind, str) and kind in _TEXT_PARTS
+    return {**part, "type": "input_text"} if is_text else part
 
 
 _Item = Annotated[AnyInputItem, BeforeValidator(_plain_parts)]

@@ -170,7 +170,7 @@ NamespaceMember = Annotated[
 
 
 class NamespaceTool(NullableModel):
-    """Tools under a common name; a call says name and namespace apart (clients.md, Codex)."""
+    """Tools under a common name; a call says name and namespace apart (Codex does so)."""
 
     type: Literal["namespace"] = "namespace"
     name: str

@@ -259,6 +259,8 @@ class Access:
             return principal
         mark, now = self._mark(secret), self._clock()
         decision = self._unknown.get(mark)
+        if decision is not None:
+            self._unknown.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
             decision = await self._decided(secret, mark, now, self._known.get(mark))
         if decision.principal is None:

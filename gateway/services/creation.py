@@ -115,7 +115,9 @@ class Creation:
         Raises what `RunBuilder.compact` does, and `RateLimited`.
         """
         with self._at.supervisor.admitted():
-            return await self._builder.compact(principal, request, body_bytes=body_bytes)
+            compacted = await self._builder.compact(principal, request, body_bytes=body_bytes)
+        await self._builder.book(compacted.made)
+        return compacted
 
     async def _repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
         """The response that the key stands for; None where the key is free, or its response gone.

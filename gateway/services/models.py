@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"
-"""Some clients keep it in the model's name (clients.md §1.3), some servers list models with it."""
+"""Some clients keep it in the model's name, some servers list models with it."""
 CAPABILITIES = ("reasoning", "tools", "structured_outputs", "streaming", "background")
 """Of every model here: they are all of one family. It reads and writes text only."""
 

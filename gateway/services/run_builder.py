@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.responses.requests import RequestKey
     from gateway.sealing import Sealer
-    from gateway.services.compaction import Compactor
+    from gateway.services.compaction import Compactor, MadeSummary
     from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Model, Models
@@ -237,13 +237,15 @@ class RunBuilder:
     ) -> CompactedContext:
         """A summary of what the request continues and brings, for its own sake.
 
-        Raises what `summarised` does.
+        It is yet to be booked (`book`). Raises what `summarised` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
         plan = await self._run(self._summary, await self._input(command, with_json=True))
-        made = await self._compactor.make(plan.spec)
+        return CompactedContext(plan, await self._compactor.make(plan.spec))
+
+    async def book(self, made: MadeSummary) -> None:
+        """Record what a summary took, which its caller pays for."""
         await self._compactor.book(made)
-        return CompactedContext(plan, made)
 
     async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
         """How many tokens the prompt of the request has, also of one that is too long to be run.

@@ -1,5 +1,9 @@
 """`POST /v1/chat/completions`: how a request is read, and converted to one of the Responses API.
 
+Of `POST /v1/completions` a prompt is the message of a user: gpt-oss was trained on conversations
+only, so there is no text for it to go on with. What would need that (`suffix`, `echo`, a prompt of
+token ids) is refused.
+
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
 without its modality) and `web_search_options` are accepted, and named in the answer's headers; so
 is everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and

@@ -357,7 +357,11 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 
 def rules_of(echo: Mapping[str, Any]) -> OutputRules:
-    """The rules of a response that repeats `echo` of its request (`responses.body.echo`)."""
+    """The rules of a response that repeats `echo` of its request (what the function `echo` makes).
+
+    They follow from that alone, so that whoever folds the log again, on another replica or a year
+    later, has the same ones.
+    """
     choice = echo["tool_choice"]
     is_plain = isinstance(choice, str) and not echo["tools"] and "stop" not in echo
     if is_plain and echo["text"]["format"]["type"] == "text":

@@ -112,6 +112,24 @@ async def refusal(access: Access, secret: str) -> AuthenticationError:
     return caught.value
 
 
+async def test_an_unknown_key_that_comes_again_and_again_stays_known_as_one(
+    access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = []
+    decided = access._decided
+
+    async def counting(secret: str, *rest: object) -> object:
+        looked_up.append(secret)
+        return await decided(secret, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(access, "_decided", counting)
+    again, *others = [ids.new_api_key() for _ in range(6)]
+    for other in others:
+        await refusal(access, again)
+        await refusal(access, other)
+    assert looked_up.count(again) == 1
+
+
 async def test_unknown_and_disabled_look_the_same(access: Access) -> None:
     unknown = await refusal(access, ids.new_api_key())
     secret = await new_secret(access)

@@ -34,7 +34,8 @@ from tests.fakes.toy_logs import new_fold
 from tests.fakes.toy_parser import TEXT
 
 if TYPE_CHECKING:
-    from gateway.api.client_connection import WritePart
+    from collections.abc import Callable
+
     from gateway.protocol.events import EventSink
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
@@ -161,7 +162,7 @@ async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> Non
     assert source.closed
 
 
-def offering(write_part: WritePart) -> Scope:
+def offering(write_part: Callable[[bytes], bool]) -> Scope:
     """The scope of a server that has this extension."""
     return {"extensions": {EXTENSION: {"connection": SimpleNamespace(write_part=write_part)}}}
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from gateway.engine import outcome
 from gateway.engine.turn import TurnRunner
-from gateway.entries import Compacted, Queued
+from gateway.entries import Alive, Compacted, Queued
 from gateway.errors import (
     ClaimLost,
     ConversationLocked,
@@ -52,6 +52,13 @@ async def test_an_answer_is_committed_before_the_last_event() -> None:
     assert [finished.status for finished in stage.archive.finished] == ["completed"]
     assert stage.live.fold.usage.cached_tokens == 2
     assert stage.tokens.closed == 1
+
+
+async def test_a_run_that_is_over_holds_on_to_nothing() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+    await stage.play()
+    with pytest.raises(ClaimLost):
+        stage.journal.append(Alive())
 
 
 async def test_the_length_limit_makes_it_incomplete() -> None:

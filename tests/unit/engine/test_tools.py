@@ -308,7 +308,20 @@ def test_a_call_behind_which_another_broke_off_is_not_answered() -> None:
     broken = CALL.replace("functions.f", "functions.g").replace("}<|call|>", "<|call|>")
     both = CALL.replace("<|call|>", "<|end|><|start|>assistant") + broken
     fold = folds(run_spec().head, NO_RULES)()
-    entries: list[Entry] = [TurnStarted(3), Tokens(tuple(script_ids(both))), TurnEnded(FinishReason.STOP)]
+    entries: list[Entry] = [
+        TurnStarted(3),
+        Tokens(tuple(script_ids(both))),
+        TurnEnded(FinishReason.STOP),
+    ]
     shown = [event for entry in entries for event in fold.apply(entry)]
     assert shown
     assert fold.unanswered_call is None
+
+
+async def test_a_result_that_no_prompt_can_hold_is_mended_and_does_not_fail_the_response() -> None:
+    tool = CountedTool(output="12\ud800 degrees.")
+    stage = Stage(Continuing(), tools=tool)
+    events = await stage.play()
+    assert events[-1].type == "response.completed"
+    outputs = [item for item in stage.live.fold.response()["output"] if "output" in item]
+    assert outputs[0]["output"] == "12? degrees."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -146,3 +148,39 @@ async def test_without_its_claim_a_durable_journal_commits_no_end() -> None:
             await journal.finish(END)
         assert not commit.committed
         assert journal.live.is_holding
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_journal_that_was_released_is_freed_without_a_collection(
+    is_durable: bool,
+) -> None:
+    """Its run refers to it, and what it calls back refers to its run."""
+
+    class Owner:
+        journal: Journal
+
+        async def commit(self, *_: object) -> None: ...
+
+        def lose(self) -> None: ...
+
+    owner = Owner()
+    async with writing() as desk:
+        if is_durable:
+            journal = durable(desk, Commit())
+            journal.channel.lost = owner.lose
+            owner.journal = journal
+        else:
+            live = LiveLog(new_fold, reader_events_max=100)
+            owner.journal = MemoryJournal(live, owner.commit)
+        owner.journal.append(Alive())
+        owner.journal.release()
+        with pytest.raises(ClaimLost):
+            owner.journal.append(Alive())
+        journal = live = None  # type: ignore[assignment]
+        gone = weakref.ref(owner)
+        gc.disable()
+        try:
+            del owner
+            assert gone() is None
+        finally:
+            gc.enable()

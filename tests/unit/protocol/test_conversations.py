@@ -47,6 +47,15 @@ def items_of(*items: Any, strict: bool = False) -> tuple[InputItem, ...]:
     return parse_items(orjson.dumps({"items": items}), limits=LIMITS, strict=strict).items
 
 
+@pytest.mark.parametrize("kind", [[], {}, 1, [[]]])
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_type_that_is_no_string_is_refused(kind: object, is_part: bool) -> None:
+    part = {"type": kind if is_part else "input_text", "text": "x"}
+    item = {"type": "message" if is_part else kind, "role": "user", "content": [part]}
+    with pytest.raises(InvalidRequest):
+        items_of(item)
+
+
 def test_a_conversation_is_shown_as_openai_shows_one() -> None:
     made = Conversation(UUID(int=7), datetime(2026, 11, 21, 12, 0, 0, 5, UTC), {"a": "b"})
     shown = OpenAIConversation.model_validate(made.body(), strict=True)
