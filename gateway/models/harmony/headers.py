@@ -39,8 +39,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.generation import SegmentKind
+from gateway.models.harmony.arguments import is_object
 from gateway.models.harmony.recovery import Rule
-from gateway.models.harmony.segments import is_object
 from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, START
 from gateway.protocol.tools import FUNCTION_NAME
 

@@ -7,25 +7,15 @@ time, since the next one already is the other message.
 
 A body that is a call if `<|call|>` closes it is held while it looks like JSON. The end of a call
 that breaks off is told with what comes behind it: until then it can be said again.
-
-The arguments of a call are one JSON value to a client. What models write is that value, sometimes
-with whitespace around it, in a code fence, with a bracket too many, sometimes twice, now and then
-nothing, and now and then no JSON at all. So what may open a fence is held until it is known whether
-a value follows; then text flows through as it comes up to the end of the first complete value, and
-what follows is held until the message is over: whitespace, exact repeats, and brackets and quotes
-that close nothing are dropped, anything else is passed on as it is. Whatever happens, the pieces
-handed out, joined, are the arguments.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import BrokenCall, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
+from gateway.models.harmony.arguments import Arguments, is_object
 from gateway.models.harmony.recovery import Rule, count, doubts
 from gateway.models.harmony.vocabulary import CALL, END, RETURN
 
@@ -35,16 +25,6 @@ if TYPE_CHECKING:
     from gateway.generation import SegmentEvent
 
 
-_STRUCTURE = re.compile(r'["{}\[\]]')
-_STRING = re.compile(r'["\\]')
-_NOT_SPACE = re.compile(r"\S")
-_FENCE = re.compile(r"`{1,4}[A-Za-z]{0,16}\s*")
-_FENCE_MAX = 64
-"""More characters than that before the value open no fence."""
-_CLOSERS = frozenset("}])>`\"';,")
-# Models break lines inside of strings; clients' parsers mostly put up with it.
-# Numbers are only looked at, so their length does not matter.
-_DECODER = json.JSONDecoder(strict=False, parse_int=str)
 _REASONING: Final = SegmentKind.REASONING
 _TERMINATORS: Final = {
     SegmentKind.REASONING: frozenset({END}),
@@ -53,182 +33,6 @@ _TERMINATORS: Final = {
     SegmentKind.FUNCTION_CALL: frozenset({CALL}),
 }
 """What closes a message of each kind as it was trained to be closed."""
-
-
-class _Phase(Enum):
-    BLANK = auto()  # whitespace only, so far
-    VALUE = auto()  # inside of the first value
-    AFTER = auto()  # the first value is complete and valid
-    RAW = auto()  # not JSON: everything flows
-
-
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """The last piece, whether the arguments are a JSON value, and which rules had a part in it.
-
-    `is_broken`: they end in the middle of one.
-    """
-
-    text: str
-    is_json: bool
-    rules: tuple[Rule, ...]
-    is_broken: bool = False
-
-
-class Arguments:
-    """Feed it the body of one call; each character is looked at once, by a regular expression.
-
-    A value nested deeper than `depth_max` counts as no JSON: whether Python's decoder takes such a
-    value depends on how deep the caller's own stack is, and the result must depend on nothing.
-    """
-
-    def __init__(self, *, depth_max: int = 128) -> None:
-        self._depth_max = depth_max
-        self._deepest = 0
-        self._phase = _Phase.BLANK
-        self._held = ""
-        self._value = bytearray()  # UTF-8: a list of short texts takes ten times as much.
-        self._depth = 0
-        self._in_string = False
-        self._escaped = False
-        self._tail: list[str] = []
-        self._padded = False
-        self._fenced = False
-
-    def feed(self, text: str) -> str:
-        """What may be handed out now; possibly nothing."""
-        if self._phase is _Phase.BLANK:
-            text = self._begin(text)
-        if self._phase is _Phase.VALUE:
-            return self._scan(text)
-        if self._phase is _Phase.AFTER:
-            self._tail.append(text)
-            return ""
-        return text
-
-    def finish(self) -> Conclusion:
-        """The message is over."""
-        if self._phase is _Phase.BLANK and not self._fenced:
-            return Conclusion("{}", is_json=True, rules=(Rule.EMPTY_ARGUMENTS,))
-        if self._phase is not _Phase.AFTER:
-            is_broken = self._phase is _Phase.VALUE
-            rules = (Rule.INVALID_ARGUMENTS,)
-            return Conclusion(self._held, is_json=False, rules=rules, is_broken=is_broken)
-        tail = "".join(self._tail)
-        if (rules_of_tail := self._rules_of(tail)) is None:
-            return Conclusion(tail, is_json=False, rules=(Rule.INVALID_ARGUMENTS,))
-        return Conclusion("", is_json=True, rules=rules_of_tail)
-
-    def _rules_of(self, tail: str) -> tuple[Rule, ...] | None:
-        """Those by which what follows the value is dropped; None for what must not be."""
-        fenced = (Rule.FENCED_ARGUMENTS,) if self._fenced else ()
-        if not tail.strip():
-            is_padded = (self._padded or bool(tail)) and not fenced
-            return (Rule.PADDED_ARGUMENTS,) if is_padded else fenced
-        if _only_repeats(tail, self._value.decode()):
-            return (*fenced, Rule.REPEATED_ARGUMENTS)
-        behind = tail.strip().strip("`").strip() if fenced else tail
-        if not behind:
-            return fenced
-        closes = all(mark in _CLOSERS or mark.isspace() for mark in behind)
-        return (*fenced, Rule.STRAY_CLOSER) if closes else None
-
-    def _begin(self, text: str) -> str:
-        """Find the first character of the value, behind whitespace or the front of a code fence; it
-        tells JSON from anything else.
-        """
-        if not self._fenced:
-            rest = text.lstrip()
-            if not rest:
-                self._held += text
-                return ""
-            if rest[0] != "`":
-                return self._begin_value(text, rest)
-            self._fenced = True
-        held, self._held = self._held + text, ""
-        return self._begin_fenced(held)
-
-    def _begin_fenced(self, text: str) -> str:
-        fence = _FENCE.match(text.lstrip())
-        assert fence is not None, "it begins with a backtick"
-        rest = text.lstrip()[fence.end() :]
-        is_fence = fence.end() <= _FENCE_MAX
-        if is_fence and not rest:
-            self._held = text
-            return ""
-        self._fenced = is_fence and rest[0] in "{["
-        return self._begin_value(text, rest if self._fenced else text)
-
-    def _begin_value(self, text: str, rest: str) -> str:
-        """`rest` is what of the text is not in front of the value."""
-        if rest[0] not in '{["':
-            self._phase = _Phase.RAW
-            held, self._held = self._held, ""
-            return held + text
-        self._padded = bool(self._held) or rest != text
-        self._held = ""
-        self._phase = _Phase.VALUE
-        return rest
-
-    def _scan(self, text: str) -> str:
-        end = self._end_of_value(text)
-        if end is None:
-            self._value += text.encode()
-            return text
-        self._value += text[:end].encode()
-        if self._deepest > self._depth_max or not _is_json(self._value.decode()):
-            self._phase = _Phase.RAW
-            return text
-        self._phase = _Phase.AFTER
-        self._tail.append(text[end:])
-        return text[:end]
-
-    def _end_of_value(self, text: str) -> int | None:
-        """The offset behind the bracket or quote that balances the first one, if it is here."""
-        at = 0
-        if self._escaped and text:
-            self._escaped = False
-            at = 1
-        while found := (_STRING if self._in_string else _STRUCTURE).search(text, at):
-            at = found.end()
-            mark = found.group()
-            if mark == "\\":
-                self._escaped = at == len(text)
-                at += 1
-            elif mark == '"':
-                self._in_string = not self._in_string
-            else:
-                self._depth += 1 if mark in "{[" else -1
-                self._deepest = max(self._deepest, self._depth)
-            if not self._in_string and self._depth == 0:
-                return at
-        return None
-
-
-def is_object(text: str) -> bool:
-    """Whether arguments are a JSON object, or can be made one."""
-    arguments = Arguments()
-    arguments.feed(text)
-    return text.lstrip().startswith("{") and arguments.finish().is_json
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _DECODER.decode(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _only_repeats(tail: str, value: str) -> bool:
-    """Whether a text is nothing but this value again, any number of times."""
-    at = 0
-    while found := _NOT_SPACE.search(tail, at):
-        at = found.start()
-        if not tail.startswith(value, at):
-            return False
-        at += len(value)
-    return True
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.models.harmony.arguments import Arguments, Conclusion
 from gateway.models.harmony.recovery import Rule
-from gateway.models.harmony.segments import Arguments, Conclusion
 
 
 def _feed(text: str, size: int) -> tuple[str, Conclusion]:

@@ -18,7 +18,7 @@ from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
 from gateway.upstreams.http.connection import Connection, ConnectionLimits
 from gateway.upstreams.http.response_reader import ResponseReader
 from gateway.upstreams.http.transport import ResponseBody
-from gateway.upstreams.server import Exchange
+from gateway.upstreams.token_stream import TokenStream
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
@@ -144,16 +144,16 @@ async def play(
         connection.finish()
         released.append(connection)
 
-    exchange = Exchange(
+    stream = TokenStream(
         sink, reader_of(ids_max), Timeouts(), on_first=on_first, on_finish=on_finish
     )
     body = ResponseBody(connection, {}, release)
 
     async def complete() -> None:
         if waits:
-            exchange.goes_over(body)
-            assert (await connection.head({}, exchange))[0] == 200
-        await exchange.complete(body)
+            stream.goes_over(body)
+            assert (await connection.head({}, stream))[0] == 200
+        await stream.complete(body)
 
     task = loop.create_task(complete())
     pauses = iter(timing)
@@ -293,9 +293,9 @@ async def begun(
     connection.connection_made(Wire([], None, connection))
     await connection.send(b"request", {})
     connection.data_received(STREAM_HEAD)
-    exchange = Exchange(sink, reader_of(ids_max), timeouts, on_first=on_first, on_finish=on_finish)
+    stream = TokenStream(sink, reader_of(ids_max), timeouts, on_first=on_first, on_finish=on_finish)
     body = ResponseBody(connection, {}, lambda one: cast("None", one.finish()))
-    task = loop.create_task(exchange.complete(body))
+    task = loop.create_task(stream.complete(body))
     await asyncio.sleep(0)
     return connection, task
 
@@ -340,9 +340,9 @@ def test_a_held_sink_is_left_at_once_when_nobody_wants_it_any_more() -> None:
         await connection.send(b"request", {})
         connection.data_received(STREAM_HEAD + said([1]))
         led = Led(width=1)
-        exchange = Exchange(led, reader_of(), Timeouts())
+        stream = TokenStream(led, reader_of(), Timeouts())
         body = ResponseBody(connection, {}, lambda one: cast("None", one.finish()))
-        task = loop.create_task(exchange.complete(body))
+        task = loop.create_task(stream.complete(body))
         await led.held.wait()
         assert wire.is_paused
         task.cancel()
@@ -407,11 +407,11 @@ async def test_a_connection_that_is_given_back_serves_others_before_its_first_us
 
     async def first() -> None:
         await connection.send(b"first", {})
-        exchange = Exchange(Heard(), reader_of(), Timeouts())
+        stream = TokenStream(Heard(), reader_of(), Timeouts())
         body = ResponseBody(connection, {}, lambda one: released.set_result(one.finish()))
-        exchange.goes_over(body)
-        await connection.head({"read": 60.0}, exchange)
-        await exchange.complete(body)
+        stream.goes_over(body)
+        await connection.head({"read": 60.0}, stream)
+        await stream.complete(body)
 
     async def second() -> int:
         assert await released, "it is fit for another request"

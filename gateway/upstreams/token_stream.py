@@ -1,0 +1,219 @@
+"""One stream of tokens from a backend: how long it may be silent, and where its ids go."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.generation import TokenChunk, TokenSink
+    from gateway.upstreams.backend import Timeouts
+    from gateway.upstreams.completions import CompletionReader
+    from gateway.upstreams.http.connection import Connection
+    from gateway.upstreams.http.transport import ResponseBody
+
+_SILENCE: Final = "no token in time"
+
+
+class TokenStream:
+    """One generation under way, and the connection it goes over (an `AnswerListener`).
+
+    Body bytes become chunks, and these are given to the sink, all in the read they came in. The
+    task that asked for the generation sleeps meanwhile: it wakes up once, at the end, and once for
+    each time that the sink has no room.
+
+    `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
+    sink has no room. The sink runs in the context of the task that made this object, not of the
+    one that once opened the connection.
+    """
+
+    __slots__ = (
+        "_body", "_changed", "_error", "_is_held", "_is_over", "_loop", "_needs_room", "_on_finish",
+        "_on_first", "_patience_s", "_reader", "_run", "_sink", "_timeouts", "connection",
+        "has_begun", "heard_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sink: TokenSink,
+        reader: CompletionReader,
+        timeouts: Timeouts,
+        *,
+        on_first: Callable[[], None] | None = None,
+        on_finish: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_first` is called before the sink has the first chunk, `on_finish` before the last."""
+        self.connection: Connection | None = None
+        self.has_begun = False
+        """The backend has sent something that the sink was told."""
+        self._loop = asyncio.get_running_loop()
+        self.heard_at = self._loop.time()
+        self._patience_s = timeouts.first_token_s
+        """How long the backend may say nothing now."""
+        self._sink = sink
+        self._reader = reader
+        self._timeouts = timeouts
+        self._on_first = on_first
+        self._on_finish = on_finish
+        self._run = copy_context().run
+        self._body: ResponseBody | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._is_held = False
+        self._is_over = False
+        self._needs_room = False
+
+    def goes_over(self, body: ResponseBody) -> None:
+        """The request is about to be sent, and this is where its answer will be.
+
+        From here on it may be poured in here, while its task still waits for it to begin.
+        """
+        self._body = body
+        self.connection = body.connection
+
+    async def complete(self, body: ResponseBody) -> None:
+        """Return once the sink has the finish, or enough; the connection is free then, or closed.
+
+        Raises what the reader found wrong with the body, after the sink had all ids before it, and
+        what the sink raises. To cancel it closes the connection at once.
+        """
+        self.goes_over(body)
+        connection = body.connection
+        try:
+            if not self._is_over and not connection.is_pouring:
+                connection.wait_until(self.heard_at + self._patience_s)
+                connection.pour(self)
+            while not self._is_over:
+                if self._is_held:
+                    await self._go_on(connection)
+                else:
+                    self._changed = self._loop.create_future()
+                    await self._changed
+        finally:
+            body.close()
+        if self._needs_room and not await self._sink.room():
+            return
+        if self._error is not None:
+            raise self._error
+
+    async def _go_on(self, connection: Connection) -> None:
+        """Read on, once there is room, and all else that goes on in this process had its turn."""
+        if self._needs_room:
+            if not await self._sink.room():
+                self._break_off()
+                return
+            self._needs_room = False
+        reader = self._reader
+        if reader.has_more:
+            await asyncio.sleep(0)
+        self._is_held = False
+        if reader.has_more:
+            self._pass_on(reader.go_on())
+        if not (self._is_held or self._is_over):
+            if self.heard_at == math.inf:
+                self.heard_at = self._loop.time()
+            if self.has_begun and (reader.ids_left <= 0 or reader.finish is not None):
+                self._patience_s = self._timeouts.tail_s
+            connection.wait_until(self.heard_at + self._patience_s)
+            connection.go_on()
+
+    def take(self, data: bytes) -> None:
+        """A read of the body (`AnswerListener`)."""
+        self._pass_on(self._reader.feed(data))
+
+    def end(self, error: httpx2.TransportError | None) -> None:
+        """The body ended, was broken off, or has brought no id for too long (`AnswerListener`)."""
+        if error is None:
+            why = "stream ended without a finish reason"
+        else:
+            why = _SILENCE if isinstance(error, httpx2.ReadTimeout) else describe(error)
+        self._pass_on(self._reader.end(why))
+
+    def _pass_on(self, chunk: TokenChunk | None) -> None:
+        """Give the sink what a read brought; without a chunk see what else it did."""
+        reader = self._reader
+        if chunk is None:
+            if reader.fault is not None:
+                self._fail(reader.fault)
+            elif reader.has_more:
+                self._hold()
+            return
+        try:
+            if not self.has_begun or chunk.finish is not None:
+                self._run(self._tell_edges, chunk)
+            has_room = self._run(self._sink.on_tokens, chunk)
+        except Exception as error:  # noqa: BLE001  it comes out of `complete`
+            self._fail(error)
+            return
+        if not has_room or chunk.finish is not None or reader.fault is not None:
+            self._stop(has_room=has_room)
+            return
+        if self.connection is not None:
+            # Patience begins anew: ids came, bytes alone do not count.
+            self.heard_at = self._loop.time()
+            if reader.ids_left <= 0 or reader.finish is not None:
+                self._patience_s = self._timeouts.tail_s
+            self.connection.wait_until(self.heard_at + self._patience_s)
+        if reader.has_more:
+            self._hold()
+
+    def _tell_edges(self, chunk: TokenChunk) -> None:
+        """Tell who asked that the first chunk has come, or the last."""
+        if not self.has_begun:
+            self.has_begun = True
+            self._patience_s = self._timeouts.stall_s
+            if self._on_first is not None:
+                self._on_first()
+        if chunk.finish is not None and self._on_finish is not None:
+            self._on_finish()
+
+    def _stop(self, *, has_room: bool) -> None:
+        """Read no more: for good, or until there is room."""
+        body, reader = self._body, self._reader
+        self._needs_room = not has_room
+        if reader.finished and not reader.overran and body is not None:
+            body.drain(self._timeouts.tail_s)
+            self._is_over = True
+            self._wake()
+        elif reader.finished:
+            self._break_off()
+        elif reader.fault is not None:
+            self._fail(reader.fault)
+        else:
+            self.heard_at = math.inf
+            self._hold()
+
+    def _hold(self) -> None:
+        """Have the task take what comes next, and nothing else come meanwhile."""
+        if self.connection is not None:
+            self._is_held = True
+            self.connection.hold()
+            self._wake()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+        self._break_off()
+
+    def _break_off(self) -> None:
+        if self._body is not None:
+            self._body.close()
+        self._is_over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is None:
+            if self.connection is not None:
+                self.connection.wake()
+        elif not self._changed.done():
+            self._changed.set_result(None)
+
+
+def describe(error: httpx2.TransportError) -> str:
+    """What went wrong with a connection, for operators."""
+    return f"{type(error).__name__}: {error}"
