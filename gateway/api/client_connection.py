@@ -122,7 +122,7 @@ class BodyReader:
     `strict` are what every parser is given (`protocol.responses.requests`).
     """
 
-    threads: ThreadExecutor
+    executor: ThreadExecutor
     bytes_max: int
     timeout_s: float
     input_limits: InputLimits
@@ -162,7 +162,7 @@ class BodyReader:
         parsed in a thread.
         """
         parsing = partial(parse, body, limits=self.input_limits, strict=self.strict)
-        return self.threads.run(parsing, size_bytes=len(body))
+        return self.executor.run(parsing, size_bytes=len(body))
 
     def too_large(self, what: str) -> PayloadTooLarge:
         """What to raise for a request body or a frame (`what`) of more than `bytes_max`."""

@@ -35,7 +35,7 @@ class TracesEndpoint:
         body = await self._bodies.read(scope, receive)
         input_limits = self._bodies.input_limits
         parse = partial(parse_traces, body, input_limits=input_limits, limits=self._limits)
-        records = await self._bodies.threads.run(parse, size_bytes=len(body))
+        records = await self._bodies.executor.run(parse, size_bytes=len(body))
         if records:
             await self._keep(scope["principal"].tenant_id, records)
         await Response(status_code=204)(scope, receive, send)

@@ -71,7 +71,7 @@ class Supervisor:
         self._release = release
         self._announce = announce
         self._flush_wait_s = flush_wait_s
-        self.prepared = 0
+        self._prepared = 0
         """How many runs of requests to this process are being prepared."""
         self._running: dict[asyncio.Task[None], _Running] = {}
         self.claimed = 0
@@ -90,16 +90,16 @@ class Supervisor:
 
         Raises `RateLimited` when this process has as many as it takes, prepared or running.
         """
-        if self.prepared + self.in_flight >= self._in_flight_max:
+        if self._prepared + self.in_flight >= self._in_flight_max:
             raise RateLimited(
                 "The server is processing as many requests as it can. Please retry in a moment.",
                 code="rate_limit_exceeded",
             )
-        self.prepared += 1
+        self._prepared += 1
         try:
             yield
         finally:
-            self.prepared -= 1
+            self._prepared -= 1
 
     def start(
         self,

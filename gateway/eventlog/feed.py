@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.entries import Singles, portions
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
+from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice, send_nobody
 from gateway.protocol.events import Deltas
 from gateway.store.events import day_of
 
@@ -250,7 +250,7 @@ class Feed:
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
-        cursor = Cursor(tenant_id, head, self._new_fold_for, _send_nobody, after=ALL_KNOWN)
+        cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=ALL_KNOWN)
         before = -1
         while before < cursor.next_entry and not cursor.is_through():
             before = cursor.next_entry
@@ -406,7 +406,3 @@ class RemoteReader:
             if self._rest is not None:
                 return False
         return not cursor.is_through()
-
-
-def _send_nobody(_events: Sequence[Event]) -> None:
-    pass

@@ -62,20 +62,20 @@ class Creation:
         builder: RunBuilder,
         database: Database,
         retrieval: Retrieval,
-        keeper: LeaseKeeper,
+        lease_keeper: LeaseKeeper,
         key_ttl_s: float,
     ) -> None:
         """`key_ttl_s` is how long an idempotency key stands for the same response.
 
-        Where the heartbeat of `keeper` says that the database is away, nobody who wants something
-        stored has to wait until that is found out again.
+        Where the heartbeat of `lease_keeper` says that the database is away, nobody who wants
+        something stored has to wait until that is found out again.
         """
         self._at = dependencies
         self._runs = runs
         self._builder = builder
         self._database = database
         self._retrieval = retrieval
-        self._keeper = keeper
+        self._lease_keeper = lease_keeper
         self._key_ttl_s = key_ttl_s
 
     async def create(self, command: CreateCommand) -> Generation:
@@ -86,7 +86,7 @@ class Creation:
         Where a response that is stored only in the end cannot be recorded, the generation raises
         that, before a token is spent.
         """
-        if command.request.store and (cut_off_s := self._keeper.cut_off_s) is not None:
+        if command.request.store and (cut_off_s := self._lease_keeper.cut_off_s) is not None:
             message = "the last heartbeat did not reach the database"
             raise StoreUnavailable(message, retry_after_s=cut_off_s)
         if command.key is None:

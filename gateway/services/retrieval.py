@@ -16,6 +16,7 @@ from gateway import ids
 from gateway.engine.run_state import head_of
 from gateway.entries import FOLD_VERSION
 from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
+from gateway.eventlog.fold_slices import send_nobody
 from gateway.protocol.responses.body import Outcome, ResponseStatus, response_body
 from gateway.store import messages
 from gateway.store import responses as rows
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.eventlog.feed import Feed
-    from gateway.protocol.events import Event, EventSource
+    from gateway.protocol.events import EventSource
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage
@@ -171,7 +172,7 @@ class Retrieval:
         Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
         deleted before, `StoreUnavailable`.
         """
-        await self._feed.stream(tenant_id, head, _send_nobody)
+        await self._feed.stream(tenant_id, head, send_nobody)
         stored = await rows.load(self._database, tenant_id, head.uuid)
         if stored is None:
             raise not_found(ids.response_id(head.uuid))
@@ -220,10 +221,6 @@ def _span(seconds: int) -> str:
     unit, size = next((u for u in _UNITS if seconds % u[1] == 0 and seconds > u[1]), _UNITS[-1])
     count = seconds // size
     return f"{count} {unit}{'s' if count != 1 else ''}"
-
-
-def _send_nobody(_events: Sequence[Event]) -> None:
-    pass
 
 
 def not_found(response_id: str) -> ResourceNotFound:

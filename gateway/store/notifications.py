@@ -77,16 +77,16 @@ class Listener:
         self._retry_pause_s = retry_pause_s
         self._probe_interval_s = probe_interval_s
 
-    async def run(self, heard: Callable[[Notice], None], lost: Callable[[], None]) -> None:
+    async def run(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
         """Listen until cancelled, connecting again whenever the connection ends.
 
-        `heard` gets every notice; `lost` is called once listening (again), because any number may
-        have been missed before.
+        `on_notice` gets every notice; `lost` is called once listening (again), because any number
+        may have been missed before.
         """
         is_reported = False
         while True:
             try:
-                await self._listen(heard, lost)
+                await self._listen(on_notice, lost)
                 is_reported = False
             except DRIVER_ERRORS as error:
                 if not is_reported:
@@ -94,7 +94,7 @@ class Listener:
                 is_reported = True
             await asyncio.sleep(self._retry_pause_s)
 
-    async def _listen(self, heard: Callable[[Notice], None], lost: Callable[[], None]) -> None:
+    async def _listen(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
         """Listen as long as one connection lasts; raises one of `DRIVER_ERRORS`."""
         connection = await asyncpg.connect(
             self._url,
@@ -105,7 +105,7 @@ class Listener:
         connection.add_termination_listener(lambda _: ended.set())
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                await connection.add_listener(CHANNEL, _receiver(heard))
+                await connection.add_listener(CHANNEL, _receiver(on_notice))
             lost()
             while not ended.is_set():
                 await self._probe(connection, ended)
@@ -120,11 +120,11 @@ class Listener:
             await connection.execute("SELECT", timeout=self._connect_timeout_s)
 
 
-def _receiver(heard: Callable[[Notice], None]) -> Callable[..., None]:
+def _receiver(on_notice: Callable[[Notice], None]) -> Callable[..., None]:
     def receive(_connection: object, _pid: int, _channel: str, payload: str) -> None:
         notice = _read(payload)
         if notice is not None:
-            heard(notice)
+            on_notice(notice)
 
     return receive
 

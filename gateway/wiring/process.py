@@ -95,7 +95,7 @@ class Process:
                 builder=run_builder,
                 database=base.database,
                 retrieval=retrieval,
-                keeper=replica.keeper,
+                lease_keeper=replica.lease_keeper,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
             run_builder=run_builder,

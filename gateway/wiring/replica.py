@@ -52,11 +52,15 @@ class NotificationRouter:
     """
 
     def __init__(
-        self, watcher: LogWatcher, keeper: LeaseKeeper, notifier: Notifier | None, metrics: Metrics
+        self,
+        watcher: LogWatcher,
+        lease_keeper: LeaseKeeper,
+        notifier: Notifier | None,
+        metrics: Metrics,
     ) -> None:
         """`notifier` None: other replicas are told nothing."""
         self._watcher = watcher
-        self._keeper = keeper
+        self._lease_keeper = lease_keeper
         self._notifier = notifier
         self._metrics = metrics
         self.wake: Callable[[], None] | None = None
@@ -85,7 +89,7 @@ class NotificationRouter:
     def _pass_on(self, notice: Notice) -> None:
         self._watcher.look_soon(notice.responses)
         if notice.kind == "ended":
-            self._keeper.ended(notice.responses)
+            self._lease_keeper.ended(notice.responses)
         if notice.kind == "work" and self.wake is not None:
             self.wake()
 
@@ -96,7 +100,7 @@ class Replica:
 
     dependencies: RunDependencies
     runs: DurableRuns
-    keeper: LeaseKeeper
+    lease_keeper: LeaseKeeper
     feed: Feed
     scheduler: Scheduler
     notifier: Notifier
@@ -106,7 +110,7 @@ class Replica:
     def of(cls, base: Foundation) -> Replica:
         """Builds all of it, in the order of who needs whom; connects to nothing."""
         settings, database, metrics = base.settings, base.database, base.metrics
-        keeper = LeaseKeeper(
+        lease_keeper = LeaseKeeper(
             partial(
                 claims.heartbeat, base.lifeline, base.owner, lease_s=settings.background.lease_s
             ),
@@ -115,26 +119,26 @@ class Replica:
             metrics,
         )
         notifier = Notifier(partial(notifications.notify, base.notices))
-        told = notifier if settings.database.listen else None
-        watcher = _watcher(base, told)
-        router = NotificationRouter(watcher, keeper, told, metrics)
-        dependencies = _dependencies(base, keeper, router, notifier)
+        listening_notifier = notifier if settings.database.listen else None
+        watcher = _watcher(base, listening_notifier)
+        router = NotificationRouter(watcher, lease_keeper, listening_notifier, metrics)
+        dependencies = _dependencies(base, lease_keeper, router, notifier)
         runs = DurableRuns(dependencies, claimed_max=settings.background.running_max)
         scheduler = Scheduler(
-            database, runs, keeper, _claim_limits(settings), owner=base.owner, metrics=metrics
+            database, runs, lease_keeper, _claim_limits(settings), owner=base.owner, metrics=metrics
         )
         router.wake = scheduler.wake
         runs.when_one_ends(scheduler.one_ended)
         reaper = OrphanReaper(
             database,
             dependencies.archive,
-            keeper,
+            lease_keeper,
             attempts_max=settings.background.attempts_max,
         )
         return cls(
             dependencies=dependencies,
             runs=runs,
-            keeper=keeper,
+            lease_keeper=lease_keeper,
             feed=Feed(
                 dependencies.live_logs,
                 watcher,
@@ -148,7 +152,7 @@ class Replica:
             helpers=(
                 dependencies.writer.run,
                 dependencies.archive.run,
-                keeper.run,
+                lease_keeper.run,
                 watcher.run,
                 scheduler.run,
                 reaper.run,
@@ -160,11 +164,11 @@ class Replica:
 
 def _claim_limits(settings: Settings) -> ClaimLimits:
     background = settings.background
-    told = QUIET_INTERVALS if settings.database.listen else 1
+    quiet_intervals = QUIET_INTERVALS if settings.database.listen else 1
     return ClaimLimits(
         background.fill(ClaimTerms),
         interval_s=background.claim_interval_s,
-        quiet_s=told * background.claim_interval_s,
+        quiet_s=quiet_intervals * background.claim_interval_s,
         read_bytes_max=settings.journal.read_bytes_max,
     )
 
@@ -184,7 +188,7 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
 
 
 def _dependencies(
-    base: Foundation, keeper: LeaseKeeper, router: NotificationRouter, notifier: Notifier
+    base: Foundation, lease_keeper: LeaseKeeper, router: NotificationRouter, notifier: Notifier
 ) -> RunDependencies:
     settings, database = base.settings, base.database
     flusher = Flusher(base.journal, base.owner)
@@ -205,7 +209,7 @@ def _dependencies(
         engine=Engine(
             tokens=base.pool,
             archive=archive,
-            lease_keeper=keeper,
+            lease_keeper=lease_keeper,
             observer=Observer(base.metrics),
             format_of=base.formats.of,
             threads=base.executor,

@@ -151,7 +151,7 @@ class WebSocketConnection:
         try:
             text, limits = self._text_of(message), self._bodies.input_limits
             read = partial(read_frame, text, limits)
-            frame = await self._bodies.threads.run(read, size_bytes=len(text))
+            frame = await self._bodies.executor.run(read, size_bytes=len(text))
             stream_id = frame.stream_id
             if frame.type == STEER:
                 await self._send_text(unsteered_frame(read_steer(text, limits)))
