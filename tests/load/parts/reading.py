@@ -81,8 +81,9 @@ class Reading(asyncio.Protocol):
     def _feed(self, body: bytes) -> None:
         assert self._reader is not None
         chunk = self._reader.feed(body)
-        if chunk is not None:
-            self._heard += len(chunk.ids)
+        while chunk is not None or self._reader.has_more:
+            self._heard += len(chunk.ids) if chunk is not None else 0
+            chunk = self._reader.go_on() if self._reader.has_more else None
 
 
 async def read_all(load: Load, port: int) -> None:
