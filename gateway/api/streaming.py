@@ -99,7 +99,7 @@ class EventStream:
             await self._wait(rest)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """`gateway.protocol.events.EventSink`: write events."""
+        """Write events as an `EventSink`: None, or what to await until the client has read on."""
         if self._head is not None:
             head, self._head = self._head, None
             if (rest := begin(self._send(head))) is not None:

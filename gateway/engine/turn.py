@@ -275,7 +275,7 @@ class TurnRunner:
 
     @property
     def _turn(self) -> Turn:
-        """The open turn."""
+        """The turn that has begun and has no end yet; called only while there is one."""
         turn = self._fold.open_turn
         assert turn is not None, "it has begun, and nobody else ends it"
         return turn

@@ -88,7 +88,7 @@ class HarmonyFormat(Renderer):
         return (CHANNEL,)
 
     def has_body(self, message: Sequence[int]) -> bool:
-        """A `<|message|>` came."""
+        """Whether the header of a message is over: its `<|message|>` came."""
         return MESSAGE in message
 
     def turn_constraint(

@@ -181,7 +181,7 @@ class Parser:
 
     @property
     def reasoning_tokens(self) -> int:
-        """See above."""
+        """How many of the ids fed so far belong to reasoning (`TokenParser`)."""
         return self._writer.reasoning_tokens
 
     @property

@@ -88,7 +88,7 @@ def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> lis
 
 
 def library_message(message: HarmonyMessage) -> Message:
-    """The same message."""
+    """A message as openai-harmony has it, which renders it for comparison."""
     if message.author == Role.DEVELOPER.value:
         told = DeveloperContent(instructions=message.text.removeprefix(INSTRUCTIONS))
         return Message.from_role_and_content(Role.DEVELOPER, told)

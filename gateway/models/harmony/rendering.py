@@ -243,7 +243,7 @@ class Renderer:
         return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
 
     def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
-        """`ids`, kept."""
+        """Cache the ids of an item for the prompts that repeat it; returns them."""
         self._repeated.put(key, ids, size=len(ids) + len(key[-1]) // ID_BYTES + ENTRY_IDS)
         return ids
 

@@ -206,7 +206,7 @@ class SegmentWriter:
             self._end(draft, closing, complete=complete, broken=broken)
 
     def _end(self, draft: Draft, closing: Closing, *, complete: bool, broken: bool) -> None:
-        """Its segment closes."""
+        """Tell the end of the segment of a body, with what was wrong with how it was closed."""
         kind = draft.kind or _REASONING
         trained = closing.terminator in _TERMINATORS[kind]
         if closing.terminator is not None and not trained:
