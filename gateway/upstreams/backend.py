@@ -37,10 +37,6 @@ class Backend:
         """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
 
-    def served_name(self, model: str) -> str:
-        """What to call a public model here."""
-        return self.models.get(model, model)
-
     def headers(self) -> dict[str, str]:
         """What identifies the gateway to this backend."""
         return {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from gateway.errors import (
     InvalidRequest,
@@ -19,78 +19,52 @@ from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.probe import check, describe
+from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
-    from gateway.upstreams.engines.engine import Capabilities
     from gateway.upstreams.member import BackendState
 
 
-class Candidate(Protocol):
-    """What is looked at of a backend, as `BackendState` describes it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def available(self) -> bool: ...
-
-    @property
-    def in_doubt(self) -> bool: ...
-
-    @property
-    def can(self) -> Capabilities | None: ...
-
-
-C = TypeVar("C", bound=Candidate)
-
-
 def candidates(
-    states: Sequence[C],
+    members: Sequence[Member],
     *,
     tried: Collection[str] = (),
     avoided: Collection[str] = (),
     constraint: Constraint | None = None,
-) -> list[C]:
+) -> list[Member]:
     """The best ones left: available, not in doubt and not avoided; else with less and less of that.
 
     Among equals those that hold the constraint best: to be there comes first, because without a
     grammar the output can still be checked. All, because when every backend looks dead it is more
     likely that something else is wrong, and a refused request costs less than a certain failure.
     """
-    left = [state for state in states if state.name not in tried]
-    wanted = [state for state in left if state.available and state.name not in avoided]
+    left = [member for member in members if member.name not in tried]
+    wanted = [member for member in left if member.available and member.name not in avoided]
     equals = (
-        [state for state in wanted if not state.in_doubt]
+        [member for member in wanted if not member.in_doubt]
         or wanted
-        or [state for state in left if state.available]
-        or [state for state in left if state.name not in avoided]
+        or [member for member in left if member.available]
+        or [member for member in left if member.name not in avoided]
         or left
     )
-    return equals if constraint is None else _holding_best(equals, constraint)
-
-
-def tell_logprobs(states: Sequence[C]) -> list[C]:
-    """Those that can tell how likely an id was."""
-    return [state for state in states if state.can is not None and state.can.logprobs]
-
-
-def _holding_best(states: list[C], constraint: Constraint) -> list[C]:
-    ranks = [state.can.rank(constraint) if state.can is not None else 0 for state in states]
+    if constraint is None:
+        return equals
+    ranks = [member.can.rank(constraint) if member.can is not None else 0 for member in equals]
     best = max(ranks, default=0)
-    return [state for state, rank in zip(states, ranks, strict=True) if rank == best]
+    return [member for member, rank in zip(equals, ranks, strict=True) if rank == best]
 
 
-def round_robin(choices: Sequence[C], turn: int) -> C | None:
+def round_robin(choices: Sequence[Member], turn: int) -> Member | None:
     """Each in its turn; None when there is none."""
     return choices[turn % len(choices)] if choices else None
 
@@ -161,7 +135,8 @@ class Pool:
         self._clock = clock
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
-        self._offered: list[Mapping[str, int | None]] = []
+        self._serving: dict[str, list[Member]] = {}
+        """Those that serve a model, as far as it is known."""
         self._models: tuple[ModelInfo, ...] = ()
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
@@ -176,6 +151,7 @@ class Pool:
             )
             health = Health(policy.ejection)
             self._members[backend.name] = Member(backend, server, health, metrics, clock)
+        self._note_models()
 
     async def start(self) -> None:
         """Ask every backend once what it serves; one that does not answer is asked again later."""
@@ -204,15 +180,6 @@ class Pool:
 
     def models(self) -> tuple[ModelInfo, ...]:
         """Every model with a known context length, in the order of the configuration."""
-        offered = [member.models for member in self._members.values()]
-        if offered != self._offered:
-            lengths: dict[str, int] = {}
-            for models in offered:
-                for model, length in models.items():
-                    if length is not None:
-                        lengths[model] = min(length, lengths.get(model, length))
-            self._offered = offered
-            self._models = tuple(ModelInfo(model, length) for model, length in lengths.items())
         return self._models
 
     @property
@@ -246,16 +213,6 @@ class Pool:
                 name, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
         return ModelNotServed(name) if asked else ModelNotFound(name)
-
-    def context_length(self, model: str) -> int:
-        """Tokens of prompt and output that fit at every backend of the model.
-
-        Raises what `absence` gives.
-        """
-        known = [length for member in self._serving(model) if (length := member.models[model])]
-        if not known:
-            raise self.absence(model)
-        return min(known)
 
     def require_logprobs(self, model: str) -> None:
         """Make sure that some backend of the model can tell logprobs.
@@ -304,6 +261,8 @@ class Pool:
                 await member.generate(request, sink)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
+                if isinstance(error, ModelGone):
+                    self._note_models()
                 if error.retry_after_s is not None:
                     told_s.append(error.retry_after_s)
                 losses += isinstance(error, UpstreamLost)
@@ -329,12 +288,17 @@ class Pool:
         self, request: TokenRequest, turn: int, *, tried: Collection[str], avoid: Collection[str]
     ) -> Member | None:
         """The backend to try next; None when none is left."""
-        able = self._serving if request.sampling.logprobs is None else self._telling_logprobs
+        model = request.model
+        able = self._serving.get(model, ())
+        if request.sampling.logprobs is not None:
+            able = self._telling_logprobs(model)
         # What a backend does not list it may answer all the same, with some other model.
-        members = [member for member in able(request.model) if member.listed is not None]
+        members = [member for member in able if member.listed is not None]
+        if not able:
+            raise self.absence(model)
         if not members:
             raise NoUpstreamAvailable(
-                request.model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
+                model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
         if len(members) == 1 and not tried:
             return members[0]
@@ -342,15 +306,12 @@ class Pool:
             candidates(members, tried=tried, avoided=avoid, constraint=request.constraint), turn
         )
 
-    def _serving(self, model: str) -> list[Member]:
-        members = [member for member in self._members.values() if model in member.models]
-        if not members:
-            raise self.absence(model)
-        return members
-
     def _telling_logprobs(self, model: str) -> list[Member]:
-        serving = self._serving(model)
-        able = tell_logprobs(serving)
+        """The backends of the model that can tell how likely an id was; see `require_logprobs`."""
+        serving = self._serving.get(model)
+        if not serving:
+            raise self.absence(model)
+        able = [member for member in serving if member.can is not None and member.can.logprobs]
         if able:
             return able
         if any(member.can is None for member in serving):
@@ -398,8 +359,20 @@ class Pool:
         known = {name for member in self._members.values() for name in member.listed or ()}
         for one in self._members.values():
             one.name_models(known)
+        self._note_models()
         if self._is_started:
             self._review()
+
+    def _note_models(self) -> None:
+        """See anew who serves which model, after any of them said so or lost one."""
+        self._serving = {}
+        lengths: dict[str, int] = {}
+        for member in self._members.values():
+            for model, length in member.models.items():
+                self._serving.setdefault(model, []).append(member)
+                if length is not None:
+                    lengths[model] = min(length, lengths.get(model, length))
+        self._models = tuple(ModelInfo(model, length) for model, length in lengths.items())
 
     def _review(self) -> None:
         """Tell operators once what will not be used, as soon as it is known."""

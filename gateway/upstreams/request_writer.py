@@ -87,8 +87,12 @@ class RequestWriter:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
         }
-        chosen = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
-        body |= {name: value for name, value in chosen.items() if value is not None}
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.top_k is not None:
+            body["top_k"] = sampling.top_k
+        if sampling.min_p is not None:
+            body["min_p"] = sampling.min_p
         body |= self.engine.request_fields(request, served)
         if sampling.logprobs is not None and self.can.logprobs:
             body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}

@@ -28,7 +28,7 @@ from gateway.upstreams.token_stream import TokenStream, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gateway.generation import TokenRequest, TokenSink
+    from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
@@ -123,7 +123,8 @@ class InferenceServer:
         before, so the caller is not to blame, nor would another backend of its kind do better.
         Without one the output is still checked.
         """
-        grammar = await self._grammar(request)
+        constraint = request.constraint
+        grammar = None if constraint is None else await self._grammar(request, constraint)
         try:
             await self._complete(request, sink, grammar, on_first, on_finish)
         except UpstreamError as error:
@@ -146,14 +147,11 @@ class InferenceServer:
                 raise refused from error  # it was the request that brought it down
             raise
 
-    async def _grammar(self, request: TokenRequest) -> Grammar | None:
+    async def _grammar(self, request: TokenRequest, constraint: Constraint) -> Grammar | None:
         """The grammar of a request that has a constraint; found in a thread if that takes long.
 
         Of several threads that have something to do each would hold up the event loop in turn.
         """
-        constraint = request.constraint
-        if constraint is None:
-            return None
         if constraint.calls <= INLINE_CALLS or self._writer.has_words_for(constraint):
             return self._writer.grammar(request)
         async with self._one_grammar:
@@ -214,7 +212,7 @@ class InferenceServer:
     ) -> ResponseBody:
         # SGLang answers with its base model whatever it is asked for, so the model must be known.
         if self._served is None:
-            served = Served(self._backend.served_name(request.model))
+            served = Served(self._backend.models.get(request.model, request.model))
         elif request.model in self._served:
             served = self._served[request.model]
         else:

@@ -74,20 +74,19 @@ async def test_a_model_may_have_another_name_at_the_backend() -> None:
 async def test_the_smallest_context_length_of_a_models_backends_counts() -> None:
     servers = [backend_server(models=[listing("m", length=n)]) for n in (9000, 7000)]
     async with fleet(*servers) as known:
-        assert known.pool.context_length("m") == 7000
         assert known.pool.models() == (ModelInfo("m", 7000),)
 
 
 async def test_a_configured_context_length_goes_before_what_is_listed() -> None:
     backends = [Backend("a", "", {"m": "m"}, context_lengths={"m": 4000})]
     async with fleet(backend_server(), backends=backends) as known:
-        assert known.pool.context_length("m") == 4000
+        assert known.pool.models() == (ModelInfo("m", 4000),)
 
 
 async def test_an_unknown_model_is_not_found() -> None:
     async with fleet(backend_server()) as known:
         with pytest.raises(ModelNotFound):
-            known.pool.context_length("other")
+            raise known.pool.absence("other")
         with pytest.raises(ModelNotFound):
             await known.ids(
                 TokenRequest("r", "other", [1], Sampling(max_tokens=1), "", (), 1 << 31)
@@ -99,7 +98,7 @@ async def test_a_context_length_nobody_told_is_no_backend() -> None:
     async with fleet(backend_server(models=[BUSY]), backends=backends) as known:
         assert known.pool.models() == ()
         with pytest.raises(NoUpstreamAvailable, match="what it serves") as caught:
-            known.pool.context_length("m")
+            raise known.pool.absence("m")
         assert caught.value.retry_after_s == ProbeSchedule().health_interval_s
         (state,) = known.pool.snapshot()
         assert state.problem == "GET /v1/models answered 503: busy"
@@ -109,7 +108,7 @@ async def test_a_context_length_that_no_server_tells_must_be_configured() -> Non
     untold: Script = (response(b'{"data":[{"id":"m"}]}'),)
     async with fleet(backend_server(models=[untold])) as known:
         with pytest.raises(NoUpstreamAvailable, match="context length") as caught:
-            known.pool.context_length("m")
+            raise known.pool.absence("m")
         assert caught.value.retry_after_s == ProbeSchedule().describe_interval_s
 
 
@@ -462,7 +461,7 @@ async def test_a_backend_that_came_back_is_asked_what_it_serves_now() -> None:
     async with fleet(server, ejection=EjectionPolicy(failures_max=1)) as known:
         await known.pool.poll()
         await known.pool.poll()
-        assert known.pool.context_length("m") == 4096
+        assert known.pool.models() == (ModelInfo("m", 4096),)
 
 
 async def test_an_unreachable_backend_is_not_healthy() -> None:

@@ -255,4 +255,4 @@ async def test_an_unknown_model_is_not_found_whatever_is_down() -> None:
     backends = [Backend(name, "", {"m": "m"}) for name in ("gpu-0", "gpu-1")]
     async with fleet(backend_server(), backend_server(models=[BUSY]), backends=backends) as known:
         with pytest.raises(ModelNotFound):
-            known.pool.context_length("other")
+            raise known.pool.absence("other")

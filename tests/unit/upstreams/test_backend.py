@@ -27,8 +27,3 @@ def test_the_key_is_sent_as_a_bearer_token_and_not_shown() -> None:
 
 def test_without_a_key_nothing_is_sent() -> None:
     assert Backend("a", "http://h").headers() == {}
-
-
-def test_a_model_without_another_name_is_served_under_its_own() -> None:
-    backend = Backend("a", "http://h", {"public": "served"})
-    assert (backend.served_name("public"), backend.served_name("other")) == ("served", "other")

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
+import time
 from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Token
+from gateway.telemetry import Metrics
+from gateway.upstreams.backend import Backend
 from gateway.upstreams.engines.engine import Capabilities
-from gateway.upstreams.member import BackendState
-from gateway.upstreams.pool import candidates, round_robin, tell_logprobs
+from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.member import EjectionPolicy, Health, Member
+from gateway.upstreams.pool import candidates, round_robin
 
+if TYPE_CHECKING:
+    from gateway.upstreams.server import InferenceServer
+
+METRICS = Metrics()
 TURN, ANSWER, NONE = (Capabilities(grammars) for grammars in ("turn", "answer", "none"))
 BOUND = Constraint(Token(1))
 BOUND_ANSWER = Constraint(Token(1), answer={"type": "object"})
@@ -21,20 +31,21 @@ def state(
     *,
     available: bool = True,
     in_doubt: bool = False,
-) -> BackendState:
-    return BackendState(
-        name,
-        {"m": 100},
-        healthy=available,
-        available=available,
-        in_flight=0,
-        in_doubt=in_doubt,
-        can=can,
-    )
+) -> Member:
+    """A backend whose last health check went wrong (`in_doubt`), or all of them did."""
+    policy = EjectionPolicy()
+    health = Health(policy)
+    for _ in range(int(in_doubt) if available else policy.failures_max):
+        health.polled(alive=False)
+    server = cast("InferenceServer", SimpleNamespace(can=can))
+    member = Member(Backend(name, "http://x"), server, health, METRICS, time.monotonic)
+    if can is not None:
+        member.engine = Vllm()
+    return member
 
 
 def left(
-    states: list[BackendState],
+    states: list[Member],
     tried: str = "",
     avoided: str = "",
     constraint: Constraint | None = None,
@@ -94,11 +105,6 @@ def test_to_be_there_comes_before_to_hold_a_constraint() -> None:
     assert left(fleet, constraint=BOUND) == "a"
     assert left([state("a", NONE), state("b", TURN)], avoided="b", constraint=BOUND) == "a"
     assert left(fleet, tried="a", constraint=BOUND) == "c"
-
-
-def test_only_those_that_say_so_tell_logprobs() -> None:
-    fleet = [state("a", NONE), state("b", Capabilities(logprobs=True)), state("c")]
-    assert [able.name for able in tell_logprobs(fleet)] == ["b"]
 
 
 @given(st.integers(1, 7), st.integers(0, 1000))
