@@ -26,7 +26,7 @@ from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
@@ -101,7 +101,7 @@ async def examine(config: Path | None) -> list[Finding]:
     if not settings.backends:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
-    async with build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()) as client:
+    async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
         findings += await _backends(settings, client, formats)
     return findings
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Coroutine, Mapping, Sequence
 
     from gateway.upstreams.http.connection import ConnectionLimits, HttpTimeouts
-    from gateway.upstreams.http.transport import Answer, AnswerListener, KeepAlive, OriginPool
+    from gateway.upstreams.http.transport import Answer, AnswerListener, KeepAlivePolicy, OriginPool
 
 HEADERS_ALLOWED: Final = frozenset({
     "accept",
@@ -89,7 +89,7 @@ class Post:
 
 def build_client(
     *,
-    keep_alive: KeepAlive,
+    keep_alive: KeepAlivePolicy,
     limits: ConnectionLimits,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Client:

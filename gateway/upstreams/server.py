@@ -26,7 +26,7 @@ from gateway.upstreams.request_writer import PromptEncoder, RequestWriter
 from gateway.upstreams.token_stream import TokenStream, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.upstreams.backend import Backend, Timeouts
@@ -104,14 +104,14 @@ class InferenceServer:
         """It was found out what its models are, by public id."""
         self._served = served
 
-    async def generate(
+    def generate(
         self,
         request: TokenRequest,
         sink: TokenSink,
         *,
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> Coroutine[object, object, None]:
         """One chunk for each read that brought ids; the last one has `finish`, often without ids.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
@@ -123,8 +123,21 @@ class InferenceServer:
         before, so the caller is not to blame, nor would another backend of its kind do better.
         Without one the output is still checked.
         """
-        constraint = request.constraint
-        grammar = None if constraint is None else await self._grammar(request, constraint)
+        # Not a coroutine of its own: it would be there as long as the stream.
+        if request.constraint is None:
+            return self._complete(request, sink, None, on_first, on_finish)
+        return self._complete_bound(request, request.constraint, sink, on_first, on_finish)
+
+    async def _complete_bound(
+        self,
+        request: TokenRequest,
+        constraint: Constraint,
+        sink: TokenSink,
+        on_first: Callable[[], None] | None,
+        on_finish: Callable[[], None] | None,
+    ) -> None:
+        """The same with a grammar, and once more without if the backend refuses that."""
+        grammar = await self._grammar(request, constraint)
         try:
             await self._complete(request, sink, grammar, on_first, on_finish)
         except UpstreamError as error:

@@ -21,7 +21,7 @@ from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def formats(settings: Settings) -> Formats:
 def _pool(settings: Settings, metrics: Metrics) -> Pool:
     upstream = settings.upstream
     client = build_client(
-        keep_alive=KeepAlive(
+        keep_alive=KeepAlivePolicy(
             connections_max=upstream.connections_max, expiry_s=upstream.keepalive_expiry_s
         ),
         limits=ConnectionLimits(),

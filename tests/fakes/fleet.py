@@ -13,7 +13,7 @@ from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.completion_stream import turn
 from tests.fakes.listening import Heard
@@ -98,7 +98,7 @@ async def fleet(
         metrics, now = Metrics(), [1000.0]
         pool = Pool(
             backends,
-            build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()),
+            build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()),
             policy=PoolPolicy(**policy),  # type: ignore[arg-type]
             metrics=metrics,
             clock=lambda: now[0],

@@ -25,7 +25,7 @@ from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.listening import Heard
@@ -51,7 +51,7 @@ ANSWER = InOrder((Token(CHANNEL), Literal("final"), Token(MESSAGE), Json(SCHEMA)
 async def pool(vllm: Vllm) -> AsyncIterator[Pool]:
     opened = Pool(
         [Backend("vllm", vllm.url, priorities=True)],
-        build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()),
+        build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()),
         policy=PoolPolicy(),
         metrics=Metrics(),
     )

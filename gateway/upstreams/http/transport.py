@@ -28,7 +28,7 @@ _FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
 
 
 @dataclass(frozen=True, slots=True)
-class KeepAlive:
+class KeepAlivePolicy:
     """`connections_max` and `idle_max` count per origin.
 
     `expiry_s` must stay below what backends use themselves (uvicorn's default, 5 seconds), or
@@ -63,7 +63,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self,
         *,
-        keep_alive: KeepAlive,
+        keep_alive: KeepAlivePolicy,
         limits: ConnectionLimits,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -134,7 +134,7 @@ class OriginPool:
     def __init__(
         self,
         origin: _Origin,
-        keep_alive: KeepAlive,
+        keep_alive: KeepAlivePolicy,
         limits: ConnectionLimits,
         ssl_context: ssl.SSLContext | None,
     ) -> None:

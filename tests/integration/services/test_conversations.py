@@ -20,7 +20,7 @@ from gateway.tenancy import Principal
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import LIMITS
@@ -71,7 +71,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
         "b0", "http://127.0.0.1:9", models={m: m for m in models}, context_lengths=served
     )
     client = build_client(
-        keep_alive=KeepAlive(connections_max=1, expiry_s=1), limits=ConnectionLimits()
+        keep_alive=KeepAlivePolicy(connections_max=1, expiry_s=1), limits=ConnectionLimits()
     )
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     # Whatever is heavy is done in a thread.

@@ -28,7 +28,7 @@ from gateway.tenancy import Principal, TenantPolicy
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, STRICT, parse
@@ -84,7 +84,7 @@ async def desk(
         "b0", "http://127.0.0.1:9", models={MODEL: MODEL}, context_lengths={MODEL: CONTEXT_LENGTH}
     )
     client = build_client(
-        keep_alive=KeepAlive(connections_max=1, expiry_s=1), limits=ConnectionLimits()
+        keep_alive=KeepAlivePolicy(connections_max=1, expiry_s=1), limits=ConnectionLimits()
     )
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)

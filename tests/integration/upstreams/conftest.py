@@ -6,7 +6,7 @@ import pytest
 
 from gateway.upstreams.client import Client, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()) as client:
+    async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
         yield client

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.upstreams.client import Client, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from tests.fakes.raw_server import RawServer, Script
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def serving(*scripts: Script) -> RawServer:
 def limited(
     *, connections_max: int = 10, idle_max: int = 10, expiry_s: float = 4.0, **limits: int
 ) -> Client:
-    keep_alive = KeepAlive(connections_max=connections_max, idle_max=idle_max, expiry_s=expiry_s)
+    keep_alive = KeepAlivePolicy(
+        connections_max=connections_max, idle_max=idle_max, expiry_s=expiry_s
+    )
     return build_client(keep_alive=keep_alive, limits=ConnectionLimits(**limits))
 
 

@@ -19,7 +19,7 @@ from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from tests.fakes.following import following
@@ -39,7 +39,7 @@ MODEL = "gpt-oss-20b"
 async def pool_of(backends: Sequence[RunningSimulator], **policy: Any) -> AsyncIterator[Pool]:
     pool = Pool(
         [Backend(f"gpu-{number}", backend.url) for number, backend in enumerate(backends)],
-        build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()),
+        build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()),
         policy=PoolPolicy(**policy),
         metrics=Metrics(),
     )

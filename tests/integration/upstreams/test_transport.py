@@ -12,7 +12,7 @@ import pytest
 
 from gateway.upstreams.client import Client, build_client
 from gateway.upstreams.http.connection import Connection, ConnectionLimits
-from gateway.upstreams.http.transport import HttptoolsTransport, KeepAlive
+from gateway.upstreams.http.transport import HttptoolsTransport, KeepAlivePolicy
 from tests.fakes.certificate import self_signed
 from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
@@ -266,7 +266,7 @@ async def test_a_connection_that_is_made_after_closing_the_client_is_not_used() 
 async def test_a_closed_body_is_not_read_on() -> None:
     async with (
         serving((STREAM_HEAD, chunk(b"a"), Act.STALL)) as server,
-        HttptoolsTransport(keep_alive=KeepAlive(), limits=ConnectionLimits()) as transport,
+        HttptoolsTransport(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as transport,
     ):
         answer = await transport.handle_async_request(httpx2.Request("GET", server.url))
         assert isinstance(answer.stream, httpx2.AsyncByteStream)
@@ -283,12 +283,12 @@ async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> Non
     limits = ConnectionLimits()
     async with RawServer({"*": [(response(b"ok"),)]}, tls=tls) as server:
         async with build_client(
-            keep_alive=KeepAlive(), limits=limits, ssl_context=trusting
+            keep_alive=KeepAlivePolicy(), limits=limits, ssl_context=trusting
         ) as client:
             for _ in range(2):
                 assert (await client.get(server.url)).content == b"ok"
         assert server.connections == 1
-        async with build_client(keep_alive=KeepAlive(), limits=limits) as client:
+        async with build_client(keep_alive=KeepAlivePolicy(), limits=limits) as client:
             with pytest.raises(httpx2.ConnectError, match=r"self.signed certificate"):
                 await client.get(server.url)
 
@@ -304,13 +304,13 @@ async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> Non
 async def test_what_cannot_be_sent_is_refused(
     method: str, url: str, headers: dict[str, str], error: type[httpx2.TransportError]
 ) -> None:
-    transport = HttptoolsTransport(keep_alive=KeepAlive(), limits=ConnectionLimits())
+    transport = HttptoolsTransport(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
     with pytest.raises(error):
         await transport.handle_async_request(httpx2.Request(method, url, headers=headers))
 
 
 async def test_a_body_that_blocks_is_refused() -> None:
-    transport = HttptoolsTransport(keep_alive=KeepAlive(), limits=ConnectionLimits())
+    transport = HttptoolsTransport(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
     with pytest.raises(httpx2.LocalProtocolError, match="asynchronous"):
         await transport.handle_async_request(
             httpx2.Request("POST", "http://127.0.0.1/", content=iter([b"a"]))
