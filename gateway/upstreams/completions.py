@@ -55,7 +55,8 @@ class _TokenEvent(msgspec.Struct, gc=False):
 
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
     usage: Any = None
-    error: Any = msgspec.UNSET
+    error: msgspec.UnsetType = msgspec.UNSET
+    """With an error, whatever it is, an event is none of these."""
 
 
 _decode_token_event: Final = msgspec.json.Decoder(_TokenEvent).decode
@@ -196,9 +197,6 @@ class CompletionReader:
         except _NO_TOKEN_EVENT:
             self._other_event(payload)
             return
-        if event.error is not msgspec.UNSET:
-            self._other_event(payload)
-            return
         if event.usage is not None:
             self._usage(event.usage)
         choice = event.choices[0]
@@ -217,14 +215,10 @@ class CompletionReader:
             self.ids_left -= 1
         elif not self._take(ids, choice.logprobs):
             return
-        if choice.finish_reason is not None:
-            self._finish(choice.finish_reason)
-
-    def _finish(self, reason: object) -> None:
-        """The engine says why the turn ended."""
-        self.finish = _FINISH.get(reason) if isinstance(reason, str) else None
-        if self.finish is None:
-            self._break(f"finish reason {message_of(reason)}")
+        if (reason := choice.finish_reason) is not None:
+            self.finish = _FINISH.get(reason) if isinstance(reason, str) else None
+            if self.finish is None:
+                self._break(f"finish reason {message_of(reason)}")
 
     def _take(self, ids: list[int], logprobs: object) -> bool:
         """Keep the ids of an event, and what is told of them; False: nothing may follow them."""
