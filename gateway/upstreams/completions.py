@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
-SLICE_BYTES: Final = 64 * 1024
+SLICE_BYTES: Final = 128 * 1024
 """So much of a read is looked at in one turn of the event loop, and one event more at most."""
 
 _FINISH: Final = {
