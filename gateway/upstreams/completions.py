@@ -346,9 +346,10 @@ class SseSplitter:
         payloads: list[bytes] = []
         for line in lines:
             if not line:
-                if payload := b"\n".join(held):
-                    payloads.append(payload)
-                held.clear()
+                if held:
+                    if payload := b"\n".join(held):
+                        payloads.append(payload)
+                    held.clear()
             elif line[:6] == _DATA:
                 held.append(line[6:])
             elif line[:5] == b"data:" or line == b"data":
