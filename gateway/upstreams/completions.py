@@ -341,8 +341,7 @@ class SseSplitter:
                 return []
             lines[0] = bytes(rest)
             rest.clear()
-        if last := lines.pop():
-            rest += last
+        rest += lines.pop()
         payloads: list[bytes] = []
         for line in lines:
             if not line:
