@@ -370,6 +370,4 @@ async def heads(
     asked = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_HEADS, asked)
-        return {
-            uuid: LogHead(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows
-        }
+        return {uuid: LogHead(*head) for uuid, *head in rows}

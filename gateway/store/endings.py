@@ -138,21 +138,23 @@ async def finish_all(
     raises, after which nothing is written.
     """
     placed = [(tenant_id, (place, end)) for place, (tenant_id, end) in enumerate(ends)]
-    groups = list(by_tenant(placed))
+    groups = by_tenant(placed)
     ended: dict[int, bool] = {}
-    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
+    async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            items = [
-                {"response_id": end.uuid, **messages.row_of(stored)}
-                for _, end in group
-                for stored in end.items
-            ]
-            statement, parameters = _END_ALL.of([_end_row(end) for _, end in group], items)
-            parameters |= {"tenant": tenant_id, "ids": [end.uuid for _, end in group]}
-            found = frozenset(await connection.scalars(statement, parameters))
-            ended |= {place: True for place, end in group if end.uuid in found}
+            rows: list[dict[str, Any]] = []
+            items: list[dict[str, Any]] = []
+            places: dict[UUID, int] = {}
+            for place, end in group:
+                rows.append(_end_row(end))
+                items += messages.rows_of(end.uuid, end.items)
+                places[end.uuid] = place
+            statement, parameters = _END_ALL.of(rows, items)
+            parameters |= {"tenant": tenant_id, "ids": list(places)}
+            for uuid in await connection.scalars(statement, parameters):
+                ended[places[uuid]] = True
     return ended
 
 

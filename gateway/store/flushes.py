@@ -401,7 +401,7 @@ async def read(
 
     Before that is a gap when not everything was read; and some may be read twice.
     """
-    async with database.bulk_transaction([tenant_id]) as connection:
+    async with database.bulk_transaction(tenant_id) as connection:
         # In this order, because what is settled in between would be missed in the other.
         tail = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
         rows = await events.rows(

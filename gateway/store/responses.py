@@ -244,8 +244,8 @@ async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewRespon
     None of them has an idempotency key, a conversation, or a queue to stand in. Raises
     `StoreConflict` and `StoreUnavailable`.
     """
-    groups = list(by_tenant(new))
-    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
+    groups = by_tenant(new)
+    async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
@@ -263,7 +263,7 @@ async def queue_all(
     recorded. None of them has an idempotency key or a conversation. Raises as `insert_all` does.
     """
     placed = [(tenant_id, (place, one)) for place, (tenant_id, one) in enumerate(new)]
-    groups = list(by_tenant(placed))
+    groups = by_tenant(placed)
     became: dict[int, bool] = {}
     begin = database.transaction(groups[0][0], in_bulk=True, lock_key=LOCK_KEY)
     async with begin as connection:
@@ -284,10 +284,11 @@ def _all_rows(
     tenant_id: TenantId, new: Sequence[NewResponse]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the responses, and those of their items."""
-    items = [
-        {"response_id": one.uuid, **messages.row_of(stored)} for one in new for stored in one.items
-    ]
-    rows = [_row(tenant_id, one) | {"entries": one.entries and one.entries[1]} for one in new]
+    rows: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
+    for one in new:
+        rows.append(_row(tenant_id, one))
+        items += messages.rows_of(one.uuid, one.items)
     return rows, items
 
 
@@ -345,13 +346,14 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "epoch": epoch,
         "attempts": epoch,
         "next_entry": 0 if new.entries is None else new.entries[0],
+        "entries": None if new.entries is None else new.entries[1],
         "fold_version": FOLD_VERSION,
     }
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
     """The response; None when it is unknown, deleted, or another tenant's."""
-    async with database.bulk_transaction([tenant_id]) as connection:
+    async with database.bulk_transaction(tenant_id) as connection:
         return await find(connection, tenant_id, uuid)
 
 

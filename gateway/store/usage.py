@@ -57,8 +57,8 @@ async def record(database: Database, tenant_id: TenantId, line: UsageLine) -> No
 
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
     """The same for several lines, at least one: all of them or none."""
-    groups = list(by_tenant(lines))
-    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
+    groups = by_tenant(lines)
+    async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)

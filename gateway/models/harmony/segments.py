@@ -67,11 +67,6 @@ class Draft:
     doubts: tuple[str, ...] = ()
 
     @property
-    def is_flowing(self) -> bool:
-        """Its segment has begun, and text goes into it as it is read."""
-        return self.started and not self.glue
-
-    @property
     def waits(self) -> bool:
         """What it is will be known when it is closed, or later."""
         return self.kind is None or bool(self.callee)
@@ -140,8 +135,11 @@ class SegmentWriter:
 
         `tokens` are the positions of the ids that spell it, if they are known.
         """
-        if draft.callee and not draft.braced:
-            self._look_for_brace(draft, text.lstrip())
+        if draft.callee and not draft.braced and (front := text.lstrip()):
+            # What may be a call begins like one, or is what its header says.
+            draft.braced = front.startswith("{")
+            if not draft.braced:
+                self._follow_header(draft)
         if text and draft.glue:
             text, draft.glue, tokens = draft.glue + text, "", ()
         draft.text_ids += text_ids
@@ -202,18 +200,14 @@ class SegmentWriter:
                 # None at all may have been about to come.
                 self._emit(draft, conclusion.text)
                 complete = conclusion.is_json
-        if draft.started:
-            self._end(draft, closing, complete=complete, broken=broken)
-
-    def _end(self, draft: Draft, closing: Closing, *, complete: bool, broken: bool) -> None:
-        """Tell the end of the segment of a body, with what was wrong with how it was closed."""
-        kind = draft.kind or _REASONING
-        trained = closing.terminator in _TERMINATORS[kind]
+        if not draft.started:
+            return
+        trained = closing.terminator in _TERMINATORS[draft.kind]
         if closing.terminator is not None and not trained:
             self.touch(draft, (Rule.WRONG_TERMINATOR,))
         self._join_texts()
         verbatim = draft.verbatim and trained
-        self.answered = self.answered or kind is SegmentKind.FINAL
+        self.answered = self.answered or draft.kind is SegmentKind.FINAL
         ended = SegmentEnded(draft.start, closing.end, complete, verbatim, broken)
         if broken:
             end = closing.end - (closing.terminator is not None)
@@ -226,12 +220,6 @@ class SegmentWriter:
         self._settle(SegmentKind.REASONING if is_cut else SegmentKind.FINAL)
         self._events += self._broken_end
         self.broken, self._broken_end = None, []
-
-    def _look_for_brace(self, draft: Draft, text: str) -> None:
-        """What may be a call begins like one, or is what its header says."""
-        draft.braced = text.startswith("{")
-        if text and not draft.braced:
-            self._follow_header(draft)
 
     def _decide_call(self, draft: Draft, closing: Closing) -> None:
         """A body that may be a call is closed."""

@@ -28,7 +28,6 @@ from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, t
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import TracebackType
 
     from gateway.errors import StoreError
@@ -139,7 +138,8 @@ class Transaction:
         if not self._is_begun:
             return True
         try:
-            if self._session and _may_go_alone(connection):
+            rested_s = asyncio.get_running_loop().time() - state.used_at
+            if self._session and state.is_direct and rested_s < _TRUSTED_S:
                 await connection.stand_for(self._session)
                 self._is_begun = False
             else:
@@ -332,15 +332,15 @@ class Database:
             begin += _TRY_LOCK.format(key=lock_key)
         return self._begin(begin, role=APP_ROLE, tenant=tenant_id)
 
-    def bulk_transaction(self, tenant_ids: Sequence[TenantId]) -> Transaction:
-        """A transaction for a statement of each of these tenants, which gets arrays of rows, or
-        finds what it reads by its key.
+    def bulk_transaction(self, tenant_id: TenantId, *, is_only: bool = True) -> Transaction:
+        """A transaction for a statement of this tenant, which gets arrays of rows, or finds what it
+        reads by its key. Raises as `transaction` does.
 
-        It begins with the first of them; before each of the others comes `turn_to`. Raises as
-        `transaction` does; when it is of one tenant it may be committed by each statement.
+        If the tenant is the only one, each statement may be committed by itself. Otherwise comes
+        `turn_to` before the statement of each further one.
         """
-        words = {"role": APP_ROLE, "tenant": tenant_ids[0], "timeout_ms": self._timeout_ms}
-        session = _FOR_TENANT.format(**words) if len(tenant_ids) == 1 else ""
+        words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
+        session = _FOR_TENANT.format(**words) if is_only else ""
         begin = (_ENTER + _IN_BULK).format(**words)
         return Transaction(self, begin, session=session)
 
@@ -379,11 +379,6 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
 async def _note_use(session: Session) -> None:
     """A transaction leaves nothing in its connection, but the time."""
     session.state.used_at = asyncio.get_running_loop().time()
-
-
-def _may_go_alone(connection: Connection) -> bool:
-    rested_s = asyncio.get_running_loop().time() - connection.state.used_at
-    return connection.state.is_direct and rested_s < _TRUSTED_S
 
 
 async def _drop(connection: Connection) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import defaultdict
 from functools import cache, cached_property
-from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.tenancy import TenantId
 
@@ -134,30 +134,30 @@ class Batch:
 
     def of(self, *rows: Sequence[Row]) -> tuple[Statement, dict[str, Any]]:
         """The statement and its parameters for the rows of each kind, in the order of the kinds."""
-        counts = tuple(map(_form, map(len, rows)))
+        forms: list[int | None] = []
         parameters: dict[str, Any] = {}
-        for kind, some, count in zip(self._kinds, rows, counts, strict=True):
-            if count is None:
+        for kind, some in zip(self._kinds, rows, strict=True):
+            if len(some) > FORMS[-1]:
+                forms.append(None)
                 parameters |= kind.parameters(some)
             else:
-                parameters |= kind.values(some, count)
-        return self._statement(counts), parameters
+                form = FORMS[bisect_left(FORMS, len(some))]
+                forms.append(form)
+                parameters |= kind.values(some, form)
+        return self._statement(tuple(forms)), parameters
 
-    def _new_statement(self, counts: tuple[int | None, ...]) -> Statement:
+    def _new_statement(self, forms: tuple[int | None, ...]) -> Statement:
+        """For each kind a form, by its number of rows; None: arrays, of any number."""
         sources = {
-            kind.name: kind.source if count is None else kind.few(count)
-            for kind, count in zip(self._kinds, counts, strict=True)
+            kind.name: kind.source if form is None else kind.few(form)
+            for kind, form in zip(self._kinds, forms, strict=True)
         }
         return Statement(self._sql.format(**sources))
 
 
-def _form(count: int) -> int | None:
-    """For how many rows there is a form that has place for `count`; None: for none so many."""
-    return FORMS[bisect_left(FORMS, count)] if count <= FORMS[-1] else None
-
-
-def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> Iterator[tuple[TenantId, list[Of]]]:
-    """Tenants ascending: whatever locks rows of several does so in this order."""
-    first = itemgetter(0)
-    for tenant_id, group in groupby(sorted(rows, key=first), key=first):
-        yield tenant_id, [row for _, row in group]
+def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> list[tuple[TenantId, list[Of]]]:
+    """The rows of each tenant, tenants ascending: rows of several are locked in this order."""
+    groups: dict[TenantId, list[Of]] = defaultdict(list)
+    for tenant_id, row in rows:
+        groups[tenant_id].append(row)
+    return sorted(groups.items(), key=itemgetter(0))
