@@ -36,7 +36,7 @@ from gateway.constraints.gbnf import (
     text,
 )
 from gateway.constraints.patterns import found_by, language_of
-from gateway.constraints.schemas import MISSING, at_pointer, types_of
+from gateway.constraints.schemas import MISSING, at_pointer, is_one_of
 from gateway.generation import NOTHING, Ebnf, InOrder, OneOf, Token
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class JsonLanguage:
         types = _types(schema)
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else schema["enum"]
-            return either(*(_exactly(one) for one in values if _is_a(one, types)))
+            return either(*(_exactly(one) for one in values if is_one_of(one, types)))
         if not types and schema.keys().isdisjoint(_BINDING):
             return _ANY
         return either(*(self._typed(name, schema) for name in types or _TYPES))
@@ -371,11 +371,6 @@ def _types(schema: Schema) -> tuple[str, ...]:
     if "type" not in schema:
         names = tuple(name for name, keys in _KEYWORDS.items() if not keys.isdisjoint(schema))
     return tuple(name for name in names if not (name == "integer" and "number" in names))
-
-
-def _is_a(value: object, types: tuple[str, ...]) -> bool:
-    """Whether a value has one of these types; all have, where there are none."""
-    return not types or not types_of(value).isdisjoint(types)
 
 
 def _count(schema: Schema, key: str) -> int | None:

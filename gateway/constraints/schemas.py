@@ -21,7 +21,7 @@ import orjson
 from gateway.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     Schema = Mapping[str, Any]
     Form = tuple[str, Callable[[Any], bool]]
@@ -215,6 +215,11 @@ def types_of(value: object) -> frozenset[str]:
         if isinstance(value, known):
             return names
     return _NUMBER if isinstance(value, float) and not value.is_integer() else _WHOLE_NUMBER
+
+
+def is_one_of(value: object, types: Collection[str]) -> bool:
+    """Whether a value has one of these types; every value has, where there are none."""
+    return not types or not types_of(value).isdisjoint(types)
 
 
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:

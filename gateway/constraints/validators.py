@@ -21,9 +21,9 @@ from gateway.constraints.rules import UnusableGrammar, UnusableSchema
 from gateway.constraints.schemas import (
     at_pointer,
     count_references,
+    is_one_of,
     objects_in,
     patterns_in,
-    types_of,
 )
 
 if TYPE_CHECKING:
@@ -270,9 +270,9 @@ def _types(schema: Schema) -> set[str]:
 def _contradictions(schema: Schema, types: set[str]) -> Iterator[str]:
     """The keywords of one schema that contradict another, or themselves."""
     values = schema.get("enum")
-    if values is not None and not any(_is_of(value, types) for value in values):
+    if values is not None and not any(is_one_of(value, types) for value in values):
         yield "enum"
-    if "const" in schema and not _is_of(schema["const"], types):
+    if "const" in schema and not is_one_of(schema["const"], types):
         yield "const"
     if schema.get("not") in ({}, True):
         yield "not"
@@ -283,10 +283,6 @@ def _contradictions(schema: Schema, types: set[str]) -> Iterator[str]:
     for least, most in _OPEN_BOUNDS if types and types <= _NUMBERS else ():
         if least in schema and most in schema and schema[least] >= schema[most]:
             yield least
-
-
-def _is_of(value: object, types: set[str]) -> bool:
-    return not types or not types_of(value).isdisjoint(types)
 
 
 def _combined(schema: Schema, place: str) -> Iterator[str]:

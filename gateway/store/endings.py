@@ -137,8 +137,7 @@ async def finish_all(
     Raises `StoreUnavailable`, after which the outcome of all is unknown, and what else a statement
     raises, after which nothing is written.
     """
-    placed = [(tenant_id, (place, end)) for place, (tenant_id, end) in enumerate(ends)]
-    groups = by_tenant(placed)
+    groups = by_tenant(ends)
     ended: dict[int, bool] = {}
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:

@@ -22,7 +22,7 @@ from gateway.store.schema import ACCEPTED, TERMINAL
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import date, datetime
     from uuid import UUID
 
@@ -262,8 +262,7 @@ async def queue_all(
     allows, or (False) is it queued? Those whose queue is full are left out, with nothing of them
     recorded. None of them has an idempotency key or a conversation. Raises as `insert_all` does.
     """
-    placed = [(tenant_id, (place, one)) for place, (tenant_id, one) in enumerate(new)]
-    groups = by_tenant(placed)
+    groups = by_tenant(new)
     became: dict[int, bool] = {}
     begin = database.transaction(groups[0][0], in_bulk=True, lock_key=LOCK_KEY)
     async with begin as connection:
@@ -273,20 +272,22 @@ async def queue_all(
             # Of one tenant, and of one moment: whichever policy was read last is the one.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
-            statement, rows = _QUEUE_ALL.of(*_all_rows(tenant_id, [one for _, one in group]))
+            statement, rows = _QUEUE_ALL.of(*_all_rows(tenant_id, group))
             accepted = await connection.execute(statement, rows | bounds | {"tenant": tenant_id})
             begins = dict(map(tuple, accepted))
-            became |= {place: begins[one.uuid] for place, one in group if one.uuid in begins}
+            for place, one in group:
+                if one.uuid in begins:
+                    became[place] = begins[one.uuid]
     return became
 
 
 def _all_rows(
-    tenant_id: TenantId, new: Sequence[NewResponse]
+    tenant_id: TenantId, new: Iterable[tuple[int, NewResponse]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the responses, and those of their items."""
     rows: list[dict[str, Any]] = []
     items: list[dict[str, Any]] = []
-    for one in new:
+    for _, one in new:
         rows.append(_row(tenant_id, one))
         items += messages.rows_of(one.uuid, one.items)
     return rows, items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.postgres.database import turn_to
@@ -26,6 +27,7 @@ _LINE: Final = {
     "at": "timestamptz",
     **COUNTS,
 }
+_counts_of: Final = attrgetter(*COUNTS)
 _ADD: Final = Statement(f"{insert_into('usage', ['tenant_id', *_LINE])} ON CONFLICT DO NOTHING")
 _LINES: Final = Rows("line", _LINE)
 _ADD_ALL: Final = Batch(
@@ -62,7 +64,7 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            statement, parameters = _ADD_ALL.of([_row(line) for line in group])
+            statement, parameters = _ADD_ALL.of([_row(line) for _, line in group])
             await connection.execute(statement, {"tenant": tenant_id, **parameters})
 
 
@@ -83,4 +85,6 @@ def _row(line: UsageLine) -> dict[str, Any]:
 
 def counts(tokens: TokenUsage | None) -> dict[str, int | None]:
     """The columns of `COUNTS`; each None when nobody counted."""
-    return {name: None if tokens is None else getattr(tokens, name) for name in COUNTS}
+    if tokens is None:
+        return dict.fromkeys(COUNTS)
+    return dict(zip(COUNTS, _counts_of(tokens), strict=True))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.constraints.schemas import MISSING, at_pointer, types_of
+from gateway.constraints.schemas import MISSING, at_pointer, is_one_of
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -189,9 +189,7 @@ class SchemaNormaliser:
     def _typed(self, flat: Schema, refs: Refs, depth: int) -> Schema:
         types = _types(flat)
         nullable = {"nullable": True} if flat.get("nullable") is True else {}
-        values = [
-            v for v in _list(flat.get("enum")) if not types or not types_of(v).isdisjoint(types)
-        ]
+        values = [value for value in _list(flat.get("enum")) if is_one_of(value, types)]
         if values:
             return self._enumerated(values) | nullable
         plain = [name for name in types if name != "null"]

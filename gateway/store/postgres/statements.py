@@ -155,9 +155,12 @@ class Batch:
         return Statement(self._sql.format(**sources))
 
 
-def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> list[tuple[TenantId, list[Of]]]:
-    """The rows of each tenant, tenants ascending: rows of several are locked in this order."""
-    groups: dict[TenantId, list[Of]] = defaultdict(list)
-    for tenant_id, row in rows:
-        groups[tenant_id].append(row)
+def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
+    """The rows of each tenant, with their places in `rows`.
+
+    Tenants ascend: whatever locks rows of several does so in this order.
+    """
+    groups: dict[TenantId, list[tuple[int, Of]]] = defaultdict(list)
+    for place, (tenant_id, row) in enumerate(rows):
+        groups[tenant_id].append((place, row))
     return sorted(groups.items(), key=itemgetter(0))
