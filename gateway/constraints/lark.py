@@ -100,8 +100,8 @@ def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
 
 
 def are_translated(rules: OutputRules) -> bool:
-    """Whether `languages_of` these rules was asked for before, or they have none."""
-    return not rules.grammars or _LANGUAGES in rules.derived
+    """Whether `languages_of` these rules was asked for before."""
+    return _LANGUAGES in rules.derived
 
 
 def ebnf_of(grammar: TextGrammar) -> str:

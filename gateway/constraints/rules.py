@@ -111,7 +111,7 @@ class OutputRules:
             or self.checks_calls
         )
 
-    @property
+    @cached_property
     def is_binding(self) -> bool:
         """Some turn may be bound, though the model may think as long as it likes."""
         return self.answer is not None or self.binds_messages

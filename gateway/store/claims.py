@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Database, Row
 
 
 @dataclass(frozen=True, slots=True)

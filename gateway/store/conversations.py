@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.context_item import ContextItem
-    from gateway.store.postgres.connection import Connection, Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
     Order = Literal["asc", "desc"]

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenUsage
     from gateway.protocol.context_item import StoredItem
     from gateway.store.events import LogRow
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 

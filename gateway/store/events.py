@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.events import LogBatch
-    from gateway.store.postgres.connection import Connection, Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database, Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Connection, Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000

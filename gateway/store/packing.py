@@ -22,7 +22,7 @@ from gateway.protocol.context_item import Columns, ContextItem, Label
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.store.postgres.connection import Row
+    from gateway.store.postgres.database import Row
 
     T = TypeVar("T", bytes, str, array[int])
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 
@@ -238,11 +237,13 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
 
 
-async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewResponse]]) -> None:
+async def insert_all(
+    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
+) -> dict[int, bool]:
     """Do as `insert` does for several, in one transaction: all of them are recorded, or none.
 
-    None of them has an idempotency key, a conversation, or a queue to stand in. Raises
-    `StoreConflict` and `StoreUnavailable`.
+    True for the place of each. None of them has an idempotency key, a conversation, or a queue to
+    stand in. Raises `StoreConflict` and `StoreUnavailable`.
     """
     groups = by_tenant(new)
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
@@ -251,6 +252,7 @@ async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewRespon
                 await turn_to(connection, tenant_id)
             statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group))
             await connection.execute(statement, rows | {"tenant": tenant_id})
+    return dict.fromkeys(range(len(new)), True)
 
 
 async def queue_all(

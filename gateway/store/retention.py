@@ -28,8 +28,7 @@ from gateway.store.schema import RUNS_ROLE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
 
 _ALWAYS: Final = (date.min, date.max)
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.generation import TokenUsage
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 _LINE: Final = {
