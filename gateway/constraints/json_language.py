@@ -169,7 +169,7 @@ class JsonLanguage:
         return found
 
     def _flat(self, schema: Schema) -> Schema:
-        """The same without `$ref` and `allOf`: merged into what stands beside them."""
+        """The schema with its `$ref` and `allOf` merged into what stands beside them."""
         self._go_deeper("its schema refers to itself without an end")
         parts = list(schema.get("allOf", ()))
         if "$ref" in schema:
@@ -386,7 +386,7 @@ def _integer(schema: Schema) -> Language:
 
 
 def between(low: int | None, high: int | None) -> Language:
-    """Those from `low` to `high`, both included; None: without a bound."""
+    """The integers from `low` to `high`, both included, as JSON; None: without a bound."""
     natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
     if low is not None and low >= 0:
         return natural
@@ -414,7 +414,7 @@ def _natural(low: int, high: int | None) -> Language:
 
 
 def _as_long(first: str, last: str) -> Language:
-    """Those from one to another of the same length."""
+    """The numbers from `first` to `last`, which have as many digits."""
     if not first:
         return Chain(())
     low, high, size = int(first[0]), int(last[0]), len(first) - 1

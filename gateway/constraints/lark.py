@@ -114,7 +114,9 @@ def ebnf_of(grammar: TextGrammar) -> str:
 
 
 def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
-    """The same as a language, and the rules that it names."""
+    """What a custom tool with this grammar is called with, `{"input": "…"}`, as a language, and the
+    rules that it names. Raises `UntranslatableGrammar`.
+    """
     if grammar.syntax == "regex":
         return _wrapped(language_of(grammar.definition)), {}
     rules = _Reader(grammar.definition).read()

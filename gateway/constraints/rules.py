@@ -124,7 +124,7 @@ class OutputRules:
 
     @cached_property
     def grammars(self) -> frozenset[TextGrammar]:
-        """Those of the tools."""
+        """The grammars of the tools, each once."""
         every = (tool.grammar for tool in self.tools.values())
         return frozenset(grammar for grammar in every if grammar is not None)
 

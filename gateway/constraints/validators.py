@@ -82,7 +82,7 @@ _LIMITS: Final = LLParserLimits(
 
 
 class TooMuchWork(Exception):
-    """More than was allowed."""
+    """A check would apply schemas to values more often than was allowed."""
 
 
 class ForeignReference(Exception):
@@ -262,7 +262,7 @@ def _places(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _types(schema: Schema) -> set[str]:
-    """Those that it names; empty where any will do."""
+    """The types that a schema names; empty where any will do."""
     declared = schema.get("type", [])
     return {declared} if isinstance(declared, str) else set(declared)
 
@@ -296,7 +296,7 @@ def _combined(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _members(schema: Schema, place: str) -> Iterator[str]:
-    """Of an object: what it must have, and cannot."""
+    """Where an object must have a property that nothing can satisfy, as JSON pointers."""
     properties = schema.get("properties", {})
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     for name in schema.get("required", ()):
@@ -308,7 +308,7 @@ def _members(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _elements(schema: Schema, place: str) -> Iterator[str]:
-    """The same of an array."""
+    """Where an array must have an item that nothing can satisfy, as JSON pointers."""
     count = schema.get("minItems", 0)
     first = schema.get("prefixItems", ())
     for number, part in enumerate(first[: int(count)]):
@@ -319,7 +319,7 @@ def _elements(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _step(name: str) -> str:
-    """As a JSON pointer has it (RFC 6901)."""
+    """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

@@ -274,7 +274,7 @@ async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Cla
 
 
 def _left(row: Row) -> flushes.LockedResponse:
-    """As it was before it was claimed."""
+    """The response of a row of `_CLAIM` under its former owner, for `flushes.settle`."""
     return flushes.LockedResponse(
         TenantId(row.tenant_id),
         row.id,

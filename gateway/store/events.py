@@ -236,7 +236,7 @@ async def rows(
     from_entry: int = 0,
     bytes_max: int = _UNBOUNDED,
 ) -> list[LogRow]:
-    """The same inside a transaction of the caller's; without bounds the whole log."""
+    """As `read`, inside a transaction of the caller's; without bounds the whole log."""
     short_rows = bytes_max // (ROW_BYTES + SHORT_ROW_BYTES)
     parameters = {
         "tenant": tenant_id,

@@ -229,7 +229,7 @@ def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] |
 async def fences(
     database: Database, owner: str, tenants: Collection[TenantId]
 ) -> dict[TenantId, int]:
-    """Those of `owner` for these tenants, as they are now; made where there was none."""
+    """The fences of `owner` for these tenants, as they are now; made where there was none."""
     async with database.runs_transaction() as connection:
         return await _fences(connection, owner, tenants)
 
@@ -339,7 +339,7 @@ def joined(parts: Sequence[LogRow]) -> LogRow:
 
 
 async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) -> int | None:
-    """The same for one response, whoever has it; its head, if that has moved."""
+    """`settle` for one response, whoever owns it; returns its head if that has moved, else None."""
     held = await connection.execute(_ONE, {"tenant": tenant_id, "id": uuid})
     return (await settle(connection, list(map(taken, held)))).get(uuid)
 

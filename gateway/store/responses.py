@@ -113,7 +113,7 @@ class StoredResponse:
 
     @property
     def day(self) -> date:
-        """The partition of its log."""
+        """The day of the partition that holds its log."""
         return day_of(self.created_at)
 
 
@@ -363,7 +363,7 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredRes
 async def find(
     connection: Connection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
 ) -> StoredResponse | None:
-    """The same inside a transaction of the caller's; `locked`: nobody else changes it."""
+    """As `load`, inside a transaction of the caller's; `locked`: nobody else changes the row."""
     of_it = {"tenant": tenant_id, "id": uuid}
     row = (await connection.execute(_FINDS[locked], of_it)).one_or_none()
     return StoredResponse(*row) if row else None

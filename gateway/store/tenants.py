@@ -123,7 +123,7 @@ async def insert_tenant(database: Database, tenant_id: TenantId, name: str) -> T
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
-    """By name."""
+    """Every tenant, disabled ones included, ordered by name."""
     async with database.owner_transaction() as connection:
         return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 

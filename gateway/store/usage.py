@@ -68,7 +68,7 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
 
 
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
-    """The same as `record` inside a transaction of the caller's."""
+    """Write one line inside a transaction of the caller's; a second one changes nothing."""
     await connection.execute(_ADD, {"tenant_id": tenant_id, **_row(line)})
 
 

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 
 class Token(IntEnum):
-    """What the table tells apart."""
+    """The classes of ids that the table tells apart."""
 
     TEXT = auto()  # a run of ordinary ids
     START = auto()
@@ -211,7 +211,9 @@ class Parser:
         return self._writer.take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """As many of the next ids as are only more text, and what `feed` makes of each alone."""
+        """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
+        more text of a segment that has begun; the others are not read.
+        """
         draft = self._draft
         is_flowing = self._state is Where.BODY and draft.started and not draft.glue
         if not is_flowing or self._trace:

@@ -181,7 +181,9 @@ class SegmentWriter:
         self.write(draft, held, text_ids)
 
     def close(self, draft: Draft, closing: Closing) -> None:
-        """The message is over."""
+        """The message of this body is over: write the end of its segment, or keep it waiting if its
+        kind depends on what follows.
+        """
         if draft.callee:
             self._decide_call(draft, closing)
         if draft.kind is None:
@@ -230,7 +232,7 @@ class SegmentWriter:
             self._follow_header(draft)
 
     def _follow_header(self, draft: Draft) -> None:
-        """It is no call."""
+        """The body is no call: it becomes what its header says."""
         draft.callee = ""
         if draft.kind is not None:
             self.decide(draft, draft.kind)

@@ -480,7 +480,7 @@ class Database:
 
 
 def _as_if_new(begin: str) -> str:
-    """The same beginning, whatever the connection stands for."""
+    """The statements that begin a transaction on a connection that may stand for a tenant."""
     return _AS_IF_NEW + begin.removeprefix("BEGIN; ")
 
 
