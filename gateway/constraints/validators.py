@@ -19,6 +19,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from gateway.constraints.rules import UnusableGrammar, UnusableSchema
 from gateway.constraints.schemas import (
+    as_dict,
+    as_list,
     at_pointer,
     count_references,
     is_one_of,
@@ -143,9 +145,9 @@ class Cost:
             if word in schema:
                 yield schema[word], value
         for word in _IN_PLACE_LISTS:
-            for part in _list(schema, word):
+            for part in as_list(schema.get(word)):
                 yield part, value
-        for part in _dict(schema, "dependentSchemas").values():
+        for part in as_dict(schema.get("dependentSchemas")).values():
             yield part, value
         if isinstance(value, dict):
             yield from _member_parts(schema, value)
@@ -162,15 +164,15 @@ class Cost:
 
 def _own(schema: dict[str, Any], value: Any, sizes: dict[int, int]) -> int:
     """What the keywords of this schema cost that apply no other one."""
-    own = 1 + len(_list(schema, "required"))
+    own = 1 + len(as_list(schema.get("required")))
     if isinstance(value, str) and "pattern" in schema:
         own += len(value)
-    constants = [*_list(schema, "enum"), *([schema["const"]] if "const" in schema else [])]
+    constants = [*as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
     own += sum(_size(constant, sizes) for constant in constants)
     if schema.get("uniqueItems") is True and isinstance(value, list):
         own += _size(value, sizes)
     if isinstance(value, dict):
-        own += sum(map(len, value)) * len(_dict(schema, "patternProperties"))
+        own += sum(map(len, value)) * len(as_dict(schema.get("patternProperties")))
     return own
 
 
@@ -206,20 +208,10 @@ def _refuse_foreign(node: dict[str, Any], *, is_root: bool) -> None:
         raise ForeignReference(f"`{reference}` is outside of the schema")
 
 
-def _list(schema: dict[str, Any], word: str) -> list[Any]:
-    found = schema.get(word)
-    return found if isinstance(found, list) else []
-
-
-def _dict(schema: dict[str, Any], word: str) -> dict[str, Any]:
-    found = schema.get(word)
-    return found if isinstance(found, dict) else {}
-
-
 def _member_parts(schema: dict[str, Any], value: dict[str, Any]) -> Iterator[Pair]:
-    properties = _dict(schema, "properties")
+    properties = as_dict(schema.get("properties"))
     for_each = [schema[word] for word in _OF_EACH_MEMBER if word in schema]
-    for_each += _dict(schema, "patternProperties").values()
+    for_each += as_dict(schema.get("patternProperties")).values()
     for name, member in value.items():
         if name in properties:
             yield properties[name], member
@@ -230,7 +222,7 @@ def _member_parts(schema: dict[str, Any], value: dict[str, Any]) -> Iterator[Pai
 
 
 def _item_parts(schema: dict[str, Any], value: list[Any]) -> Iterator[Pair]:
-    yield from zip(_list(schema, "prefixItems"), value, strict=False)
+    yield from zip(as_list(schema.get("prefixItems")), value, strict=False)
     for_each = [schema[word] for word in _OF_EACH_ITEM if word in schema]
     for item in value:
         for part in for_each:

@@ -104,9 +104,14 @@ class SegmentWriter:
 
     def take(self) -> list[SegmentEvent]:
         """The events since the last call; at most one text for each stay in a segment."""
-        if self._texts:
-            self._join_texts()
-        events, self._events = self._events, []
+        events, texts = self._events, self._texts
+        self._events, self._texts = [], []
+        if len(texts) > 1:
+            is_traced = all(text.tokens for text in texts)
+            tokens = tuple(at for text in texts for at in text.tokens) if is_traced else ()
+            events.append(SegmentText("".join(text.text for text in texts), tokens))
+        else:
+            events += texts
         return events
 
     def touch(self, draft: Draft, rules: Iterable[Rule]) -> None:
@@ -207,7 +212,7 @@ class SegmentWriter:
         trained = closing.terminator in _TERMINATORS[draft.kind]
         if closing.terminator is not None and not trained:
             self.touch(draft, (Rule.WRONG_TERMINATOR,))
-        self._join_texts()
+        self._events = self.take()
         verbatim = draft.verbatim and trained
         self.answered = self.answered or draft.kind is SegmentKind.FINAL
         ended = SegmentEnded(draft.start, closing.end, complete, verbatim, broken)
@@ -260,12 +265,3 @@ class SegmentWriter:
         kind = draft.kind or SegmentKind.REASONING
         self.visible = self.visible or kind is not SegmentKind.REASONING
         self._events.append(SegmentStarted(kind, draft.name, draft.form))
-
-    def _join_texts(self) -> None:
-        texts, self._texts = self._texts, []
-        if len(texts) < 2:
-            self._events += texts
-            return
-        is_traced = all(text.tokens for text in texts)
-        tokens = tuple(at for text in texts for at in text.tokens) if is_traced else ()
-        self._events.append(SegmentText("".join(text.text for text in texts), tokens))
