@@ -122,7 +122,10 @@ class JsonLanguage:
 
     def _value(self, schema: object) -> Language:
         self._go_deeper("its schema is nested too deeply")
-        found = self._described(schema) if isinstance(schema, dict) else _unbound(schema)
+        if isinstance(schema, dict):
+            found = self._described(schema)
+        else:
+            found = NEVER if schema is False else _ANY
         self._depth -= 1
         return found
 
@@ -240,7 +243,7 @@ class JsonLanguage:
             None if most is None else max(0, most - max(len(first), 1)),
         )
         if not first:
-            first, least = [other], max(least, 0)
+            first = [other]
         items: Language = rest
         for at in reversed(range(len(first))):
             is_over = most is not None and at >= most
@@ -320,10 +323,6 @@ def _any_value() -> Language:
         _NUMBER,
         *map(text, ("true", "false", "null")),
     )
-
-
-def _unbound(schema: object) -> Language:
-    return NEVER if schema is False else _ANY
 
 
 def _member(name: str, value: Language) -> Language:

@@ -158,8 +158,6 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
 
 def message_text(message: Message) -> str:
     """All text of a message; what the model cannot read is named in its place."""
-    if len(message.content) == 1:
-        return _part_text(message.content[0])
     separator = "" if message.role == "assistant" else "\n"
     return separator.join(map(_part_text, message.content))
 

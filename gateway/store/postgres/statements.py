@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from functools import cache, cached_property
+from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -73,9 +74,11 @@ class Rows:
         self.name = name
         self.columns = tuple(columns)
         self.kinds = tuple(columns.values())
+        # Names of parameters: one for a column of many rows, or one for each value of a few rows.
         self._in_arrays = tuple(f"{name}_{column}" for column in self.columns)
-        self._of_row = cache(self._names_of_row)
-        self._of_rows = cache(self._names_of_rows)
+        self._in_values = [
+            tuple(f"{name}_{column}_{at}" for column in self.columns) for at in range(FORMS[-1])
+        ]
         self.names = ", ".join(self.columns)
         """As a list of columns."""
 
@@ -91,7 +94,7 @@ class Rows:
     def few(self, count: int) -> str:
         """Up to `count` of them, a parameter for each value."""
         none = ["NULL"] * len(self.columns)
-        sent = [[f":{parameter}" for parameter in self._of_row(at)] for at in range(count)]
+        sent = [[f":{parameter}" for parameter in names] for names in self._in_values[:count]]
         rows = ", ".join(map(self._spelled_row, sent or [none]))
         return (
             f"(SELECT * FROM (VALUES {rows}) AS each ({self.names})"  # noqa: S608 - constants only
@@ -107,21 +110,17 @@ class Rows:
 
     def values(self, rows: Sequence[Row], count: int) -> dict[str, Any]:
         """What a statement with `few(count)` is sent for these rows."""
-        sent: dict[str, Any] = dict.fromkeys(self._of_rows(count))
-        for at, row in enumerate(rows):
-            values = map(row.__getitem__, self.columns)
-            sent.update(zip(self._of_row(at), values, strict=True))
+        sent: dict[str, Any] = {}
+        for names, row in zip_longest(self._in_values[:count], rows):
+            if row is None:
+                sent |= dict.fromkeys(names)
+            else:
+                sent.update(zip(names, map(row.__getitem__, self.columns), strict=True))
         return sent
 
     def _spelled_row(self, values: Iterable[str]) -> str:
         of_a_kind = zip(values, self.kinds, strict=True)
         return f"({', '.join(f'CAST({value} AS {kind})' for value, kind in of_a_kind)})"
-
-    def _names_of_row(self, at: int) -> tuple[str, ...]:
-        return tuple(f"{self.name}_{column}_{at}" for column in self.columns)
-
-    def _names_of_rows(self, count: int) -> tuple[str, ...]:
-        return tuple(name for at in range(count) for name in self._of_row(at))
 
 
 class Batch:
