@@ -64,7 +64,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """The same inside of a JSON string."""
+    """One character out of `chars`, as it is written inside of a JSON string."""
 
     chars: Chars
 
@@ -149,7 +149,7 @@ def quoted(language: Language) -> Language:
 
 
 def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    """All the other characters."""
+    """All characters that are in none of these ranges."""
     gaps, start = [], 0
     for low, high in sorted(ranges):
         if start < low:
@@ -308,7 +308,7 @@ def _spans(ranges: tuple[Range, ...]) -> str:
 
 
 def common(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, ...]:
-    """What is in both."""
+    """The characters that are in both."""
     return tuple(
         (max(low, first), min(high, last))
         for low, high in ranges
@@ -509,7 +509,7 @@ def _codes(ranges: tuple[Range, ...], low: int, digits: int) -> Language:
 
 
 def _one_of(characters: list[str]) -> Chars:
-    """As few ranges as there can be."""
+    """One of these characters, in as few ranges as there can be."""
     ranges: list[Range] = []
     for point in sorted(map(ord, characters)):
         low = ranges.pop()[0] if ranges and ranges[-1][1] == point - 1 else point

@@ -36,7 +36,7 @@ from gateway.constraints.gbnf import (
     text,
 )
 from gateway.constraints.patterns import found_by, language_of
-from gateway.constraints.schemas import MISSING, at_pointer, types_of
+from gateway.constraints.schemas import MISSING, at_pointer, is_one_of
 from gateway.generation import NOTHING, Ebnf, InOrder, OneOf, Token
 
 if TYPE_CHECKING:
@@ -122,7 +122,10 @@ class JsonLanguage:
 
     def _value(self, schema: object) -> Language:
         self._go_deeper("its schema is nested too deeply")
-        found = self._described(schema) if isinstance(schema, dict) else _unbound(schema)
+        if isinstance(schema, dict):
+            found = self._described(schema)
+        else:
+            found = NEVER if schema is False else _ANY
         self._depth -= 1
         return found
 
@@ -145,7 +148,7 @@ class JsonLanguage:
         types = _types(schema)
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else schema["enum"]
-            return either(*(_exactly(one) for one in values if _is_a(one, types)))
+            return either(*(_exactly(one) for one in values if is_one_of(one, types)))
         if not types and schema.keys().isdisjoint(_BINDING):
             return _ANY
         return either(*(self._typed(name, schema) for name in types or _TYPES))
@@ -169,7 +172,7 @@ class JsonLanguage:
         return found
 
     def _flat(self, schema: Schema) -> Schema:
-        """The same without `$ref` and `allOf`: merged into what stands beside them."""
+        """The schema with its `$ref` and `allOf` merged into what stands beside them."""
         self._go_deeper("its schema refers to itself without an end")
         parts = list(schema.get("allOf", ()))
         if "$ref" in schema:
@@ -240,7 +243,7 @@ class JsonLanguage:
             None if most is None else max(0, most - max(len(first), 1)),
         )
         if not first:
-            first, least = [other], max(least, 0)
+            first = [other]
         items: Language = rest
         for at in reversed(range(len(first))):
             is_over = most is not None and at >= most
@@ -322,10 +325,6 @@ def _any_value() -> Language:
     )
 
 
-def _unbound(schema: object) -> Language:
-    return NEVER if schema is False else _ANY
-
-
 def _member(name: str, value: Language) -> Language:
     return chain(_exactly(name), _COLON, value)
 
@@ -373,11 +372,6 @@ def _types(schema: Schema) -> tuple[str, ...]:
     return tuple(name for name in names if not (name == "integer" and "number" in names))
 
 
-def _is_a(value: object, types: tuple[str, ...]) -> bool:
-    """Whether a value has one of these types; all have, where there are none."""
-    return not types or not types_of(value).isdisjoint(types)
-
-
 def _count(schema: Schema, key: str) -> int | None:
     return int(schema[key]) if key in schema else None
 
@@ -391,7 +385,7 @@ def _integer(schema: Schema) -> Language:
 
 
 def between(low: int | None, high: int | None) -> Language:
-    """Those from `low` to `high`, both included; None: without a bound."""
+    """The integers from `low` to `high`, both included, as JSON; None: without a bound."""
     natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
     if low is not None and low >= 0:
         return natural
@@ -419,7 +413,7 @@ def _natural(low: int, high: int | None) -> Language:
 
 
 def _as_long(first: str, last: str) -> Language:
-    """Those from one to another of the same length."""
+    """The numbers from `first` to `last`, which have as many digits."""
     if not first:
         return Chain(())
     low, high, size = int(first[0]), int(last[0]), len(first) - 1

@@ -100,8 +100,8 @@ def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
 
 
 def are_translated(rules: OutputRules) -> bool:
-    """Whether `languages_of` these rules was asked for before, or they have none."""
-    return not rules.grammars or _LANGUAGES in rules.derived
+    """Whether `languages_of` these rules was asked for before."""
+    return _LANGUAGES in rules.derived
 
 
 def ebnf_of(grammar: TextGrammar) -> str:
@@ -114,7 +114,9 @@ def ebnf_of(grammar: TextGrammar) -> str:
 
 
 def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
-    """The same as a language, and the rules that it names."""
+    """What a custom tool with this grammar is called with, `{"input": "…"}`, as a language, and the
+    rules that it names. Raises `UntranslatableGrammar`.
+    """
     if grammar.syntax == "regex":
         return _wrapped(language_of(grammar.definition)), {}
     rules = _Reader(grammar.definition).read()

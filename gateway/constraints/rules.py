@@ -111,7 +111,7 @@ class OutputRules:
             or self.checks_calls
         )
 
-    @property
+    @cached_property
     def is_binding(self) -> bool:
         """Some turn may be bound, though the model may think as long as it likes."""
         return self.answer is not None or self.binds_messages
@@ -124,7 +124,7 @@ class OutputRules:
 
     @cached_property
     def grammars(self) -> frozenset[TextGrammar]:
-        """Those of the tools."""
+        """The grammars of the tools, each once."""
         every = (tool.grammar for tool in self.tools.values())
         return frozenset(grammar for grammar in every if grammar is not None)
 

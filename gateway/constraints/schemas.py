@@ -21,7 +21,7 @@ import orjson
 from gateway.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     Schema = Mapping[str, Any]
     Form = tuple[str, Callable[[Any], bool]]
@@ -217,6 +217,21 @@ def types_of(value: object) -> frozenset[str]:
     return _NUMBER if isinstance(value, float) and not value.is_integer() else _WHOLE_NUMBER
 
 
+def as_list(value: object) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def is_one_of(value: object, types: Collection[str]) -> bool:
+    """Whether a value has one of these types; every value has, where there are none."""
+    return not types or not types_of(value).isdisjoint(types)
+
+
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """All JSON objects in it, whatever they stand for."""
     waiting: list[Any] = [root]
@@ -233,8 +248,7 @@ def patterns_in(root: dict[str, Any]) -> set[str]:
     """The regular expressions that it takes to check against this schema."""
     patterns: set[str] = set()
     for node in objects_in(root):
-        if isinstance(by_pattern := node.get("patternProperties"), dict):
-            patterns.update(by_pattern)
+        patterns.update(as_dict(node.get("patternProperties")))
         if isinstance(pattern := node.get("pattern"), str):
             patterns.add(pattern)
     return patterns
@@ -246,9 +260,7 @@ def count_references(root: dict[str, Any]) -> int:
 
 
 def _pattern_fault(part: Schema, limits: SchemaBounds) -> str | None:
-    properties = part.get("patternProperties")
-    patterns = [*properties] if isinstance(properties, dict) else []
-    for pattern in (part.get("pattern"), *patterns):
+    for pattern in (part.get("pattern"), *as_dict(part.get("patternProperties"))):
         if isinstance(pattern, str) and len(pattern) > limits.pattern_chars_max:
             return (
                 f"a pattern in it has {len(pattern)} characters. Expected at most "
@@ -301,7 +313,7 @@ def _beside(root: Schema, part: Schema, targets: dict[str, Schema]) -> Iterator[
     others: list[object] = [_target(root, reference, targets) for reference in _references(part)]
     others += [part.get(key) for key in _BESIDE]
     for key in _CHOICES:
-        others += inner if isinstance(inner := part.get(key), list) else []
+        others += as_list(part.get(key))
     yield from (id(other) for other in others if isinstance(other, dict))
 
 

@@ -217,7 +217,7 @@ def _invalid(what: str, error: ValueError, code: str, param: str) -> InvalidRequ
 
 
 def _short(fault: str | None) -> str | None:
-    """One line of bounded length."""
+    """A fault on one line of `_FAULT_CHARS_MAX` characters at most; None for None."""
     if fault is None:
         return None
     line = " ".join(fault.split())

@@ -19,11 +19,13 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from gateway.constraints.rules import UnusableGrammar, UnusableSchema
 from gateway.constraints.schemas import (
+    as_dict,
+    as_list,
     at_pointer,
     count_references,
+    is_one_of,
     objects_in,
     patterns_in,
-    types_of,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ _LIMITS: Final = LLParserLimits(
 
 
 class TooMuchWork(Exception):
-    """More than was allowed."""
+    """A check would apply schemas to values more often than was allowed."""
 
 
 class ForeignReference(Exception):
@@ -143,9 +145,9 @@ class Cost:
             if word in schema:
                 yield schema[word], value
         for word in _IN_PLACE_LISTS:
-            for part in _list(schema, word):
+            for part in as_list(schema.get(word)):
                 yield part, value
-        for part in _dict(schema, "dependentSchemas").values():
+        for part in as_dict(schema.get("dependentSchemas")).values():
             yield part, value
         if isinstance(value, dict):
             yield from _member_parts(schema, value)
@@ -162,15 +164,15 @@ class Cost:
 
 def _own(schema: dict[str, Any], value: Any, sizes: dict[int, int]) -> int:
     """What the keywords of this schema cost that apply no other one."""
-    own = 1 + len(_list(schema, "required"))
+    own = 1 + len(as_list(schema.get("required")))
     if isinstance(value, str) and "pattern" in schema:
         own += len(value)
-    constants = [*_list(schema, "enum"), *([schema["const"]] if "const" in schema else [])]
+    constants = [*as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
     own += sum(_size(constant, sizes) for constant in constants)
     if schema.get("uniqueItems") is True and isinstance(value, list):
         own += _size(value, sizes)
     if isinstance(value, dict):
-        own += sum(map(len, value)) * len(_dict(schema, "patternProperties"))
+        own += sum(map(len, value)) * len(as_dict(schema.get("patternProperties")))
     return own
 
 
@@ -206,20 +208,10 @@ def _refuse_foreign(node: dict[str, Any], *, is_root: bool) -> None:
         raise ForeignReference(f"`{reference}` is outside of the schema")
 
 
-def _list(schema: dict[str, Any], word: str) -> list[Any]:
-    found = schema.get(word)
-    return found if isinstance(found, list) else []
-
-
-def _dict(schema: dict[str, Any], word: str) -> dict[str, Any]:
-    found = schema.get(word)
-    return found if isinstance(found, dict) else {}
-
-
 def _member_parts(schema: dict[str, Any], value: dict[str, Any]) -> Iterator[Pair]:
-    properties = _dict(schema, "properties")
+    properties = as_dict(schema.get("properties"))
     for_each = [schema[word] for word in _OF_EACH_MEMBER if word in schema]
-    for_each += _dict(schema, "patternProperties").values()
+    for_each += as_dict(schema.get("patternProperties")).values()
     for name, member in value.items():
         if name in properties:
             yield properties[name], member
@@ -230,7 +222,7 @@ def _member_parts(schema: dict[str, Any], value: dict[str, Any]) -> Iterator[Pai
 
 
 def _item_parts(schema: dict[str, Any], value: list[Any]) -> Iterator[Pair]:
-    yield from zip(_list(schema, "prefixItems"), value, strict=False)
+    yield from zip(as_list(schema.get("prefixItems")), value, strict=False)
     for_each = [schema[word] for word in _OF_EACH_ITEM if word in schema]
     for item in value:
         for part in for_each:
@@ -262,7 +254,7 @@ def _places(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _types(schema: Schema) -> set[str]:
-    """Those that it names; empty where any will do."""
+    """The types that a schema names; empty where any will do."""
     declared = schema.get("type", [])
     return {declared} if isinstance(declared, str) else set(declared)
 
@@ -270,9 +262,9 @@ def _types(schema: Schema) -> set[str]:
 def _contradictions(schema: Schema, types: set[str]) -> Iterator[str]:
     """The keywords of one schema that contradict another, or themselves."""
     values = schema.get("enum")
-    if values is not None and not any(_is_of(value, types) for value in values):
+    if values is not None and not any(is_one_of(value, types) for value in values):
         yield "enum"
-    if "const" in schema and not _is_of(schema["const"], types):
+    if "const" in schema and not is_one_of(schema["const"], types):
         yield "const"
     if schema.get("not") in ({}, True):
         yield "not"
@@ -283,10 +275,6 @@ def _contradictions(schema: Schema, types: set[str]) -> Iterator[str]:
     for least, most in _OPEN_BOUNDS if types and types <= _NUMBERS else ():
         if least in schema and most in schema and schema[least] >= schema[most]:
             yield least
-
-
-def _is_of(value: object, types: set[str]) -> bool:
-    return not types or not types_of(value).isdisjoint(types)
 
 
 def _combined(schema: Schema, place: str) -> Iterator[str]:
@@ -300,7 +288,7 @@ def _combined(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _members(schema: Schema, place: str) -> Iterator[str]:
-    """Of an object: what it must have, and cannot."""
+    """Where an object must have a property that nothing can satisfy, as JSON pointers."""
     properties = schema.get("properties", {})
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     for name in schema.get("required", ()):
@@ -312,7 +300,7 @@ def _members(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _elements(schema: Schema, place: str) -> Iterator[str]:
-    """The same of an array."""
+    """Where an array must have an item that nothing can satisfy, as JSON pointers."""
     count = schema.get("minItems", 0)
     first = schema.get("prefixItems", ())
     for number, part in enumerate(first[: int(count)]):
@@ -323,7 +311,7 @@ def _elements(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _step(name: str) -> str:
-    """As a JSON pointer has it (RFC 6901)."""
+    """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

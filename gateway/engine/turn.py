@@ -182,7 +182,7 @@ class TurnRunner:
 
         Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` for a model that will not obey.
         """
-        if not are_translated(self._spec.rules):
+        if self._spec.rules.grammars and not are_translated(self._spec.rules):
             translate = partial(languages_of, self._spec.rules)
             await self._engine.threads.run_accepted(translate)
         if self._fold.turns:

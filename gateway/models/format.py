@@ -98,7 +98,7 @@ class ModelFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """As settings name it (`models[].format`)."""
+        """The name of the family in settings (`models[].format`)."""
 
     def check(self) -> None:
         """Raises `StartupError` where this installation makes other prompts than the reference of
@@ -109,7 +109,7 @@ class ModelFormat(Protocol):
 
     @property
     def vocabulary_size(self) -> int:
-        """All ids are below it."""
+        """How many ids there are: each is below this number."""
 
     @property
     def text_ids(self) -> range:
@@ -164,8 +164,8 @@ class ModelFormat(Protocol):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """Those that a model said, prefill included, then what of it was taken back: the rule that
-        did it, and the ids.
+        """The messages that a model said in the turn of `ids`, prefill included, then what of it
+        was `taken_back`: the rule that did it, and the ids.
         """
 
     # Turns.

@@ -158,9 +158,8 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
 
 def message_text(message: Message) -> str:
     """All text of a message; what the model cannot read is named in its place."""
-    if len(message.content) == 1:
-        return _part_text(message.content[0])
-    return _joined(message.content, "" if message.role == "assistant" else "\n")
+    separator = "" if message.role == "assistant" else "\n"
+    return separator.join(map(_part_text, message.content))
 
 
 def reasoning_text(item: Reasoning) -> str:
@@ -168,12 +167,6 @@ def reasoning_text(item: Reasoning) -> str:
     return "".join(part.text for part in item.content or ()) or "\n".join(
         part.text for part in item.summary
     )
-
-
-def _joined(
-    parts: Iterable[InputText | InputImage | InputFile | OutputText | Refusal], separator: str
-) -> str:
-    return separator.join(map(_part_text, parts))
 
 
 def _part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from gateway.models.format import ModelFormat, SchemaLimits
 
@@ -34,16 +34,12 @@ class Formats:
         """`named`: public id → name. Raises `ConfigError` for an unknown name, and what loading
         raises.
         """
-        loaded = {name: _load(name, limits) for name in _once((HARMONY, *named.values()))}
+        loaded = {name: _load(name, limits) for name in dict.fromkeys((HARMONY, *named.values()))}
         return cls({model: loaded[name] for model, name in named.items()}, loaded[HARMONY])
 
     def of(self, model: str) -> ModelFormat:
         """The format of a model, by its public id."""
         return self._by_model.get(model, self.default)
-
-
-def _once(names: Iterable[str]) -> Iterable[str]:
-    return dict.fromkeys(names)
 
 
 def _load(name: str, limits: SchemaLimits) -> ModelFormat:

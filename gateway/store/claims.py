@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Database, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +274,7 @@ async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Cla
 
 
 def _left(row: Row) -> flushes.LockedResponse:
-    """As it was before it was claimed."""
+    """The response of a row of `_CLAIM` under its former owner, for `flushes.settle`."""
     return flushes.LockedResponse(
         TenantId(row.tenant_id),
         row.id,
@@ -370,6 +369,4 @@ async def heads(
     asked = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_HEADS, asked)
-        return {
-            uuid: LogHead(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows
-        }
+        return {uuid: LogHead(*head) for uuid, *head in rows}

@@ -15,15 +15,14 @@ from gateway.protocol.conversations import Conversation
 from gateway.store.messages import ItemPage, digests, item_columns, page_of
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
-from gateway.store.schema import ITEM, RUNNING
+from gateway.store.schema import ITEM
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from gateway.protocol.context_item import ContextItem
-    from gateway.store.postgres.connection import Connection, Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
     Order = Literal["asc", "desc"]
@@ -61,7 +60,7 @@ _STATE: Final = Statement("""
 SELECT
     EXISTS (
         SELECT FROM responses
-        WHERE tenant_id = :tenant AND id = :writer AND status = ANY(:running)
+        WHERE tenant_id = :tenant AND id = :writer AND status IN ('queued', 'in_progress')
     ) AS is_locked,
     EXISTS (
         SELECT FROM conversation_items
@@ -287,17 +286,12 @@ async def _locked(
     found = (await connection.execute(_LOCK, of_it)).one_or_none()
     if found is None:
         return None
-    state = await connection.execute(
-        _STATE,
-        of_it
-        | {
-            "writer": found.writer,
-            "running": list(RUNNING),
-            "digests": digests(item.item_id for item in new),
-            "items_max": items_max,
-        },
-    )
-    is_locked, is_taken, items = state.one()
+    asked = {
+        "writer": found.writer,
+        "digests": digests(item.item_id for item in new),
+        "items_max": items_max,
+    }
+    is_locked, is_taken, items = (await connection.execute(_STATE, of_it | asked)).one()
     if is_locked or is_taken:
         raise ConversationLocked
     return _State(found.next_position, items)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenUsage
     from gateway.protocol.context_item import StoredItem
     from gateway.store.events import LogRow
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
@@ -137,22 +136,23 @@ async def finish_all(
     Raises `StoreUnavailable`, after which the outcome of all is unknown, and what else a statement
     raises, after which nothing is written.
     """
-    placed = [(tenant_id, (place, end)) for place, (tenant_id, end) in enumerate(ends)]
-    groups = list(by_tenant(placed))
+    groups = by_tenant(ends)
     ended: dict[int, bool] = {}
-    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
+    async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            items = [
-                {"response_id": end.uuid, **messages.row_of(stored)}
-                for _, end in group
-                for stored in end.items
-            ]
-            statement, parameters = _END_ALL.of([_end_row(end) for _, end in group], items)
-            parameters |= {"tenant": tenant_id, "ids": [end.uuid for _, end in group]}
-            found = frozenset(await connection.scalars(statement, parameters))
-            ended |= {place: True for place, end in group if end.uuid in found}
+            rows: list[dict[str, Any]] = []
+            items: list[dict[str, Any]] = []
+            places: dict[UUID, int] = {}
+            for place, end in group:
+                rows.append(_end_row(end))
+                items += messages.rows_of(end.uuid, end.items)
+                places[end.uuid] = place
+            statement, parameters = _END_ALL.of(rows, items)
+            parameters |= {"tenant": tenant_id, "ids": list(places)}
+            for uuid in await connection.scalars(statement, parameters):
+                ended[places[uuid]] = True
     return ended
 
 

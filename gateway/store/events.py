@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20
@@ -191,19 +190,21 @@ async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[U
     """
     if not batches:
         return frozenset()
-    rows, place = [], 0
+    rows, entries, uuids, place = [], [], set(), 0
     for batch in batches:
         claim, size = batch.claim, len(batch.entries)
         numbers = claim.epoch, batch.day, batch.first_entry, batch.count, place, size
         rows.append((claim.tenant_id.hex, claim.uuid.hex, *map(str, numbers)))
+        entries.append(batch.entries)
+        uuids.add(claim.uuid)
         place += size
     # Arrays in PostgreSQL's text form, of words that need no quotes.
     arrays = [f"{{{','.join(column)}}}" for column in zip(*rows, strict=True)]
     sent: dict[str, object] = dict(zip(_SENT, arrays, strict=True))
-    sent["entries"] = b"".join([batch.entries for batch in batches])
+    sent["entries"] = b"".join(entries)
     async with database.runs_transaction(in_bulk=True) as connection:
         fenced = await connection.scalars(_APPEND, sent)
-    return frozenset([batch.claim.uuid for batch in batches]).difference(fenced)
+    return frozenset(uuids.difference(fenced))
 
 
 async def read(
@@ -220,7 +221,7 @@ async def read(
     Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries;
     a long page of short rows, for which it counts `SHORT_ROW_BYTES` more, stops before that.
     """
-    async with database.bulk_transaction([tenant_id]) as connection:
+    async with database.bulk_transaction(tenant_id) as connection:
         return await rows(
             connection, tenant_id, uuid, day, from_entry=from_entry, bytes_max=bytes_max
         )
@@ -235,7 +236,7 @@ async def rows(
     from_entry: int = 0,
     bytes_max: int = _UNBOUNDED,
 ) -> list[LogRow]:
-    """The same inside a transaction of the caller's; without bounds the whole log."""
+    """As `read`, inside a transaction of the caller's; without bounds the whole log."""
     short_rows = bytes_max // (ROW_BYTES + SHORT_ROW_BYTES)
     parameters = {
         "tenant": tenant_id,

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.events import LogBatch
-    from gateway.store.postgres.connection import Connection, Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,7 @@ def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] |
 async def fences(
     database: Database, owner: str, tenants: Collection[TenantId]
 ) -> dict[TenantId, int]:
-    """Those of `owner` for these tenants, as they are now; made where there was none."""
+    """The fences of `owner` for these tenants, as they are now; made where there was none."""
     async with database.runs_transaction() as connection:
         return await _fences(connection, owner, tenants)
 
@@ -340,7 +339,7 @@ def joined(parts: Sequence[LogRow]) -> LogRow:
 
 
 async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) -> int | None:
-    """The same for one response, whoever has it; its head, if that has moved."""
+    """`settle` for one response, whoever owns it; returns its head if that has moved, else None."""
     held = await connection.execute(_ONE, {"tenant": tenant_id, "id": uuid})
     return (await settle(connection, list(map(taken, held)))).get(uuid)
 
@@ -401,7 +400,7 @@ async def read(
 
     Before that is a gap when not everything was read; and some may be read twice.
     """
-    async with database.bulk_transaction([tenant_id]) as connection:
+    async with database.bulk_transaction(tenant_id) as connection:
         # In this order, because what is settled in between would be missed in the other.
         tail = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
         rows = await events.rows(

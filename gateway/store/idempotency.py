@@ -11,8 +11,7 @@ from gateway.store.postgres.statements import Statement
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 

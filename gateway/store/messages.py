@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Connection, Row
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000
@@ -55,7 +54,6 @@ class ItemPage(NamedTuple):
 
 
 _COLUMNS: Final = ", ".join(ITEM)
-COLUMN_COUNT: Final = len(ITEM)
 
 # For a prompt an item is its ids. Instructions may have to be put in front as text.
 NEEDED_ITEM: Final = """
@@ -192,10 +190,13 @@ ADDED: Final = Rows("item", _ADDED)
 """Items of several responses of one tenant, for statements that add them with something else."""
 
 
-def row_of(stored: StoredItem) -> dict[str, Any]:
-    """The columns of an item, its response's key left out."""
-    place = {"position": stored.position, "is_output": stored.is_output}
-    return place | item_columns(stored.context)
+def rows_of(uuid: UUID, items: Iterable[StoredItem]) -> list[dict[str, Any]]:
+    """The rows of items of the response `uuid`, the tenant left out."""
+    rows = []
+    for stored in items:
+        row = {"response_id": uuid, "position": stored.position, "is_output": stored.is_output}
+        rows.append(row | item_columns(stored.context))
+    return rows
 
 
 def item_columns(context: ContextItem) -> dict[str, Any]:
@@ -217,17 +218,16 @@ async def add(
     connection: Connection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
 ) -> None:
     """Items of a response, inside a transaction of the caller's."""
-    key = {"tenant_id": tenant_id, "response_id": uuid}
     for start in range(0, len(items), ROWS_AT_ONCE):
-        rows = [key | row_of(stored) for stored in items[start : start + ROWS_AT_ONCE]]
-        await connection.execute(_ADD, rows)
+        rows = rows_of(uuid, items[start : start + ROWS_AT_ONCE])
+        await connection.execute(_ADD, [{"tenant_id": tenant_id, **row} for row in rows])
 
 
 def context_of(row: Row) -> ContextItem:
     """The inverse of `item_columns`, from a row that ends with `_COLUMNS`; text and ids are as the
     database has them.
     """
-    kind, role, phase, item_id, call_id, name, complete, item, ids = row[-COLUMN_COUNT:]
+    kind, role, phase, item_id, call_id, name, complete, item, ids = row[-len(ITEM) :]
     return ContextItem(
         kind,
         unpack_text(item_id),
@@ -264,7 +264,7 @@ async def history(
         "row_limit": items_max + 1,
         "with_json": with_json,
     }
-    async with database.bulk_transaction([tenant_id]) as connection:
+    async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_HISTORY, parameters)).one_or_none()
     if row is None:
         return None

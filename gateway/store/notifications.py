@@ -15,9 +15,9 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.store.postgres.connection import driver_url
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
+from gateway.store.postgres.url import driver_url
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:

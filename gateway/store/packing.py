@@ -22,13 +22,13 @@ from gateway.protocol.context_item import Columns, ContextItem, Label
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.store.postgres.connection import Row
+    from gateway.store.postgres.database import Row
 
     T = TypeVar("T", bytes, str, array[int])
 
 
 def pack_text(text: str) -> bytes:
-    """UTF-8, lone surrogates included."""
+    """Text for a column of `bytea`: UTF-8, lone surrogates included."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -38,7 +38,7 @@ def unpack_text(packed: bytes) -> str:
 
 
 def pack_ids(ids: array[int]) -> bytes:
-    """Unsigned 32-bit integers, little-endian."""
+    """Token ids for a column of `bytea`: unsigned 32-bit integers, little-endian."""
     return (ids if sys.byteorder == "little" else _swapped(ids)).tobytes()
 
 
@@ -116,7 +116,9 @@ class PackedItems(Sequence[ContextItem]):
         return self._made()[index]
 
     def columns(self) -> Columns | None:
-        """The same without making any of them; None where one has no ids, or all are made."""
+        """Ids and labels of all items without making an item; None where one has no ids, or the
+        items are made already.
+        """
         row = self._row
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
             return None
@@ -146,7 +148,7 @@ class PackedItems(Sequence[ContextItem]):
 
 
 def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
-    """The first `count` of them."""
+    """The first `count` items of a row that has the columns of `PACKED`."""
     if not count:
         return ()
 

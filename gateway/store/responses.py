@@ -22,14 +22,13 @@ from gateway.store.schema import ACCEPTED, TERMINAL
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import date, datetime
     from uuid import UUID
 
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 
@@ -114,7 +113,7 @@ class StoredResponse:
 
     @property
     def day(self) -> date:
-        """The partition of its log."""
+        """The day of the partition that holds its log."""
         return day_of(self.created_at)
 
 
@@ -238,19 +237,22 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
 
 
-async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewResponse]]) -> None:
+async def insert_all(
+    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
+) -> dict[int, bool]:
     """Do as `insert` does for several, in one transaction: all of them are recorded, or none.
 
-    None of them has an idempotency key, a conversation, or a queue to stand in. Raises
-    `StoreConflict` and `StoreUnavailable`.
+    True for the place of each. None of them has an idempotency key, a conversation, or a queue to
+    stand in. Raises `StoreConflict` and `StoreUnavailable`.
     """
-    groups = list(by_tenant(new))
-    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
+    groups = by_tenant(new)
+    async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
             statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group))
             await connection.execute(statement, rows | {"tenant": tenant_id})
+    return dict.fromkeys(range(len(new)), True)
 
 
 async def queue_all(
@@ -262,8 +264,7 @@ async def queue_all(
     allows, or (False) is it queued? Those whose queue is full are left out, with nothing of them
     recorded. None of them has an idempotency key or a conversation. Raises as `insert_all` does.
     """
-    placed = [(tenant_id, (place, one)) for place, (tenant_id, one) in enumerate(new)]
-    groups = list(by_tenant(placed))
+    groups = by_tenant(new)
     became: dict[int, bool] = {}
     begin = database.transaction(groups[0][0], in_bulk=True, lock_key=LOCK_KEY)
     async with begin as connection:
@@ -273,21 +274,24 @@ async def queue_all(
             # Of one tenant, and of one moment: whichever policy was read last is the one.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
-            statement, rows = _QUEUE_ALL.of(*_all_rows(tenant_id, [one for _, one in group]))
+            statement, rows = _QUEUE_ALL.of(*_all_rows(tenant_id, group))
             accepted = await connection.execute(statement, rows | bounds | {"tenant": tenant_id})
             begins = dict(map(tuple, accepted))
-            became |= {place: begins[one.uuid] for place, one in group if one.uuid in begins}
+            for place, one in group:
+                if one.uuid in begins:
+                    became[place] = begins[one.uuid]
     return became
 
 
 def _all_rows(
-    tenant_id: TenantId, new: Sequence[NewResponse]
+    tenant_id: TenantId, new: Iterable[tuple[int, NewResponse]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the responses, and those of their items."""
-    items = [
-        {"response_id": one.uuid, **messages.row_of(stored)} for one in new for stored in one.items
-    ]
-    rows = [_row(tenant_id, one) | {"entries": one.entries and one.entries[1]} for one in new]
+    rows: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
+    for _, one in new:
+        rows.append(_row(tenant_id, one))
+        items += messages.rows_of(one.uuid, one.items)
     return rows, items
 
 
@@ -345,20 +349,21 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "epoch": epoch,
         "attempts": epoch,
         "next_entry": 0 if new.entries is None else new.entries[0],
+        "entries": None if new.entries is None else new.entries[1],
         "fold_version": FOLD_VERSION,
     }
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
     """The response; None when it is unknown, deleted, or another tenant's."""
-    async with database.bulk_transaction([tenant_id]) as connection:
+    async with database.bulk_transaction(tenant_id) as connection:
         return await find(connection, tenant_id, uuid)
 
 
 async def find(
     connection: Connection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
 ) -> StoredResponse | None:
-    """The same inside a transaction of the caller's; `locked`: nobody else changes it."""
+    """As `load`, inside a transaction of the caller's; `locked`: nobody else changes the row."""
     of_it = {"tenant": tenant_id, "id": uuid}
     row = (await connection.execute(_FINDS[locked], of_it)).one_or_none()
     return StoredResponse(*row) if row else None

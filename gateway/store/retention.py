@@ -14,21 +14,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import asyncpg
 
+from gateway.store.events import day_of
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNS_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
 
 _ALWAYS: Final = (date.min, date.max)
 
@@ -170,14 +170,12 @@ async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_ma
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
-        found = await connection.execute(
-            _DELETE_RESPONSES, {"response_s": keep.response_s, "rows_max": rows_max}
-        )
-        gone = list(found)
+        bounds = {"response_s": keep.response_s, "rows_max": rows_max}
+        gone = await connection.execute(_DELETE_RESPONSES, bounds)
         logs: dict[date, list[tuple[UUID, UUID]]] = defaultdict(list)
         for row in gone:
             if row.durable:
-                logs[row.created_at.astimezone(UTC).date()].append((row.tenant_id, row.id))
+                logs[day_of(row.created_at)].append((row.tenant_id, row.id))
         for day, keys in logs.items():
             tenant_ids, response_ids = zip(*keys, strict=True)
             of_day = {"day": day, "tenant_ids": tenant_ids, "response_ids": response_ids}
@@ -187,20 +185,21 @@ async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_ma
 
 async def delete_keys(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
     """Delete up to `rows_max` idempotency keys that stand for nothing any more."""
-    async with database.runs_transaction() as connection:
-        if not await is_alone(connection):
-            return 0
-        expired = {"idempotency_key_s": keep.idempotency_key_s, "rows_max": rows_max}
-        return await connection.count(_DELETE_KEYS, expired)
+    return await _delete(database, _DELETE_KEYS, keep, rows_max)
 
 
 async def delete_traces(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
     """Delete up to `rows_max` traces and spans that have not come again for so long."""
+    return await _delete(database, _DELETE_TRACES, keep, rows_max)
+
+
+async def _delete(
+    database: Database, statement: Statement, keep: RetentionPolicy, rows_max: int
+) -> int:
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
-        expired = {"traces_s": keep.traces_s, "rows_max": rows_max}
-        return await connection.count(_DELETE_TRACES, expired)
+        return await connection.count(statement, asdict(keep) | {"rows_max": rows_max})
 
 
 def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:

@@ -6,7 +6,7 @@ Names are the operator's, checked by `services.access`. Times are the database's
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
@@ -21,15 +21,11 @@ from gateway.tenancy import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Row
-    from gateway.store.postgres.database import Database
-    from gateway.tenancy import (
-        Dialect,
-        OwnPolicy,
-        PolicyChanges,
-    )
+    from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""
@@ -93,9 +89,14 @@ def _tenant(row: Row) -> Tenant:
     return Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at)
 
 
-def _own_policy(row: Row) -> OwnPolicy:
-    values = {name: getattr(row, name) for name in POLICY_VALUES}
-    return {name: value for name, value in values.items() if value is not None}
+def _own_policy(values: Iterable[str | int | None]) -> OwnPolicy:
+    """The policy that the columns `_POLICY` hold; null where the tenant has no value of its own."""
+    own = zip(POLICY_VALUES, values, strict=True)
+    return {name: value for name, value in own if value is not None}
+
+
+def _with_policy(row: Row) -> tuple[Tenant, OwnPolicy]:
+    return _tenant(row), _own_policy(row[-len(POLICY_VALUES) :])
 
 
 def _key(row: Row) -> ApiKey:
@@ -110,39 +111,39 @@ def _key(row: Row) -> ApiKey:
     )
 
 
+async def _row(database: Database, statement: Statement, parameters: Mapping[str, Any]) -> Row:
+    """The only row that the statement returns; None without a row."""
+    async with database.owner_transaction() as connection:
+        return (await connection.execute(statement, parameters)).one_or_none()
+
+
 async def insert_tenant(database: Database, tenant_id: TenantId, name: str) -> Tenant:
     """Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
-    async with database.owner_transaction() as connection:
-        return _tenant(
-            (await connection.execute(_INSERT_TENANT, {"id": tenant_id, "name": name})).one()
-        )
+    return _tenant(await _row(database, _INSERT_TENANT, {"id": tenant_id, "name": name}))
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
-    """By name."""
+    """Every tenant, disabled ones included, ordered by name."""
     async with database.owner_transaction() as connection:
         return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 
 
 async def find_tenant(database: Database, name: str) -> Tenant | None:
     """The tenant of that name, disabled ones included."""
-    async with database.owner_transaction() as connection:
-        row = (await connection.execute(_FIND_TENANT, {"name": name})).one_or_none()
+    row = await _row(database, _FIND_TENANT, {"name": name})
     return _tenant(row) if row else None
 
 
 async def disable_tenant(database: Database, name: str) -> Tenant | None:
     """Disable it, if it is not already; None when there is no such tenant."""
-    async with database.owner_transaction() as connection:
-        row = (await connection.execute(_DISABLE_TENANT, {"name": name})).one_or_none()
+    row = await _row(database, _DISABLE_TENANT, {"name": name})
     return _tenant(row) if row else None
 
 
 async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy] | None:
     """The tenant of that name with its own policy."""
-    async with database.owner_transaction() as connection:
-        row = (await connection.execute(_FIND_POLICY, {"name": name})).one_or_none()
-    return (_tenant(row), _own_policy(row)) if row else None
+    row = await _row(database, _FIND_POLICY, {"name": name})
+    return _with_policy(row) if row else None
 
 
 async def set_policy(
@@ -154,15 +155,13 @@ async def set_policy(
     """
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)
     statement = Statement(_SET_POLICY.format(changes=changed))
-    async with database.owner_transaction() as connection:
-        row = (await connection.execute(statement, {**changes, "name": name})).one_or_none()
-    return (_tenant(row), _own_policy(row)) if row else None
+    row = await _row(database, statement, {**changes, "name": name})
+    return _with_policy(row) if row else None
 
 
 async def insert_key(database: Database, new: NewKey) -> ApiKey:
     """Raises `StoreConflict` when the tenant is unknown."""
-    async with database.owner_transaction() as connection:
-        return _key((await connection.execute(_INSERT_KEY, asdict(new))).one())
+    return _key(await _row(database, _INSERT_KEY, asdict(new)))
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
@@ -173,9 +172,7 @@ async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
 
 async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> ApiKey | None:
     """Disable it, if it is not already; None when there is no such key."""
-    of_it = {"tenant_id": tenant_id, "id": key_id}
-    async with database.owner_transaction() as connection:
-        row = (await connection.execute(_DISABLE_KEY, of_it)).one_or_none()
+    row = await _row(database, _DISABLE_KEY, {"tenant_id": tenant_id, "id": key_id})
     return _key(row) if row else None
 
 
@@ -190,12 +187,10 @@ async def find_principal(
     async with database.owner_transaction() as connection:
         await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
         row = (await connection.execute(_FIND_PRINCIPAL, {"key_hash": key_hash})).one_or_none()
-    if row is None or not row.is_enabled:
+    if row is None:
         return None
-    return Principal(
-        TenantId(row.tenant_id),
-        row.tenant_name,
-        row.key_id,
-        defaults.with_own(_own_policy(row)),
-        row.dialect or DEFAULT_DIALECT,
-    )
+    tenant_id, tenant_name, key_id, is_enabled, *own, dialect = row
+    if not is_enabled:
+        return None
+    policy = defaults.with_own(_own_policy(own))
+    return Principal(TenantId(tenant_id), tenant_name, key_id, policy, dialect or DEFAULT_DIALECT)

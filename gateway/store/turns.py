@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
 
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 
@@ -121,7 +120,7 @@ async def read(
     """
     parameters = {"tenant": tenant_id, "conversation": uuid, "row_limit": items_max + 1}
     parameters |= {"with_json": with_json}
-    async with database.bulk_transaction([tenant_id]) as connection:
+    async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_READ, parameters)).one_or_none()
     if row is None:
         return None

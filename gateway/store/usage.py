@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.postgres.database import turn_to
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.generation import TokenUsage
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 _LINE: Final = {
@@ -26,6 +26,7 @@ _LINE: Final = {
     "at": "timestamptz",
     **COUNTS,
 }
+_counts_of: Final = attrgetter(*COUNTS)
 _ADD: Final = Statement(f"{insert_into('usage', ['tenant_id', *_LINE])} ON CONFLICT DO NOTHING")
 _LINES: Final = Rows("line", _LINE)
 _ADD_ALL: Final = Batch(
@@ -57,17 +58,17 @@ async def record(database: Database, tenant_id: TenantId, line: UsageLine) -> No
 
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
     """The same for several lines, at least one: all of them or none."""
-    groups = list(by_tenant(lines))
-    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
+    groups = by_tenant(lines)
+    async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            statement, parameters = _ADD_ALL.of([_row(line) for line in group])
+            statement, parameters = _ADD_ALL.of([_row(line) for _, line in group])
             await connection.execute(statement, {"tenant": tenant_id, **parameters})
 
 
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
-    """The same as `record` inside a transaction of the caller's."""
+    """Write one line inside a transaction of the caller's; a second one changes nothing."""
     await connection.execute(_ADD, {"tenant_id": tenant_id, **_row(line)})
 
 
@@ -83,4 +84,6 @@ def _row(line: UsageLine) -> dict[str, Any]:
 
 def counts(tokens: TokenUsage | None) -> dict[str, int | None]:
     """The columns of `COUNTS`; each None when nobody counted."""
-    return {name: None if tokens is None else getattr(tokens, name) for name in COUNTS}
+    if tokens is None:
+        return dict.fromkeys(COUNTS)
+    return dict(zip(COUNTS, _counts_of(tokens), strict=True))

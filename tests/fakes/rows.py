@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.store.postgres.statements import Statement, insert_into
 
 if TYPE_CHECKING:
-    from gateway.store.postgres.connection import Connection
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 

@@ -82,7 +82,7 @@ class Arguments:
         return text
 
     def finish(self) -> Conclusion:
-        """The message is over."""
+        """The last piece of the arguments, once there is no more text, and what they are."""
         if self._phase is _Phase.BLANK and not self._fenced:
             return Conclusion("{}", is_json=True, rules=(Rule.EMPTY_ARGUMENTS,))
         if self._phase is not _Phase.AFTER:
@@ -95,7 +95,7 @@ class Arguments:
         return Conclusion("", is_json=True, rules=rules_of_tail)
 
     def _rules_of(self, tail: str) -> tuple[Rule, ...] | None:
-        """Those by which what follows the value is dropped; None for what must not be."""
+        """The rules by which the text behind the value is dropped; None if it must be passed on."""
         fenced = (Rule.FENCED_ARGUMENTS,) if self._fenced else ()
         if not tail.strip():
             is_padded = (self._padded or bool(tail)) and not fenced

@@ -67,24 +67,32 @@ class HarmonyFormat(Renderer):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """See `transcript`."""
+        """What the model said in the turn of these `ids`, as the messages of `transcript`, then
+        what of it was `taken_back`: the rule that did it, and the ids. `with_ids` adds `token_ids`.
+        """
         return messages_of_turn(self.vocabulary, ids, taken_back, with_ids=with_ids)
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        """One that knows the tools, and takes preambles beside JSON for reasoning."""
+        """A parser for one turn of a response that is held to `rules`: it knows their tools, and
+        beside an answer in a format preambles are reasoning. With `trace` text has positions.
+        """
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         return Parser(self.vocabulary, tools, trace=trace, preambles=rules.answer is None)
 
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """See `framing.retold_ids`."""
+        """The ids of whole messages that stand for these turns behind a prompt, and of the opening
+        behind each. Each turn is read by a parser of its own. Calls that were cut off are left out.
+        """
         return frames.retold_ids(turns, new_parser, self._writer)
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """A header to the function, or what comes before its name."""
+        """The ids that open the call that is demanded: a header to the only function that may be
+        called, or of several what comes before the name.
+        """
         return frames.call_header(rules, self.vocabulary)
 
     def message_opening(self) -> tuple[int, ...]:
-        """Has the model name a channel."""
+        """The marker behind which the model has to name a channel, and so begins a message."""
         return (CHANNEL,)
 
     def has_body(self, message: Sequence[int]) -> bool:
@@ -94,5 +102,7 @@ class HarmonyFormat(Renderer):
     def turn_constraint(
         self, rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
     ) -> Constraint | None:
-        """See `grammar`."""
+        """What the ids from `place` on must look like, as a grammar over ids; `message` are those
+        of the open message that are there. None when nothing is bound, or can be. CPU work.
+        """
         return turn_constraint(rules, place, message, options, self.vocabulary)

@@ -162,7 +162,7 @@ def retold_ids(
 
 
 def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
-    """The ids behind `<|start|>assistant`."""
+    """The ids of a message that is told again, without the `<|start|>assistant` before it."""
     begun, ended = message.begun, message.ended
     if ended.is_repeated:
         said = ids[ended.start : ended.end]

@@ -257,8 +257,8 @@ class _Turn:
         return InOrder((self._repeated(_one_of(earlier)), last)) if earlier else last
 
     def _repeated(self, message: Node) -> Node:
-        """As often as it likes, unless something is owed: a model that may not give another answer
-        than that would rather think for ever.
+        """The message any number of times; `OWING_MESSAGES_MAX` times at most where a call or an
+        answer in a format is owed: a model that wants to say something else would think for ever.
         """
         if self._rules.calls != "required" and self._rules.answer is None:
             return Repeated(message)
@@ -308,7 +308,7 @@ class _Turn:
         return [*checked, *([_Callable(_one_of(free), Json(_ANY_OBJECT))] if free else [])]
 
     def _arguments(self, tool: ToolRule) -> Node:
-        """The body of a call."""
+        """What the body of a call may be: JSON of the tool's schema, or text of its grammar."""
         if tool.grammar is not None:
             return languages_of(self._rules)[tool.grammar]
         return Json(self._schema(tool))

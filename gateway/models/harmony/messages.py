@@ -76,7 +76,7 @@ class HarmonyMessage:
 
     @property
     def is_call(self) -> bool:
-        """It ends the turn, and waits for an output."""
+        """The message is a call: the turn ends with it, and an output has to follow."""
         return self.author == "assistant" and self.recipient is not None
 
 
@@ -184,7 +184,7 @@ class MessageWriter:
         return ids
 
     def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
-        """The same as a model wrote it that has another way."""
+        """The header in one of its other forms (`headers.headers`), as the model wrote it."""
         ids: list[int] = []
         for part in tuple(headers(message.channel or "", message.recipient))[form]:
             marker = [] if part.marker == NO_MARKER else [part.marker]

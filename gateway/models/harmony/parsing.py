@@ -70,20 +70,11 @@ if TYPE_CHECKING:
     from gateway.models.harmony.headers import Header, Route
     from gateway.models.harmony.vocabulary import Vocabulary
 
-    _Step = tuple[Callable[["Parser", Sequence[int]], None], "State"]
-
-
-class State(IntEnum):
-    """Where in a turn the next id falls."""
-
-    HEADER = auto()  # a message began, its <|message|> has not been seen
-    BODY = auto()  # behind <|message|>
-    BETWEEN = auto()  # behind a stop id, before the next header
-    OVER = auto()  # the turn is finished; nothing counts any more
+    _Step = tuple[Callable[["Parser", Sequence[int]], None], Where]
 
 
 class Token(IntEnum):
-    """What the table tells apart."""
+    """The classes of ids that the table tells apart."""
 
     TEXT = auto()  # a run of ordinary ids
     START = auto()
@@ -109,13 +100,6 @@ CLASSES: Final = {
 
 HEADER_IDS_MAX: Final = 256
 """Room for a tool's name of 128 characters, a content type, and some stammering."""
-_BODY: Final = State.BODY
-_WHERE: Final = {
-    State.HEADER: Where.HEADER,
-    State.BODY: Where.BODY,
-    State.BETWEEN: Where.BETWEEN,
-    State.OVER: Where.OVER,
-}
 
 
 @dataclass(slots=True)
@@ -172,7 +156,7 @@ class Parser:
         self._header_ids_max = header_ids_max
         self._detokenizer = Detokenizer(vocabulary)
         self._writer = SegmentWriter(self.recoveries)
-        self._state = State.HEADER
+        self._state = Where.HEADER
         self._position = 0
         self._opening = _Opening(start=0, parts=[(NO_MARKER, [])])
         self._draft = Draft(start=0, kind=None)
@@ -187,7 +171,7 @@ class Parser:
     @property
     def place(self) -> Place:
         """Where the next id falls. What has been a text between two messages begins the next."""
-        where, writer = _WHERE[self._state], self._writer
+        where, writer = self._state, self._writer
         waiting, answered = writer.waiting.text_ids if writer.waiting else 0, writer.answered
         if where is Where.BODY:
             draft = self._draft
@@ -208,26 +192,13 @@ class Parser:
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """Take the next ids, any number of them."""
-        if self._state is _BODY and not self._trace:
+        if self._state is Where.BODY and not self._trace:
             # Nearly every read is text and nothing else: it takes a few calls however long it is.
             text = self._detokenizer.read(ids)
             if text is not None:
                 self._position += len(ids)
                 return self._writer.write_text(self._draft, text, len(ids))
-        return self._feed_runs(ids)
-
-    def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """As many of the next ids as are only more text, and what `feed` makes of each alone."""
-        draft = self._draft
-        if self._state is not _BODY or self._trace or not draft.is_flowing:
-            return []
-        texts = self._detokenizer.read_each(ids)
-        self._position += len(texts)
-        return self._writer.write_each(draft, texts)
-
-    def _feed_runs(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """One step for each special id, and for each run of text between them."""
-        begin = 0
+        begin = 0  # of a run of text: one step for it, and one for each special id
         for at, token in enumerate(ids):
             if 0 <= token < FIRST_SPECIAL:
                 continue
@@ -239,19 +210,31 @@ class Parser:
             self._step(Token.TEXT, ids[begin:] if begin else ids)
         return self._writer.take()
 
+    def feed_each(self, ids: Sequence[int]) -> list[str]:
+        """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
+        more text of a segment that has begun; the others are not read.
+        """
+        draft = self._draft
+        is_flowing = self._state is Where.BODY and draft.started and not draft.glue
+        if not is_flowing or self._trace:
+            return []
+        texts = self._detokenizer.read_each(ids)
+        self._position += len(texts)
+        return self._writer.write_each(draft, texts)
+
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
         """The turn is over (None: it was broken off). Ids fed after this are ignored."""
         if self._finished:
             return []
         self._finished = True
         closing = Closing(self._position, cut=reason is not FinishReason.STOP)
-        if self._state is State.HEADER:
+        if self._state is Where.HEADER:
             self._release(self._opening, closing)
-        elif self._state is State.BODY:
+        elif self._state is Where.BODY:
             self._close_body(closing)
-        elif self._state is State.BETWEEN and self._orphan.ids:
+        elif self._state is Where.BETWEEN and self._orphan.ids:
             self._settle_orphan(closing)
-        self._state = State.OVER
+        self._state = Where.OVER
         is_cut = reason is FinishReason.CUT
         self._writer.conclude(is_cut=is_cut)
         if reason is not None and not is_cut and not self._writer.visible:
@@ -261,10 +244,10 @@ class Parser:
     def _step(self, token: Token, run: Sequence[int]) -> None:
         """One entry of the table. `run` is one special id, or text ids one after the other."""
         end = self._position + len(run)
-        act, self._state = self._STEPS[self._state - 1][token - 1]
+        act, self._state = self.STEPS[self._state][token]
         act(self, run)
         self._position = end
-        if self._state is State.OVER:
+        if self._state is Where.OVER:
             self._writer.conclude()
 
     # Headers.
@@ -293,7 +276,7 @@ class Parser:
         parts = (*self._read_parts(whole), Part(marker, self._detokenizer.feed(ids)))
         header = read_header(parts, trapped=True)
         if header.role == ASSISTANT:
-            self._state = State.BODY
+            self._state = Where.BODY
             self._draft = self._draft_trapped(header, opening, None)
             self._writer.touch(self._draft, (Rule.HEADER_TOO_LONG,))
         else:
@@ -421,7 +404,7 @@ class Parser:
     def _close_and_open(self, run: Sequence[int]) -> None:
         self._writer.touch(self._draft, (Rule.UNCLOSED_MESSAGE,))
         self._close_body(Closing(self._position))
-        if self._state is State.OVER:
+        if self._state is Where.OVER:
             return
         self._opening = _Opening(start=self._position, parts=[(run[0], [])])
         if run[0] != START:
@@ -516,44 +499,42 @@ class Parser:
     def _end_turn(self) -> None:
         """The model speaks for somebody else; what it says from here on is made up."""
         count(self.recoveries, (Rule.FOREIGN_ROLE,))
-        self._state = State.OVER
+        self._state = Where.OVER
 
     def _ignore(self, run: Sequence[int]) -> None:
         count(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
 
-    STEPS: ClassVar[Mapping[State, Mapping[Token, _Step]]] = {
-        State.HEADER: {
-            Token.TEXT: (_extend_header, State.HEADER),
-            Token.START: (_restart_header, State.HEADER),
-            Token.CHANNEL: (_mark_header, State.HEADER),
-            Token.CONSTRAIN: (_mark_header, State.HEADER),
-            Token.MESSAGE: (_begin_body, State.BODY),
-            Token.STOP: (_trap, State.BETWEEN),
-            Token.END_OF_TEXT: (_trap, State.OVER),
-            Token.VOID: (_drop_void, State.HEADER),
+    STEPS: ClassVar[Mapping[Where, Mapping[Token, _Step]]] = {
+        Where.HEADER: {
+            Token.TEXT: (_extend_header, Where.HEADER),
+            Token.START: (_restart_header, Where.HEADER),
+            Token.CHANNEL: (_mark_header, Where.HEADER),
+            Token.CONSTRAIN: (_mark_header, Where.HEADER),
+            Token.MESSAGE: (_begin_body, Where.BODY),
+            Token.STOP: (_trap, Where.BETWEEN),
+            Token.END_OF_TEXT: (_trap, Where.OVER),
+            Token.VOID: (_drop_void, Where.HEADER),
         },
-        State.BODY: {
-            Token.TEXT: (_write, State.BODY),
-            Token.START: (_close_and_open, State.HEADER),
-            Token.CHANNEL: (_close_and_open, State.HEADER),
-            Token.CONSTRAIN: (_drop_marker, State.BODY),
-            Token.MESSAGE: (_drop_marker, State.BODY),
-            Token.STOP: (_close, State.BETWEEN),
-            Token.END_OF_TEXT: (_close, State.OVER),
-            Token.VOID: (_drop_void, State.BODY),
+        Where.BODY: {
+            Token.TEXT: (_write, Where.BODY),
+            Token.START: (_close_and_open, Where.HEADER),
+            Token.CHANNEL: (_close_and_open, Where.HEADER),
+            Token.CONSTRAIN: (_drop_marker, Where.BODY),
+            Token.MESSAGE: (_drop_marker, Where.BODY),
+            Token.STOP: (_close, Where.BETWEEN),
+            Token.END_OF_TEXT: (_close, Where.OVER),
+            Token.VOID: (_drop_void, Where.BODY),
         },
-        State.BETWEEN: {
-            Token.TEXT: (_hold, State.BETWEEN),
-            Token.START: (_open, State.HEADER),
-            Token.CHANNEL: (_imply_header, State.HEADER),
-            Token.CONSTRAIN: (_imply_header, State.HEADER),
-            Token.MESSAGE: (_imply_body, State.BODY),
-            Token.STOP: (_settle, State.BETWEEN),
-            Token.END_OF_TEXT: (_settle, State.OVER),
-            Token.VOID: (_drop_void, State.BETWEEN),
+        Where.BETWEEN: {
+            Token.TEXT: (_hold, Where.BETWEEN),
+            Token.START: (_open, Where.HEADER),
+            Token.CHANNEL: (_imply_header, Where.HEADER),
+            Token.CONSTRAIN: (_imply_header, Where.HEADER),
+            Token.MESSAGE: (_imply_body, Where.BODY),
+            Token.STOP: (_settle, Where.BETWEEN),
+            Token.END_OF_TEXT: (_settle, Where.OVER),
+            Token.VOID: (_drop_void, Where.BETWEEN),
         },
-        State.OVER: dict.fromkeys(Token, (_ignore, State.OVER)),
+        Where.OVER: dict.fromkeys(Token, (_ignore, Where.OVER)),
     }
     """What each class of id does in each state, and the state that follows."""
-    # By number: members of an enumeration are slow keys, their hash is made of their name.
-    _STEPS: ClassVar[Sequence[Sequence[_Step]]] = [[*row.values()] for row in STEPS.values()]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """One recovery each."""
+    """The name of each recovery, with what it repairs."""
 
     # Framing.
     DOUBLED_START = "doubled_start"  # <|start|> or its role again, where a header is open already
@@ -92,7 +92,9 @@ _JUNK: Final = frozenset(
 
 
 def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those that guess. A function that nobody declared is one in a header full of junk."""
+    """The rules among these that guess for whom a message is (`DOUBTS`). That nobody declared its
+    function is such a guess only where the header is full of junk.
+    """
     known = tuple(rules)
     is_junk = not _JUNK.isdisjoint(known)
     return tuple(

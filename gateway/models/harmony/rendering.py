@@ -71,7 +71,7 @@ class SystemFacts(NamedTuple):
 
     @classmethod
     def of(cls, options: RenderOptions) -> SystemFacts:
-        """Those of one request."""
+        """The facts of the system message of one request."""
         has_functions = bool(options.tools)
         return cls(
             options.model_identity,
@@ -232,8 +232,8 @@ class Renderer:
         return Prompt(ids, tuple(spans))
 
     def _ids_of(self, placed: Placed, scope: bytes) -> Sequence[int]:
-        """Those of `render_item`, for an item that others stand behind: clients that keep the
-        history themselves send it with every request.
+        """The ids of an item that others stand behind, which are cached: clients that keep the
+        history themselves send such an item with every request.
         """
         item, function = placed.item, placed.function
         said = _said_in(item) if scope else None
@@ -293,7 +293,7 @@ def _form(item: Item) -> int:
 
 
 def instructions_of(items: Sequence[ContextItem]) -> list[str]:
-    """Their texts; all of them are messages."""
+    """The texts of these items, all of which are messages."""
     typed = (item.item() for item in items)
     return [message_text(item) for item in typed if isinstance(item, Message)]
 
@@ -318,7 +318,7 @@ def _said_in(item: ContextItem) -> bytes | None:
 
 
 def shown(items: Sequence[ContextItem], leading: int) -> Iterable[Placed]:
-    """Those that become a message of their own, behind the `leading` instructions."""
+    """The items behind the `leading` instructions that become messages, in the order of these."""
     behind = items[leading:]
     if len(behind) == 1 and behind[0].kind == "message":
         return [Placed(leading, behind[0])]

@@ -67,11 +67,6 @@ class Draft:
     doubts: tuple[str, ...] = ()
 
     @property
-    def is_flowing(self) -> bool:
-        """Its segment has begun, and text goes into it as it is read."""
-        return self.started and not self.glue
-
-    @property
     def waits(self) -> bool:
         """What it is will be known when it is closed, or later."""
         return self.kind is None or bool(self.callee)
@@ -109,9 +104,14 @@ class SegmentWriter:
 
     def take(self) -> list[SegmentEvent]:
         """The events since the last call; at most one text for each stay in a segment."""
-        if self._texts:
-            self._join_texts()
-        events, self._events = self._events, []
+        events, texts = self._events, self._texts
+        self._events, self._texts = [], []
+        if len(texts) > 1:
+            is_traced = all(text.tokens for text in texts)
+            tokens = tuple(at for text in texts for at in text.tokens) if is_traced else ()
+            events.append(SegmentText("".join(text.text for text in texts), tokens))
+        else:
+            events += texts
         return events
 
     def touch(self, draft: Draft, rules: Iterable[Rule]) -> None:
@@ -140,8 +140,11 @@ class SegmentWriter:
 
         `tokens` are the positions of the ids that spell it, if they are known.
         """
-        if draft.callee and not draft.braced:
-            self._look_for_brace(draft, text.lstrip())
+        if draft.callee and not draft.braced and (front := text.lstrip()):
+            # What may be a call begins like one, or is what its header says.
+            draft.braced = front.startswith("{")
+            if not draft.braced:
+                self._follow_header(draft)
         if text and draft.glue:
             text, draft.glue, tokens = draft.glue + text, "", ()
         draft.text_ids += text_ids
@@ -183,7 +186,9 @@ class SegmentWriter:
         self.write(draft, held, text_ids)
 
     def close(self, draft: Draft, closing: Closing) -> None:
-        """The message is over."""
+        """The message of this body is over: write the end of its segment, or keep it waiting if its
+        kind depends on what follows.
+        """
         if draft.callee:
             self._decide_call(draft, closing)
         if draft.kind is None:
@@ -202,18 +207,14 @@ class SegmentWriter:
                 # None at all may have been about to come.
                 self._emit(draft, conclusion.text)
                 complete = conclusion.is_json
-        if draft.started:
-            self._end(draft, closing, complete=complete, broken=broken)
-
-    def _end(self, draft: Draft, closing: Closing, *, complete: bool, broken: bool) -> None:
-        """Tell the end of the segment of a body, with what was wrong with how it was closed."""
-        kind = draft.kind or _REASONING
-        trained = closing.terminator in _TERMINATORS[kind]
+        if not draft.started:
+            return
+        trained = closing.terminator in _TERMINATORS[draft.kind]
         if closing.terminator is not None and not trained:
             self.touch(draft, (Rule.WRONG_TERMINATOR,))
-        self._join_texts()
+        self._events = self.take()
         verbatim = draft.verbatim and trained
-        self.answered = self.answered or kind is SegmentKind.FINAL
+        self.answered = self.answered or draft.kind is SegmentKind.FINAL
         ended = SegmentEnded(draft.start, closing.end, complete, verbatim, broken)
         if broken:
             end = closing.end - (closing.terminator is not None)
@@ -227,12 +228,6 @@ class SegmentWriter:
         self._events += self._broken_end
         self.broken, self._broken_end = None, []
 
-    def _look_for_brace(self, draft: Draft, text: str) -> None:
-        """What may be a call begins like one, or is what its header says."""
-        draft.braced = text.startswith("{")
-        if text and not draft.braced:
-            self._follow_header(draft)
-
     def _decide_call(self, draft: Draft, closing: Closing) -> None:
         """A body that may be a call is closed."""
         if closing.terminator == CALL and is_object("".join(draft.held)):
@@ -242,7 +237,7 @@ class SegmentWriter:
             self._follow_header(draft)
 
     def _follow_header(self, draft: Draft) -> None:
-        """It is no call."""
+        """The body is no call: it becomes what its header says."""
         draft.callee = ""
         if draft.kind is not None:
             self.decide(draft, draft.kind)
@@ -270,12 +265,3 @@ class SegmentWriter:
         kind = draft.kind or SegmentKind.REASONING
         self.visible = self.visible or kind is not SegmentKind.REASONING
         self._events.append(SegmentStarted(kind, draft.name, draft.form))
-
-    def _join_texts(self) -> None:
-        texts, self._texts = self._texts, []
-        if len(texts) < 2:
-            self._events += texts
-            return
-        is_traced = all(text.tokens for text in texts)
-        tokens = tuple(at for text in texts for at in text.tokens) if is_traced else ()
-        self._events.append(SegmentText("".join(text.text for text in texts), tokens))

@@ -70,12 +70,12 @@ def messages_of_turn(
 
 
 def raw_message(vocabulary: Vocabulary, ids: Sequence[int]) -> dict[str, Any]:
-    """The same ids without any reading of them."""
+    """Ids as they are: in vLLM's shape for raw messages, no header or body read."""
     return {"type": RAW, "message": spelled(vocabulary, ids), "tokens": list(ids)}
 
 
 def spelled(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
-    """Their text, markers and unknown ids included; what is not UTF-8 becomes U+FFFD."""
+    """The text of ids, markers and unknown ids spelled out; what is not UTF-8 becomes U+FFFD."""
     pieces = (
         vocabulary.piece(token)
         if token < FIRST_SPECIAL

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.constraints.schemas import MISSING, at_pointer, types_of
+from gateway.constraints.schemas import MISSING, as_dict, as_list, at_pointer, is_one_of
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class SchemaNormaliser:
         flat = {key: value for key, value in schema.items() if key not in {"$ref", "allOf"}}
         if "const" in flat:
             flat["enum"] = [flat.pop("const")]
-        branches = _list(schema.get("allOf"))
+        branches = as_list(schema.get("allOf"))
         ref = schema.get("$ref")
         if isinstance(ref, str) and ref not in refs and len(refs) < self._inlined_refs[0]:
             refs |= {ref}
@@ -129,15 +129,15 @@ class SchemaNormaliser:
 
     def _merge(self, first: Schema, second: Schema) -> Schema:
         """Both at once, as far as that can be written; where they differ the first one wins."""
-        self._spend(sum(len(_mapping(both.get("properties"))) for both in (first, second)))
+        self._spend(sum(len(as_dict(both.get("properties"))) for both in (first, second)))
         merged = second | first
-        properties = dict(_mapping(first.get("properties")))
-        for key, value in _mapping(second.get("properties")).items():
+        properties = dict(as_dict(first.get("properties")))
+        for key, value in as_dict(second.get("properties")).items():
             known = properties.get(key, value)
             properties[key] = value if known is value else {"allOf": [known, value]}
         if properties:
             merged["properties"] = properties
-        required = [*_list(first.get("required")), *_list(second.get("required"))]
+        required = [*as_list(first.get("required")), *as_list(second.get("required"))]
         if required:
             self._spend(len(required))
             merged["required"] = required
@@ -146,7 +146,7 @@ class SchemaNormaliser:
     # One schema ---------------------------------------------------------------------------------
 
     def _shape(self, flat: Schema, refs: Refs, depth: int) -> Schema:
-        variants = _list(flat.get("oneOf")) or _list(flat.get("anyOf"))
+        variants = as_list(flat.get("oneOf")) or as_list(flat.get("anyOf"))
         if variants:
             return self._union(flat, variants, refs, depth)
         return self._annotations(flat) | self._typed(flat, refs, depth)
@@ -158,7 +158,7 @@ class SchemaNormaliser:
                 kept[key] = self._text(single_line(flat[key]))
         if "default" in flat:
             kept["default"] = self._value(flat["default"])
-        examples = _list(flat.get("examples"))
+        examples = as_list(flat.get("examples"))
         if examples:
             kept["examples"] = [self._value(example) for example in examples]
         return kept
@@ -189,9 +189,7 @@ class SchemaNormaliser:
     def _typed(self, flat: Schema, refs: Refs, depth: int) -> Schema:
         types = _types(flat)
         nullable = {"nullable": True} if flat.get("nullable") is True else {}
-        values = [
-            v for v in _list(flat.get("enum")) if not types or not types_of(v).isdisjoint(types)
-        ]
+        values = [value for value in as_list(flat.get("enum")) if is_one_of(value, types)]
         if values:
             return self._enumerated(values) | nullable
         plain = [name for name in types if name != "null"]
@@ -224,9 +222,9 @@ class SchemaNormaliser:
     def _object(self, flat: Schema, refs: Refs, depth: int) -> Schema:
         properties = {
             self._text(key): self._schema(value, refs, depth + 1)
-            for key, value in _mapping(flat.get("properties")).items()
+            for key, value in as_dict(flat.get("properties")).items()
         }
-        required = {name for name in _list(flat.get("required")) if isinstance(name, str)}
+        required = {name for name in as_list(flat.get("required")) if isinstance(name, str)}
         content: Schema = {
             "properties": properties,
             "required": [key for key in properties if key in required],
@@ -237,7 +235,7 @@ class SchemaNormaliser:
 
     def _array(self, flat: Schema, refs: Refs, depth: int) -> Schema:
         items = flat.get("items")
-        positions = _list(flat.get("prefixItems")) or _list(items)
+        positions = as_list(flat.get("prefixItems")) or as_list(items)
         if positions:
             return {"prefixItems": [self._schema(item, refs, depth + 1) for item in positions]}
         return {} if items is None else {"items": self._schema(items, refs, depth + 1)}
@@ -291,13 +289,13 @@ def _types(flat: Schema) -> list[str]:
 def _is_structured(flat: Schema, kind: str) -> bool:
     """Whether more than the type's name can be said of it."""
     if kind == "object":
-        return bool(_mapping(flat.get("properties"))) or _rest(flat) is not None
+        return bool(as_dict(flat.get("properties"))) or _rest(flat) is not None
     return kind == "array"
 
 
 def _rest(flat: Schema) -> Schema | None:
     """The schema of properties without a name of their own."""
-    candidates = [*_mapping(flat.get("patternProperties")).values()]
+    candidates = [*as_dict(flat.get("patternProperties")).values()]
     if flat.get("additionalProperties"):
         candidates.append(flat["additionalProperties"])
     schemas = [candidate for candidate in candidates if isinstance(candidate, dict)]
@@ -306,14 +304,6 @@ def _rest(flat: Schema) -> Schema | None:
 
 def _is_null(flat: Schema) -> bool:
     return flat.get("type") in ("null", ["null"]) or flat.get("enum") == [None]
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def type_text(schema: Schema, indent: str = "") -> str:

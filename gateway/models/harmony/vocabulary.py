@@ -133,8 +133,8 @@ class Vocabulary:
             raise _refusal(error) from error
 
     def encode_packed(self, text: str) -> array[int]:
-        """The same, packed as it comes: to make a Python number of each of a hundred thousand ids
-        takes milliseconds in which nothing else can run.
+        """The ids of `encode` in an array, without a list in between: to make a Python number of
+        each of a hundred thousand ids takes milliseconds in which nothing else can run.
         """
         try:
             text.encode()
@@ -190,7 +190,7 @@ class Detokenizer:
         return self._readable(b"".join(map(self.piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
-        """The same; None, and nothing was read, where an id is no text or there is none at all."""
+        """As `feed`; None, with nothing read, if an id is no text or there is no id."""
         if len(ids) == 1:
             spelling = self.piece(ids[0])
         else:
@@ -222,7 +222,7 @@ class Detokenizer:
         return self._readable_each(pieces)
 
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
-        """The same, and the positions of the ids that spell it; the first id is at `position`.
+        """As `feed`, and the positions of the ids that spell it; the first id is at `position`.
 
         Text waits until an id ends where a character does, so that ids and text can be told apart
         there. No positions are told where the ids are not the UTF-8 of the text.
@@ -249,7 +249,7 @@ class Detokenizer:
         return text
 
     def _readable_each(self, pieces: list[bytes]) -> list[str]:
-        """The same for one after the other, in a third of the time."""
+        """The readable text behind each piece: `_readable` in a loop, in a third of the time."""
         texts, rest = [], self._rest
         for piece in pieces:
             spelling = rest + piece if rest else piece

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store.migration.verification import Repaired, make_roles, repair_access
-from gateway.store.postgres.connection import driver_url
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
+from gateway.store.postgres.url import driver_url
 from gateway.store.schema import APP_ROLE
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ class Policy:
     role: str | None = None
 
     def requirement(self) -> Requirement:
-        """It is there, and it is the one that the migrations made."""
+        """The policy is there, and is the one that the migrations made."""
         to = f" TO {self.role}" if self.role else ""
         return Requirement(
             policy_text(self.table, self.name, self.role or "public", self.condition),

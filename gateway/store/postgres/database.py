@@ -16,15 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
+from typing_extensions import override
 
 from gateway.errors import StoreUnavailable
-from gateway.store.postgres.connection import Connection, Record, Session, driver_url
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
+from gateway.store.postgres.url import driver_url
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:
@@ -102,6 +105,118 @@ _CANNOT_WRITE: Final = {
 """States of errors by which a server says that it takes no writes. It may go on answering."""
 
 
+Row = Any
+"""A `Record`, or what has the same fields."""
+
+
+class Record(asyncpg.Record):  # type: ignore[misc] # asyncpg has no types
+    """A row that a statement returned: its columns are fields, and it unpacks like a tuple."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Result(list[Any]):
+    """The rows that a statement returned, or the values of one column."""
+
+    def one(self) -> Any:
+        """The only row. Raises `ValueError` when there is none, or another."""
+        (found,) = self
+        return found
+
+    def one_or_none(self) -> Any:
+        """The only row, None without a row. Raises `ValueError` when there are several."""
+        return self.one() if self else None
+
+
+@dataclass(slots=True)
+class State:
+    """What a connection is from its opening on, and what it was told for good."""
+
+    is_direct: bool = False
+    """At its other end is the server that executes its statements, so what it is told stays."""
+    is_for_runs: bool = False
+    """It has the role, and the limits, of `Database.runs_transaction` for good."""
+    is_new: bool = True
+    """No transaction succeeded on it yet: if it is lost, so is the server."""
+    session: str = ""
+    """The `SET` statements that hold for all that does not begin with others."""
+    used_at: float = -math.inf
+    """When it was given back last, in the loop's time."""
+
+
+class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
+    """A connection as the pool keeps it."""
+
+    @override
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.state = State()
+
+
+class Connection:
+    """A connection of the pool, for one transaction. Raises the driver's errors."""
+
+    __slots__ = ("driver", "state")
+
+    def __init__(self, driver: Any) -> None:
+        """`driver` is what asyncpg's pool gives for a `Session`."""
+        self.driver = driver
+        self.state: State = driver.state
+
+    async def execute(
+        self,
+        statement: Statement,
+        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> Result:
+        """Execute a statement; with several sets of parameters, of the same names, for each.
+
+        For several, of which there is at least one, it returns nothing, and takes one round trip
+        all the same.
+        """
+        if parameters is None or isinstance(parameters, Mapping):
+            arguments = statement.arguments(parameters or {})
+            return Result(await self.driver.fetch(statement.sql, *arguments))
+        each = [statement.arguments(one) for one in parameters]
+        await self.driver.executemany(statement.sql, each)
+        return Result()
+
+    async def scalars(
+        self, statement: Statement, parameters: Mapping[str, Any] | None = None
+    ) -> Result:
+        """The values of the first column."""
+        return Result([row[0] for row in await self.execute(statement, parameters)])
+
+    async def scalar(
+        self, statement: Statement, parameters: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The first column of the first row; None without a row."""
+        for row in await self.execute(statement, parameters):
+            return row[0]
+        return None
+
+    async def count(self, statement: Statement, parameters: Mapping[str, Any]) -> int:
+        """How many rows the statement changed."""
+        arguments = statement.arguments(parameters)
+        tag: str = await self.driver.execute(statement.sql, *arguments)
+        return int(tag.rpartition(" ")[2])
+
+    async def stand_for(self, session: str) -> None:
+        """Execute these `SET` statements, unless they were the last ones that hold for good."""
+        if self.state.session != session:
+            self.state.session = ""
+            await self.driver.execute(session)
+            self.state.session = session
+
+    async def script(self, sql: str) -> str:
+        """Execute statements without parameters in one round trip; the tag of the last one."""
+        tag: str = await self.driver.execute(sql)
+        return tag
+
+
 class Transaction:
     """An async context manager: commits when left without an error, else rolls back.
 
@@ -139,7 +254,8 @@ class Transaction:
         if not self._is_begun:
             return True
         try:
-            if self._session and _may_go_alone(connection):
+            rested_s = asyncio.get_running_loop().time() - state.used_at
+            if self._session and state.is_direct and rested_s < _TRUSTED_S:
                 await connection.stand_for(self._session)
                 self._is_begun = False
             else:
@@ -332,15 +448,15 @@ class Database:
             begin += _TRY_LOCK.format(key=lock_key)
         return self._begin(begin, role=APP_ROLE, tenant=tenant_id)
 
-    def bulk_transaction(self, tenant_ids: Sequence[TenantId]) -> Transaction:
-        """A transaction for a statement of each of these tenants, which gets arrays of rows, or
-        finds what it reads by its key.
+    def bulk_transaction(self, tenant_id: TenantId, *, is_only: bool = True) -> Transaction:
+        """A transaction for a statement of this tenant, which gets arrays of rows, or finds what it
+        reads by its key. Raises as `transaction` does.
 
-        It begins with the first of them; before each of the others comes `turn_to`. Raises as
-        `transaction` does; when it is of one tenant it may be committed by each statement.
+        If the tenant is the only one, each statement may be committed by itself. Otherwise comes
+        `turn_to` before the statement of each further one.
         """
-        words = {"role": APP_ROLE, "tenant": tenant_ids[0], "timeout_ms": self._timeout_ms}
-        session = _FOR_TENANT.format(**words) if len(tenant_ids) == 1 else ""
+        words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
+        session = _FOR_TENANT.format(**words) if is_only else ""
         begin = (_ENTER + _IN_BULK).format(**words)
         return Transaction(self, begin, session=session)
 
@@ -364,7 +480,7 @@ class Database:
 
 
 def _as_if_new(begin: str) -> str:
-    """The same beginning, whatever the connection stands for."""
+    """The statements that begin a transaction on a connection that may stand for a tenant."""
     return _AS_IF_NEW + begin.removeprefix("BEGIN; ")
 
 
@@ -379,11 +495,6 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
 async def _note_use(session: Session) -> None:
     """A transaction leaves nothing in its connection, but the time."""
     session.state.used_at = asyncio.get_running_loop().time()
-
-
-def _may_go_alone(connection: Connection) -> bool:
-    rested_s = asyncio.get_running_loop().time() - connection.state.used_at
-    return connection.state.is_direct and rested_s < _TRUSTED_S
 
 
 async def _drop(connection: Connection) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import defaultdict
 from functools import cache, cached_property
-from itertools import groupby
+from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.tenancy import TenantId
 
@@ -73,9 +74,11 @@ class Rows:
         self.name = name
         self.columns = tuple(columns)
         self.kinds = tuple(columns.values())
+        # Names of parameters: one for a column of many rows, or one for each value of a few rows.
         self._in_arrays = tuple(f"{name}_{column}" for column in self.columns)
-        self._of_row = cache(self._names_of_row)
-        self._of_rows = cache(self._names_of_rows)
+        self._in_values = [
+            tuple(f"{name}_{column}_{at}" for column in self.columns) for at in range(FORMS[-1])
+        ]
         self.names = ", ".join(self.columns)
         """As a list of columns."""
 
@@ -91,7 +94,7 @@ class Rows:
     def few(self, count: int) -> str:
         """Up to `count` of them, a parameter for each value."""
         none = ["NULL"] * len(self.columns)
-        sent = [[f":{parameter}" for parameter in self._of_row(at)] for at in range(count)]
+        sent = [[f":{parameter}" for parameter in names] for names in self._in_values[:count]]
         rows = ", ".join(map(self._spelled_row, sent or [none]))
         return (
             f"(SELECT * FROM (VALUES {rows}) AS each ({self.names})"  # noqa: S608 - constants only
@@ -107,21 +110,17 @@ class Rows:
 
     def values(self, rows: Sequence[Row], count: int) -> dict[str, Any]:
         """What a statement with `few(count)` is sent for these rows."""
-        sent: dict[str, Any] = dict.fromkeys(self._of_rows(count))
-        for at, row in enumerate(rows):
-            values = map(row.__getitem__, self.columns)
-            sent.update(zip(self._of_row(at), values, strict=True))
+        sent: dict[str, Any] = {}
+        for names, row in zip_longest(self._in_values[:count], rows):
+            if row is None:
+                sent |= dict.fromkeys(names)
+            else:
+                sent.update(zip(names, map(row.__getitem__, self.columns), strict=True))
         return sent
 
     def _spelled_row(self, values: Iterable[str]) -> str:
         of_a_kind = zip(values, self.kinds, strict=True)
         return f"({', '.join(f'CAST({value} AS {kind})' for value, kind in of_a_kind)})"
-
-    def _names_of_row(self, at: int) -> tuple[str, ...]:
-        return tuple(f"{self.name}_{column}_{at}" for column in self.columns)
-
-    def _names_of_rows(self, count: int) -> tuple[str, ...]:
-        return tuple(name for at in range(count) for name in self._of_row(at))
 
 
 class Batch:
@@ -134,30 +133,33 @@ class Batch:
 
     def of(self, *rows: Sequence[Row]) -> tuple[Statement, dict[str, Any]]:
         """The statement and its parameters for the rows of each kind, in the order of the kinds."""
-        counts = tuple(map(_form, map(len, rows)))
+        forms: list[int | None] = []
         parameters: dict[str, Any] = {}
-        for kind, some, count in zip(self._kinds, rows, counts, strict=True):
-            if count is None:
+        for kind, some in zip(self._kinds, rows, strict=True):
+            if len(some) > FORMS[-1]:
+                forms.append(None)
                 parameters |= kind.parameters(some)
             else:
-                parameters |= kind.values(some, count)
-        return self._statement(counts), parameters
+                form = FORMS[bisect_left(FORMS, len(some))]
+                forms.append(form)
+                parameters |= kind.values(some, form)
+        return self._statement(tuple(forms)), parameters
 
-    def _new_statement(self, counts: tuple[int | None, ...]) -> Statement:
+    def _new_statement(self, forms: tuple[int | None, ...]) -> Statement:
+        """For each kind a form, by its number of rows; None: arrays, of any number."""
         sources = {
-            kind.name: kind.source if count is None else kind.few(count)
-            for kind, count in zip(self._kinds, counts, strict=True)
+            kind.name: kind.source if form is None else kind.few(form)
+            for kind, form in zip(self._kinds, forms, strict=True)
         }
         return Statement(self._sql.format(**sources))
 
 
-def _form(count: int) -> int | None:
-    """For how many rows there is a form that has place for `count`; None: for none so many."""
-    return FORMS[bisect_left(FORMS, count)] if count <= FORMS[-1] else None
+def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
+    """The rows of each tenant, with their places in `rows`.
 
-
-def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> Iterator[tuple[TenantId, list[Of]]]:
-    """Tenants ascending: whatever locks rows of several does so in this order."""
-    first = itemgetter(0)
-    for tenant_id, group in groupby(sorted(rows, key=first), key=first):
-        yield tenant_id, [row for _, row in group]
+    Tenants ascend: whatever locks rows of several does so in this order.
+    """
+    groups: dict[TenantId, list[tuple[int, Of]]] = defaultdict(list)
+    for place, (tenant_id, row) in enumerate(rows):
+        groups[tenant_id].append((place, row))
+    return sorted(groups.items(), key=itemgetter(0))

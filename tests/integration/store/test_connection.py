@@ -133,10 +133,14 @@ async def test_rows_of_a_batch_are_those_that_it_was_given_however_many_they_are
     ]
 
 
-def test_tenants_are_ascending_and_their_rows_in_order() -> None:
+def test_tenants_are_ascending_and_their_rows_in_order_with_their_places() -> None:
     tenants = sorted(TenantId(ids.new_uuid()) for _ in range(3))
     rows = [(tenants[at % 3], at) for at in (5, 1, 0, 4, 3)]
-    assert list(by_tenant(rows)) == [(tenants[0], [0, 3]), (tenants[1], [1, 4]), (tenants[2], [5])]
+    assert by_tenant(rows) == [
+        (tenants[0], [(2, 0), (4, 3)]),
+        (tenants[1], [(1, 1), (3, 4)]),
+        (tenants[2], [(0, 5)]),
+    ]
 
 
 async def test_a_failure_that_was_overlooked_is_not_taken_for_a_commit(database: Database) -> None:

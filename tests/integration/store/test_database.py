@@ -266,10 +266,10 @@ async def test_a_statement_for_one_tenant_goes_alone_once_its_connection_is_know
     single: Database,
 ) -> None:
     one, other = TenantId(ids.new_uuid()), TenantId(ids.new_uuid())
-    assert await standing(single.bulk_transaction([one])) == (for_one(one), False)
+    assert await standing(single.bulk_transaction(one)) == (for_one(one), False)
     for tenant in (one, one, other, one):
-        assert await standing(single.bulk_transaction([tenant])) == (for_one(tenant), True)
-    assert await standing(single.bulk_transaction([one, other])) == (for_one(one), False)
+        assert await standing(single.bulk_transaction(tenant)) == (for_one(tenant), True)
+    assert await standing(single.bulk_transaction(one, is_only=False)) == (for_one(one), False)
 
 
 async def test_what_begins_on_a_connection_that_stands_for_a_tenant_is_as_if_it_did_not(
@@ -288,7 +288,7 @@ async def test_what_begins_on_a_connection_that_stands_for_a_tenant_is_as_if_it_
             pass
         fresh.append(await standing(begin()))
     for begin, expected in zip(transactions, fresh, strict=True):
-        bulk = await standing(single.bulk_transaction([TenantId(UUID(int=2))]))
+        bulk = await standing(single.bulk_transaction(TenantId(UUID(int=2))))
         assert bulk == (for_one(TenantId(UUID(int=2))), True)
         assert await standing(begin()) == expected
 
@@ -298,6 +298,6 @@ async def test_a_statement_that_goes_alone_and_fails_leaves_a_connection_that_ca
 ) -> None:
     for _ in range(2):
         with pytest.raises(StoreError):
-            async with single.bulk_transaction([tenant]) as connection:
+            async with single.bulk_transaction(tenant) as connection:
                 await connection.execute(Statement("SELECT 1 / 0"))
-    assert await standing(single.bulk_transaction([tenant])) == (for_one(tenant), True)
+    assert await standing(single.bulk_transaction(tenant)) == (for_one(tenant), True)

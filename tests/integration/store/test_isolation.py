@@ -181,7 +181,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
     ),
     "responses.insert_all": (
         lambda db, who, uuid: responses.insert_all(db, [(who, new_response(parent=uuid))]),
-        None,
+        {0: True},
     ),
     "responses.queue_all": (queue_behind, {0: True}),
     "usage.record_all": (

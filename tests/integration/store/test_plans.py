@@ -291,7 +291,7 @@ async def test_histories_are_found_by_key_under_the_one_plan_of_a_session(filled
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 10}
     one = of_tenant | {"conversation": ids.new_uuid()}
     for statement, parameters in ((messages._HISTORY, chain), (turns._READ, one)):
-        async with filled.database.bulk_transaction([filled.tenant]) as connection:
+        async with filled.database.bulk_transaction(filled.tenant) as connection:
             explained = Statement(f"EXPLAIN {statement.text}")
             found = "\n".join(await connection.scalars(explained, parameters))
         assert rows_are_found_one_by_one(found), found

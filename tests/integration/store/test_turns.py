@@ -19,7 +19,7 @@ from gateway.errors import (
 from gateway.protocol.context_item import ConversationPlace
 from gateway.store import claims, conversations, endings, idempotency, messages, responses, turns
 from gateway.store.idempotency import IdempotencyKey
-from gateway.store.postgres.connection import Connection, Result
+from gateway.store.postgres.database import Connection, Result
 from tests.fakes.stored import (
     CREATED,
     TERMS,

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
-from gateway.models.harmony.parsing import CLASSES, Parser, State, Token
+from gateway.generation import Where
+from gateway.models.harmony.parsing import CLASSES, Parser, Token
 
 TABLE = Parser.STEPS
 
 
 def test_every_state_knows_every_class_of_id() -> None:
-    """In their order, in which the parser counts them."""
-    assert [*TABLE] == [*State]
+    """In the order of the members: a row that lacks one shows."""
+    assert [*TABLE] == [*Where]
     assert all([*row] == [*Token] for row in TABLE.values())
 
 
 def test_nothing_leads_out_of_a_turn_that_is_over() -> None:
-    assert len(set(TABLE[State.OVER].values())) == 1
-    assert {after for _, after in TABLE[State.OVER].values()} == {State.OVER}
+    assert len(set(TABLE[Where.OVER].values())) == 1
+    assert {after for _, after in TABLE[Where.OVER].values()} == {Where.OVER}
 
 
 def test_text_and_ids_without_meaning_never_change_the_state() -> None:
