@@ -37,6 +37,11 @@ class Run:
     recorded yet, or never: then the run itself records it, if it is to be stored.
     """
 
+    __slots__ = (
+        "_cancelled", "_engine", "_is_first_told", "_journal", "_live", "_requested_at", "_scope",
+        "begun", "claim", "first_token_s", "spec",
+    )  # fmt: skip
+
     def __init__(
         self,
         spec: RunSpec,

@@ -103,6 +103,10 @@ class Outbox:
     gets, `pending_bytes` the length of all of them.
     """
 
+    __slots__ = (
+        "_claim", "_day", "_is_refused", "_waiting", "batch", "end", "next_entry", "pending_bytes",
+    )  # fmt: skip
+
     def __init__(self, claim: Claim, day: date, next_entry: int) -> None:
         self._claim = claim
         self._day = day
@@ -174,6 +178,11 @@ class Outbox:
 
 class Channel:
     """The way of one run's entries to the writer, under one claim."""
+
+    __slots__ = (
+        "_writer", "claim", "durable", "is_ending", "is_open", "is_queued", "lost", "moved",
+        "outbox",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -84,6 +84,13 @@ class Fold:
     for them.
     """
 
+    __slots__ = (
+        "_builder", "_final_usage", "_framing", "_ids", "_is_screened", "_is_stopped",
+        "_is_traced", "_items_before_turn", "_new_parser", "_reader", "_recoveries", "_seal",
+        "_shown_input", "_transcribe", "_usage", "compacted", "hops", "is_repaired", "results",
+        "rules", "turns",
+    )  # fmt: skip
+
     def __init__(
         self,
         head: ResponseHead,
@@ -94,7 +101,8 @@ class Fold:
         transcribe: Transcribe | None = None,
     ) -> None:
         self._builder = Builder(head, rules, self._seal_item if seal else None)
-        self._rules = rules
+        self.rules = rules
+        """What the next turn, or the open one, is held to: no call is required behind a result."""
         self._seal = seal
         self._shown_input = head.messages.input if head.messages else []
         self._transcribe = transcribe
@@ -190,13 +198,6 @@ class Fold:
     def open_turn(self) -> Turn | None:
         """The model call that has not ended; None between two, and after the last."""
         return self._reader.turn if self._reader else None
-
-    @property
-    def rules(self) -> OutputRules:
-        """What the next turn, or the open one, is held to: no call is required behind a result."""
-        if self.results and self._rules.calls == "required":
-            return replace(self._rules, calls="auto")
-        return self._rules
 
     @property
     def unanswered_call(self) -> UnansweredCall | None:
@@ -343,7 +344,7 @@ class Fold:
         How many it was, and what shows them.
         """
         reader = self._reader
-        if reader is None or not self._builder.is_flowing:
+        if reader is None or self._builder.flowing is None:
             return 0, ()
         texts = reader.feed_each(ids)
         shown = texts if all(texts) else [text for text in texts if text]
@@ -377,6 +378,8 @@ class Fold:
             raise ValueError("a tool ended that had not started")
         turn.result = entry.ids
         self.results += 1
+        if self.rules.calls == "required":
+            self.rules = replace(self.rules, calls="auto")
         self._ids[len(self._builder.output)] = entry.ids
         return self._open_stream() + self._builder.answer(call.item, entry.output)
 

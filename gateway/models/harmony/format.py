@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from gateway.generation import Constraint, Place, TokenParser
     from gateway.models.format import GrammarOptions, SchemaLimits, Turn
 
+_NO_TOOLS: Final[frozenset[str]] = frozenset()
+"""An empty set has 200 bytes, and nearly every response would have one."""
+
 
 class HarmonyFormat(Renderer):
     """A `ModelFormat`: a renderer of prompts, and what else there is to know of Harmony."""
@@ -72,7 +75,7 @@ class HarmonyFormat(Renderer):
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
         """One that knows the tools, and takes preambles beside JSON for reasoning."""
-        tools = None if rules.calls == "none" else frozenset(rules.tools)
+        tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=rules.answer is None)
 
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
