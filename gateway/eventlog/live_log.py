@@ -219,10 +219,10 @@ class LiveLog:
         log is handed over. Raises what `give_up` was given, and what the sink and what it returns
         do.
         """
-        opening, self._opening = self._opening, None
         is_behind = self._last_shown is None or after < self._last_shown
-        missed = opening if is_behind else []
-        reader = Reader(after, self._reader_events_max, sink, missed)
+        # No variable keeps the first events, which repeat the request, as long as the stream.
+        reader = Reader(after, self._reader_events_max, sink, self._opening if is_behind else [])
+        self._opening = None
         self._readers = (*self._readers, reader)
         try:
             is_held = grace_s > 0 and not self._is_produced
