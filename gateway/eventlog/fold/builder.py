@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from gateway import ids
+from gateway.cache import lasting_json
 from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries
 from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
@@ -406,7 +405,7 @@ class Builder:
     def _emit(self, event_type: str, fields: dict[str, Any], delta_length: int = 0) -> Event:
         number = self._sequence_number
         self._sequence_number = number + 1
-        data = orjson.dumps({"type": event_type, "sequence_number": number, **fields})
+        data = lasting_json({"type": event_type, "sequence_number": number, **fields})
         return Event(event_type, number, data, delta_length)
 
 

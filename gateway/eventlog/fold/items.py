@@ -106,7 +106,8 @@ class OpenItem:
         the whole has none: half of them could be told to belong to anything.
         """
         self._text += text.encode()
-        encoded = orjson.dumps(text)
+        # A copy, as `lasting_json` makes it: the event may wait for its commit, or for its reader.
+        encoded = b"%b" % orjson.dumps(text)
         data = self._delta % (sequence_number, encoded)
         if logprobs is None:
             return Event(self.envelope.delta, sequence_number, data, len(text), encoded)
