@@ -17,7 +17,7 @@ from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
-from gateway.eventlog.journal import KeepAlive
+from gateway.eventlog.journal import KeepAliveTimer
 from gateway.generation import FinishReason
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Run:
             epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
-        with KeepAlive(
+        with KeepAliveTimer(
             self._journal,
             engine.alive_interval_s,
             time_max_s=engine.run_time_max_s,

@@ -187,7 +187,7 @@ class DurableJournal(Journal):
         self.channel.lost = _tell_nobody
 
 
-class KeepAlive:
+class KeepAliveTimer:
     """While entered, appends `Alive` whenever readers saw nothing for `interval_s`.
 
     Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events

@@ -317,11 +317,11 @@ class Builder:
         self.breaks_off = False
         if self._seal is not None and item.envelope.item_type == "reasoning":
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
-        *closing, done = item.closing
-        for name in closing:
-            is_summary = name in SUMMARY_CLOSING_EVENTS
-            fields = item.summary_fields(name, item.summary) if is_summary else item.fields(name)
-            events.append(self._emit(name, fields))
+        *closing, done = item.envelope.closing
+        events += [self._emit(name, item.fields(name)) for name in closing]
+        if summary := item.summary:
+            for name in SUMMARY_CLOSING_EVENTS:
+                events.append(self._emit(name, item.summary_fields(name, summary)))
         events.append(self._keep(done, item.output_index, item.body()))
         self._item = self.flowing = None
 

@@ -91,12 +91,6 @@ class OpenItem:
         """All that its summary says so far."""
         return "".join(self._summary)
 
-    @property
-    def closing(self) -> tuple[str, ...]:
-        """The events that close it."""
-        *closing, done = self.envelope.closing
-        return (*closing, *(SUMMARY_CLOSING_EVENTS if self._summary else ()), done)
-
     def write(
         self, text: str, sequence_number: int, logprobs: list[dict[str, Any]] | None = None
     ) -> Event:
