@@ -1,4 +1,4 @@
-"""A cache of bounded size that drops the least recently used values."""
+"""A cache of bounded size that drops the least recently used values, and JSON that may be kept."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Generic, TypeVar
 
+import orjson
+
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def lasting_json(value: object) -> bytes:
+    """`value` as JSON for who keeps it: what orjson returns holds 4 KiB, however short it is."""
+    return b"%b" % orjson.dumps(value)
 
 
 class LruCache(Generic[K, V]):

@@ -121,6 +121,8 @@ class RequestRecord:
     is a metric's label, too.
     """
 
+    __slots__ = ("_is_finished", "_scope", "began", "facts", "request_id", "status")
+
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._is_finished = False

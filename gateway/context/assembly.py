@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway import ids
+from gateway.cache import lasting_json
 from gateway.context.compaction import compaction_item
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import author_of, call_of
@@ -295,9 +296,7 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
             case _:
                 body = item.model_dump(exclude_none=True)
         body |= {"id": item_id, "status": status}
-    encoded = orjson.dumps(body)
-    # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
-    return b"".join((encoded, b""))
+    return lasting_json(body)
 
 
 def _answered_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
@@ -440,7 +439,7 @@ def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
     body = {**orjson.loads(output.json), "call_id": call_id} if output.json else None
     return replace(
         output,
-        json=orjson.dumps(body) if body else b"",
+        json=lasting_json(body) if body else b"",
         call_id=call_id,
         parsed=output.parsed and output.parsed.model_copy(update={"call_id": call_id}),
     )

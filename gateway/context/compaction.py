@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
+from gateway.cache import lasting_json
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.responses.body import compaction_body
@@ -57,7 +56,7 @@ def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
     return ContextItem(
         kind="compaction",
         item_id=item_id,
-        json=orjson.dumps(compaction_body(item_id, seal)),
+        json=lasting_json(compaction_body(item_id, seal)),
         parsed=summary_message(summary),
     )
 

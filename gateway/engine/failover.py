@@ -46,8 +46,10 @@ class HopPolicy:
 class Failover:
     """One response's backends, as far as they failed."""
 
+    __slots__ = ("_losses", "_observer", "_policy", "_refusals", "_refused_at", "_spec", "left")
+
     def __init__(self, spec: RunSpec, policy: HopPolicy, observer: Observer) -> None:
-        self.left: set[str] = set()
+        self.left: tuple[str, ...] = ()
         """Backends to use only if no other is left."""
         self._spec = spec
         self._policy = policy
@@ -112,5 +114,5 @@ class Failover:
         return self._policy.hop_wait_s if is_begun else 0.0
 
     def _leave(self, error: UpstreamError) -> None:
-        self.left.add(error.upstream)
+        self.left = (*self.left, error.upstream)
         self._observer.left(self._spec, error)

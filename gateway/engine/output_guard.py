@@ -152,6 +152,11 @@ class TurnEnding:
 class OutputGuard:
     """What one response is held to."""
 
+    __slots__ = (
+        "_format", "_is_free", "_joins_header", "_limits", "_loop_ids_min", "_may_stray",
+        "_preamble_ids_max", "_reasoning_budget", "_rules", "has_checks", "text_ids",
+    )  # fmt: skip
+
     def __init__(
         self,
         rules: OutputRules,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
+from gateway.cache import lasting_json
 from gateway.engine.run_state import compacted_of, head_of, inputs_of, plan_of, request_of
 from gateway.entries import FOLD_VERSION, Queued, pack, packed_entry
 from gateway.eventlog.fold_slices import check_complete, fold_rows
@@ -226,7 +227,7 @@ def output_context(rendered: RenderedItem) -> ContextItem:
     context = ContextItem(
         kind=cast("Kind", item["type"]),
         item_id=item["id"],
-        json=orjson.dumps(item),
+        json=lasting_json(item),
         role=item.get("role"),
         phase=item.get("phase"),
         call_id=item.get("call_id"),

@@ -17,7 +17,7 @@ from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
-from gateway.eventlog.journal import KeepAlive
+from gateway.eventlog.journal import KeepAliveTimer
 from gateway.generation import FinishReason
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ class Run:
     What the log says already is where it goes on. `claim` is None for a response that is not
     recorded yet, or never: then the run itself records it, if it is to be stored.
     """
+
+    __slots__ = (
+        "_cancelled", "_engine", "_is_first_told", "_journal", "_live", "_requested_at", "_scope",
+        "begun", "claim", "first_token_s", "spec",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -159,7 +164,7 @@ class Run:
             epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
-        with KeepAlive(
+        with KeepAliveTimer(
             self._journal,
             engine.alive_interval_s,
             time_max_s=engine.run_time_max_s,

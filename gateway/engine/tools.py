@@ -63,6 +63,8 @@ class HostedTools(Protocol):
 class ToolRunner:
     """The calls of one response that the gateway runs. All it knows of them is in the log."""
 
+    __slots__ = ("_fold", "_format", "_journal", "_observer", "_spec", "_tools")
+
     def __init__(
         self,
         spec: RunSpec,

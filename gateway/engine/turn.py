@@ -140,6 +140,12 @@ class TurnRunner:
     called when the first id of an attempt comes.
     """
 
+    __slots__ = (
+        "_attempts", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold", "_format",
+        "_is_announced", "_is_resent", "_journal", "_may_bind", "_on_first_token", "_retold",
+        "_spec", "_start", "_tokens_max", "_tools", "_upstream", "guard",
+    )  # fmt: skip
+
     def __init__(
         self,
         spec: RunSpec,
@@ -521,6 +527,11 @@ class TurnSink:
     raises `ClaimLost` once the log is another's.
     """
 
+    __slots__ = (
+        "_fold", "_guard", "_has_chunk", "_has_token", "_in_body", "_journal", "_on_first_chunk",
+        "_on_first_token", "_said", "_unwritten", "_written", "cached_tokens", "ending", "finish",
+    )  # fmt: skip
+
     def __init__(
         self,
         journal: Journal,
@@ -637,6 +648,8 @@ class Retold:
     A tool's result stands behind the turn that ended with its call. It is input: neither read as
     what the model said, nor told in other words.
     """
+
+    __slots__ = ("_format", "_generated", "_ids", "_new_parser", "_threads", "_turns")
 
     def __init__(
         self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor

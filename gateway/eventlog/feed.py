@@ -111,15 +111,19 @@ class Cursor:
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
         """Send the stream those of some events, in order, that it has not had (`EventSink`)."""
-        wanted = self._wanted(events)
-        if self._is_closed or not wanted:
+        if self._is_closed or not events:
             return None
-        if isinstance(wanted, Deltas):
-            self.after = wanted.last_number
-        else:
-            self.after = wanted[-1].sequence_number
-            self.is_ended = wanted[-1].is_terminal
-        return self._sink(wanted)
+        if isinstance(events, Deltas) and events.sequence_number > self.after:
+            self.after = events.last_number  # without making an event of any
+            return self._sink(events)
+        last = events[-1]
+        if last.sequence_number <= self.after:
+            return None
+        if events[0].sequence_number <= self.after:
+            events = [event for event in events if event.sequence_number > self.after]
+        self.after = last.sequence_number
+        self.is_ended = last.is_terminal
+        return self._sink(events)
 
     @property
     def day(self) -> date:
@@ -150,15 +154,6 @@ class Cursor:
             for portion in portions(row.entries, self.next_entry - row.first_entry):
                 self.next_entry += len(portion) if isinstance(portion, Singles) else 1
                 yield portion
-
-    def _wanted(self, events: Sequence[Event]) -> Sequence[Event]:
-        if isinstance(events, Deltas) and events.sequence_number > self.after:
-            return events  # without making an event of any
-        if not events or events[-1].sequence_number <= self.after:
-            return []
-        if events[0].sequence_number > self.after:
-            return events
-        return [event for event in events if event.sequence_number > self.after]
 
     def close(self) -> None:
         """Send no more, and end what is done in here, which sleeps. Safe to call twice."""

@@ -32,6 +32,8 @@ class Journal(ABC):
     `ValueError` for an entry that cannot stand here, and `ClaimLost` once the run was abandoned.
     """
 
+    __slots__ = ("append", "is_abandoned", "live")
+
     def __init__(self, live: LiveLog, append: Callable[[Entry], None]) -> None:
         self.live = live
         self.append = append
@@ -77,6 +79,8 @@ class MemoryJournal(Journal):
     stays of the response; None: nothing does.
     """
 
+    __slots__ = ("_commit",)
+
     is_full = False
 
     def __init__(
@@ -117,6 +121,8 @@ class DurableJournal(Journal):
     `live` is held, and the channel shows it: `durable` is `live.show`. `commit` gets what of the
     log is not written yet, and writes it together with the end and all that stays of the response.
     """
+
+    __slots__ = ("_commit", "channel")
 
     def __init__(
         self,
@@ -181,7 +187,7 @@ class DurableJournal(Journal):
         self.channel.lost = _tell_nobody
 
 
-class KeepAlive:
+class KeepAliveTimer:
     """While entered, appends `Alive` whenever readers saw nothing for `interval_s`.
 
     Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events

@@ -47,6 +47,13 @@ class LiveLog:
     to happen between folding and showing them.
     """
 
+    __slots__ = (
+        "_clock", "_defect", "_entries", "_gathered", "_is_produced", "_is_unreleased",
+        "_last_shown", "_new_fold", "_opening", "_reader_events_max", "_readers", "_shown",
+        "_slice_s", "_turn", "_withheld", "closed", "failure", "fold", "handed_over", "produced",
+        "shown_at",
+    )  # fmt: skip
+
     def __init__(
         self,
         new_fold: Callable[[], Fold],
@@ -68,7 +75,7 @@ class LiveLog:
         self._gathered: list[Event] | None = None
         self._clock = asyncio.get_running_loop().time
         self._withheld = WithheldEvents(reader_events_max) if held else None
-        self._readers: set[Reader] = set()
+        self._readers: tuple[Reader, ...] = ()
         self._defect: Exception | None = None
         self._is_produced = False
         self._is_unreleased = False
@@ -212,15 +219,19 @@ class LiveLog:
         log is handed over. Raises what `give_up` was given, and what the sink and what it returns
         do.
         """
-        reader = Reader(after, self._reader_events_max, sink)
-        opening, self._opening = self._opening, None
-        if self._last_shown is None or after < self._last_shown:
-            reader.lags = opening is None
-            reader.events = opening or []
-        self._readers.add(reader)
+        is_behind = self._last_shown is None or after < self._last_shown
+        # No variable keeps the first events, which repeat the request, as long as the stream.
+        reader = Reader(after, self._reader_events_max, sink, self._opening if is_behind else [])
+        self._opening = None
+        self._readers = (*self._readers, reader)
         try:
-            if grace_s and not self._is_produced:
-                await self._hold_back(reader, grace_s)
+            is_held = grace_s > 0 and not self._is_produced
+            if is_held and not self.closed.is_set():
+                reader.hold(grace_s)
+                await reader.wait()
+                is_held = reader.let_go()
+            if is_held and self.closed.is_set() and self.failure and not self.handed_over:
+                raise self.failure
             while True:
                 if reader.lags:
                     await self._catch_up(reader)
@@ -235,14 +246,8 @@ class LiveLog:
                 else:
                     return
         finally:
-            self._readers.discard(reader)
-
-    async def _hold_back(self, reader: Reader, grace_s: float) -> None:
-        """Until there is something that is worth a status. Raises why there will be nothing."""
-        if not self.closed.is_set() and not await reader.hold(grace_s):
-            return
-        if self.closed.is_set() and self.failure is not None and not self.handed_over:
-            raise self.failure
+            reader.let_go()
+            self._readers = tuple(one for one in self._readers if one is not reader)
 
     async def _catch_up(self, reader: Reader) -> None:
         """Fold again from the start, in slices, until nothing was shown meanwhile.
@@ -313,8 +318,9 @@ class LiveLog:
 class Reader:
     """One stream of a live log: its sink, and what waits for it.
 
-    `after` is the number of the last event it has, or is about to get. While it lags the queue is
-    empty, and the log is folded again instead. While it `holds` it is sent nothing.
+    `after` is the number of the last event it has, or is about to get; `missed` are those that were
+    before, None if they are not at hand. While it lags the queue is empty, and the log is folded
+    again instead. While it `holds` it is sent nothing.
     """
 
     __slots__ = (
@@ -322,10 +328,12 @@ class Reader:
         *("after", "events", "holds", "lags"),
     )
 
-    def __init__(self, after: int, events_max: int, sink: EventSink) -> None:
+    def __init__(
+        self, after: int, events_max: int, sink: EventSink, missed: list[Event] | None
+    ) -> None:
         self.after = after
-        self.events: list[Event] = []
-        self.lags = False
+        self.events = missed or []
+        self.lags = missed is None
         self.holds = False
         self._events_max = events_max
         self._sink = sink
@@ -357,25 +365,16 @@ class Reader:
         else:
             self.wake()
 
-    async def hold(self, grace_s: float) -> bool:
-        """What `wait` does, but be sent nothing before `release`, or until so long after there was
-        something to send.
-
-        Whether it was not released.
-        """
+    def hold(self, grace_s: float) -> None:
+        """Send nothing before `release` or `let_go`; wake `grace_s` after there is something."""
         self.holds = True
         self._grace_s = grace_s
         if self.events or self.lags:
             self._limit()
-        try:
-            await self.wait()
-        finally:
-            is_held = self._let_go()
-        return is_held
 
     def release(self) -> None:
         """Send what is queued, and from here on all, at once."""
-        if not self._let_go():
+        if not self.let_go():
             return
         events, self.events = self.events, []
         if self.lags:
@@ -387,8 +386,8 @@ class Reader:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
 
-    def _let_go(self) -> bool:
-        """Whether it was held until now."""
+    def let_go(self) -> bool:
+        """Hold nothing back any more. Whether it was held until now."""
         is_held, self.holds = self.holds, False
         if is_held and self._timer is not None:
             self._timer.cancel()
@@ -444,6 +443,8 @@ class WithheldEvents:
     What is forgotten costs readers one folding of the log, and keeps an outage of the database
     from filling the memory.
     """
+
+    __slots__ = ("_by_entry", "_events_max", "_forgotten_entries", "_number")
 
     def __init__(self, events_max: int) -> None:
         self._events_max = events_max

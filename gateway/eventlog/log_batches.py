@@ -20,7 +20,7 @@ from gateway.store import claims, events, flushes
 from gateway.store.events import LogBatch, LogRow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import date
     from uuid import UUID
 
@@ -133,7 +133,8 @@ class Flusher:
         Raises as `store.events.append` does.
         """
         async with self._lock:
-            await self._ascertain(batches)
+            if not self._is_sure:
+                await self._adopt({batch.claim.tenant_id for batch in batches})
             self._is_sure = False
             committed = await self._append(batches)
             self._is_sure = True
@@ -157,7 +158,8 @@ class Flusher:
     async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
         """As `store.claims.heads`, of logs that are all in their places."""
         async with self._lock:
-            await self._ascertain(())
+            if not self._is_sure:
+                await self._adopt(set())
             return await claims.heads(self._database, asked)
 
     async def whole(self, claim: WriteClaim, row: LogRow) -> LogRow:
@@ -167,7 +169,8 @@ class Flusher:
         `StoreUnavailable`.
         """
         async with self._lock:
-            await self._ascertain(())
+            if not self._is_sure:
+                await self._adopt(set())
             track = self._tracks.get(claim.uuid)
             if track is None or not track.goes_on_with(claim, row.first_entry):
                 return row
@@ -197,11 +200,6 @@ class Flusher:
         track = self._tracks.get(claim.uuid)
         return track if track is not None and track.claim == claim else None
 
-    async def _ascertain(self, batches: Iterable[LogBatch]) -> None:
-        if not self._is_sure:
-            await self._adopt({batch.claim.tenant_id for batch in batches})
-            self._is_sure = True
-
     async def _adopt(self, tenants: set[TenantId]) -> None:
         """After it went wrong, or a fence has moved: begin again from what the database has."""
         tenants |= {track.claim.tenant_id for track in self._tracks.values()}
@@ -211,6 +209,7 @@ class Flusher:
         for track in ending.values():
             track.is_proven = False
         self._tracks = ending
+        self._is_sure = True
 
     async def _append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         alone: list[LogBatch] = []

@@ -13,7 +13,6 @@ from collections import defaultdict, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError
 from gateway.eventlog.notifications import FOLLOWED_S
 from gateway.store.flushes import joined
@@ -67,18 +66,8 @@ class WatchedLog:
     """The end of one log, as last seen. `entries` are those it has, -1 until it was seen."""
 
     __slots__ = (
-        *(
-            "_changed",
-            "_has_moved",
-            "_parts",
-            "day",
-            "entries",
-            "epoch",
-            "follow_at",
-            "readers",
-            "is_over",
-        ),
-        *("key", "owner", "tenant_id", "uuid", "watchers"),
+        *("_has_moved", "_parts", "day", "entries", "epoch", "follow_at", "is_over"),
+        *("key", "owner", "readers", "tenant_id", "uuid", "watchers"),
     )
 
     def __init__(self, tenant_id: TenantId, uuid: UUID, day: date) -> None:
@@ -97,7 +86,6 @@ class WatchedLog:
         """It has ended, or the response is unknown: there will not be more of it."""
         self.follow_at = math.inf
         """When to ask again whoever writes it to tell of it."""
-        self._changed: OnceEvent | None = None
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:
@@ -108,13 +96,6 @@ class WatchedLog:
     def is_beyond(self, entries: int) -> bool:
         """Has the log been seen to have more entries than so many, or to be at its end?"""
         return self.is_over or self.entries > entries
-
-    async def moved(self, beyond: int) -> None:
-        """Wait until the log has more than `beyond` entries, or will never have."""
-        while not self.is_beyond(beyond):
-            if self._changed is None:
-                self._changed = OnceEvent()
-            await self._changed.wait()
 
     def query(self, *, is_due: bool) -> LogQuery:
         """How to ask for more of it. Of one that has moved since it was due no head is needed:
@@ -142,10 +123,9 @@ class WatchedLog:
             self._parts.append(part)
         elif self._parts:
             self._parts.clear()
-        self._has_changed()
 
     def show(self, head: LogHead | None, owner: str | None) -> None:
-        """Let everybody who waits look at this. A log does not become shorter."""
+        """Tell who waits of what the head of the log says. A log does not become shorter."""
         self.owner = owner
         before = (self.entries, self.is_over)
         if head is not None:
@@ -155,12 +135,6 @@ class WatchedLog:
         if before != (self.entries, self.is_over):
             for reader in self.readers:
                 reader.on_moved()
-            self._has_changed()
-
-    def _has_changed(self) -> None:
-        changed, self._changed = self._changed, None
-        if changed is not None:
-            changed.set()
 
 
 class LogWatcher:

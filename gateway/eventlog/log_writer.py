@@ -63,9 +63,9 @@ class WriterBounds:
     `run_pending_bytes_max` ahead of the database waits; if all together are `pending_bytes_max`
     ahead, all wait. `retry_pause_s` lies between two attempts while the database is away.
 
-    Between the beginnings of two flushes lie `flush_interval_s`: what comes after a pause is
-    committed at once, and under load many share the cost of a commit. Where many do sooner
-    (`CROWD_MIN`), less: down to `CROWDED_SHARE` of it.
+    A flush begins `flush_interval_s` after the one before began, or later: what comes after a pause
+    is committed at once, and under load many share the cost of a commit. Where `CROWD_MIN` runs
+    have something sooner, it begins sooner: after `CROWDED_SHARE` of the interval at the earliest.
     """
 
     flush_bytes_max: int
@@ -102,6 +102,10 @@ class Outbox:
     `next_entry` is the number of the first of them, `end` the number that the next to be `put`
     gets, `pending_bytes` the length of all of them.
     """
+
+    __slots__ = (
+        "_claim", "_day", "_is_refused", "_waiting", "batch", "end", "next_entry", "pending_bytes",
+    )  # fmt: skip
 
     def __init__(self, claim: Claim, day: date, next_entry: int) -> None:
         self._claim = claim
@@ -159,7 +163,8 @@ class Outbox:
 
         For `COMMITTED` call `committed`, for `ABSENT` send the same batch again.
         """
-        batch = self._under_way()
+        batch = self.batch
+        assert batch is not None, "no batch is under way"
         if head is None or head.epoch != self._claim.epoch or head.status != "in_progress":
             return Fate.FENCED
         if head.next_entry == batch.first_entry + batch.count:
@@ -167,13 +172,14 @@ class Outbox:
         is_absent = head.next_entry == batch.first_entry and not self._is_refused
         return Fate.ABSENT if is_absent else Fate.FENCED
 
-    def _under_way(self) -> LogBatch:
-        assert self.batch is not None, "no batch is under way"
-        return self.batch
-
 
 class Channel:
     """The way of one run's entries to the writer, under one claim."""
+
+    __slots__ = (
+        "_writer", "claim", "durable", "is_ending", "is_open", "is_queued", "lost", "moved",
+        "outbox",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -268,7 +274,8 @@ class Channel:
 class LogWriter:
     """Commits what the channels bring, one flush at a time.
 
-    `append` and `heads` are `store.events.append` and `store.claims.heads` of a database.
+    `append` and `heads` are those of the `flusher`, by which batches of many responses share a row;
+    without one they are `store.events.append` and `store.claims.heads` of a database.
     `committed` is told which responses have more in their logs now. For one channel `durable` is
     called with the number of the next entry when all before it is committed, and `lost`, at most
     once, when nothing more can be written under its claim.

@@ -51,6 +51,15 @@ UNHEARD_MS: Final = 10_000
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Reads requests one after the other, and closes a connection that is not worth its place."""
 
+    # Of uvicorn's: its attributes and ours together are more than share the keys of a dict.
+    __slots__ = (
+        "access_log", "access_logger", "app", "app_state", "asgi_version", "client", "config",
+        "connections", "cycle", "expect_100_continue", "flow", "headers", "limit_concurrency",
+        "logger", "loop", "parser", "pipeline", "root_path", "scheme", "scope", "server",
+        "server_state", "tasks", "timeout_keep_alive", "timeout_keep_alive_task", "transport",
+        "ws_protocol_class",
+    )  # fmt: skip
+
     head_bounds: HeadBounds
     head_timeout_s: float
     linger_s: float
@@ -81,6 +90,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.parser = None  # type: ignore[assignment]  # each head has its own
+        del self.pipeline  # an empty one has 600 bytes, and what waits here are bytes
         self.flow = BoundedFlowControl(transport)
         self._peer = self.client[0] if self.client else None
         self._set_timer(self.head_timeout_s, self._close)
@@ -183,7 +193,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             "scheme": self.scheme,
             "root_path": self.root_path,
             "headers": head.headers,
-            "state": self.app_state.copy(),
             "method": head.method,
             "path": self.root_path + (unquote(path) if "%" in path else path),
             "raw_path": self.root_path.encode("ascii") + head.path,

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from gateway.cache import LruCache
+import tracemalloc
+
+import orjson
+
+from gateway.cache import LruCache, lasting_json
 
 
 def cache_of(*keys: str, size_max: int = 4) -> LruCache[str, str]:
@@ -39,3 +43,14 @@ def test_what_is_too_large_is_not_kept_and_drives_out_nothing() -> None:
     cache = cache_of("a", "b")
     cache.put("c", "C", size=5)
     assert [cache.get(key) for key in "abc"] == ["A", "B", None]
+
+
+def test_json_that_is_kept_takes_no_more_memory_than_it_needs() -> None:
+    tracemalloc.start()
+    try:
+        kept = [lasting_json({"delta": str(number)}) for number in range(100)]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert orjson.loads(kept[7]) == {"delta": "7"}
+    assert used < 100 * 1024

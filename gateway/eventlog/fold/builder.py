@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from gateway import ids
+from gateway.cache import lasting_json
 from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries
 from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
@@ -72,6 +71,12 @@ class Builder:
     ended (None: not at all); None for no such content.
     """
 
+    __slots__ = (
+        "_echo", "_ended", "_head", "_item", "_outcome", "_rules", "_seal", "_segment",
+        "_sequence_number", "_whole", "breaks_off", "endings", "flowing", "is_called",
+        "is_finished", "is_started", "is_visible", "is_waiting", "last_name", "output",
+    )  # fmt: skip
+
     def __init__(
         self,
         head: ResponseHead,
@@ -87,8 +92,9 @@ class Builder:
         self._sequence_number = 0
         self._segment: SegmentStarted | None = None
         self._item: OpenItem | None = None
-        self._flowing: OpenItem | None = None  # the same while more text is one delta of it
         self._whole: list[str] = []
+        self.flowing: OpenItem | None = None
+        """The open item, while more text of the open segment is a delta of it and nothing else."""
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
         self.endings: dict[int, SegmentEnded] = {}
@@ -126,7 +132,7 @@ class Builder:
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
         """The events that show these segment events; `spelling` knows the ids of traced text."""
-        item = self._flowing
+        item = self.flowing
         if item is not None and len(segments) == 1 and spelling is None:
             # Nearly every call is for more text of the open item.
             segment = segments[0]
@@ -134,21 +140,6 @@ class Builder:
                 number = self._sequence_number
                 self._sequence_number = number + 1
                 return [item.write(segment.text, number)]
-        return self._feed_any(segments, spelling)
-
-    @property
-    def is_flowing(self) -> bool:
-        """More text of the open segment is a delta of the open item, and nothing else."""
-        return self._flowing is not None
-
-    def feed_each(self, texts: Sequence[str], after: int) -> Deltas:
-        """The deltas of texts, none of which is empty, while `is_flowing`: those above `after`."""
-        assert self._flowing is not None, "nothing is open"
-        number = self._sequence_number
-        self._sequence_number = number + len(texts)
-        return self._flowing.write_each(texts, number, after)
-
-    def _feed_any(self, segments: Sequence[SegmentEvent], spelling: Spelling | None) -> list[Event]:
         self._require_open()
         events: list[Event] = []
         texts: list[SegmentText] = []
@@ -168,6 +159,13 @@ class Builder:
         if texts:
             self._write(texts, spelling, events)
         return events
+
+    def feed_each(self, texts: Sequence[str], after: int) -> Deltas:
+        """The deltas above `after` of texts of the `flowing` item, none of which is empty."""
+        assert self.flowing is not None, "nothing is open"
+        number = self._sequence_number
+        self._sequence_number = number + len(texts)
+        return self.flowing.write_each(texts, number, after)
 
     @property
     def has_open_item(self) -> bool:
@@ -261,7 +259,7 @@ class Builder:
             raise ValueError("the response is not running: it is queued")
 
     def _close_segment(self, segment: SegmentEnded, events: list[Event]) -> None:
-        started, self._segment, self._flowing = self._segment, None, None
+        started, self._segment, self.flowing = self._segment, None, None
         if started is None:
             raise ValueError("a segment ended that had not started")
         if not ENVELOPES[started.kind].delta:
@@ -303,7 +301,7 @@ class Builder:
         )
         events += [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
-        self._flowing = None if item.is_summarized else item
+        self.flowing = None if item.is_summarized else item
         self._note_shown(segment)
         return item
 
@@ -319,13 +317,13 @@ class Builder:
         self.breaks_off = False
         if self._seal is not None and item.envelope.item_type == "reasoning":
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
-        *closing, done = item.closing
-        for name in closing:
-            is_summary = name in SUMMARY_CLOSING_EVENTS
-            fields = item.summary_fields(name, item.summary) if is_summary else item.fields(name)
-            events.append(self._emit(name, fields))
+        *closing, done = item.envelope.closing
+        events += [self._emit(name, item.fields(name)) for name in closing]
+        if summary := item.summary:
+            for name in SUMMARY_CLOSING_EVENTS:
+                events.append(self._emit(name, item.summary_fields(name, summary)))
         events.append(self._keep(done, item.output_index, item.body()))
-        self._item = self._flowing = None
+        self._item = self.flowing = None
 
     def _show_whole(
         self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]
@@ -407,7 +405,7 @@ class Builder:
     def _emit(self, event_type: str, fields: dict[str, Any], delta_length: int = 0) -> Event:
         number = self._sequence_number
         self._sequence_number = number + 1
-        data = orjson.dumps({"type": event_type, "sequence_number": number, **fields})
+        data = lasting_json({"type": event_type, "sequence_number": number, **fields})
         return Event(event_type, number, data, delta_length)
 
 

@@ -84,6 +84,13 @@ class Fold:
     for them.
     """
 
+    __slots__ = (
+        "_builder", "_final_usage", "_framing", "_ids", "_is_screened", "_is_stopped",
+        "_is_traced", "_items_before_turn", "_new_parser", "_reader", "_recoveries", "_seal",
+        "_shown_input", "_transcribe", "_usage", "compacted", "hops", "is_repaired",
+        "open_turn", "results", "rules", "turns",
+    )  # fmt: skip
+
     def __init__(
         self,
         head: ResponseHead,
@@ -94,7 +101,8 @@ class Fold:
         transcribe: Transcribe | None = None,
     ) -> None:
         self._builder = Builder(head, rules, self._seal_item if seal else None)
-        self._rules = rules
+        self.rules = rules
+        """What the next turn, or the open one, is held to: no call is required behind a result."""
         self._seal = seal
         self._shown_input = head.messages.input if head.messages else []
         self._transcribe = transcribe
@@ -111,6 +119,8 @@ class Fold:
         self._items_before_turn = 0
         self.turns: list[Turn] = []
         """Every model call so far; only the last one may be open."""
+        self.open_turn: Turn | None = None
+        """The model call that has not ended; None between two, and after the last."""
         self.hops = 0
         """How often another backend went on."""
         self.results = 0
@@ -185,18 +195,6 @@ class Fold:
     def is_held(self) -> bool:
         """A hold stands in the open turn."""
         return self._reader is not None and self._reader.is_held
-
-    @property
-    def open_turn(self) -> Turn | None:
-        """The model call that has not ended; None between two, and after the last."""
-        return self._reader.turn if self._reader else None
-
-    @property
-    def rules(self) -> OutputRules:
-        """What the next turn, or the open one, is held to: no call is required behind a result."""
-        if self.results and self._rules.calls == "required":
-            return replace(self._rules, calls="auto")
-        return self._rules
 
     @property
     def unanswered_call(self) -> UnansweredCall | None:
@@ -343,7 +341,7 @@ class Fold:
         How many it was, and what shows them.
         """
         reader = self._reader
-        if reader is None or not self._builder.is_flowing:
+        if reader is None or self._builder.flowing is None:
             return 0, ()
         texts = reader.feed_each(ids)
         shown = texts if all(texts) else [text for text in texts if text]
@@ -359,6 +357,7 @@ class Fold:
         new_screen = partial(Screen, self.rules, called=self.called) if self._is_screened else None
         self._reader = TurnReader(turn, self._new_parser, new_screen, is_traced=self._is_traced)
         self.turns.append(turn)
+        self.open_turn = turn
         self._usage.input_tokens += entry.input_tokens
         return self._open_stream()
 
@@ -377,6 +376,8 @@ class Fold:
             raise ValueError("a tool ended that had not started")
         turn.result = entry.ids
         self.results += 1
+        if self.rules.calls == "required":
+            self.rules = replace(self.rules, calls="auto")
         self._ids[len(self._builder.output)] = entry.ids
         return self._open_stream() + self._builder.answer(call.item, entry.output)
 
@@ -406,7 +407,7 @@ class Fold:
         reader = self._open_reader()
         reader.turn.finish = entry.finish
         self._usage.cached_tokens += min(entry.cached_tokens, reader.turn.input_tokens)
-        return self._settle(reader, entry.finish)
+        return self._close_turn(reader, entry.finish)
 
     def _hop(self, entry: Hop) -> list[Event]:
         turn = self._open_reader().turn if entry.reason == "backend" else self.open_turn
@@ -432,7 +433,7 @@ class Fold:
         )
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
         if self._reader is not None:
-            events += self._settle(self._reader, None)
+            events += self._close_turn(self._reader, None)
         events += self._builder.finish(outcome)
         self._final_usage = usage
         return events
@@ -446,7 +447,7 @@ class Fold:
         ]
         return {"input_messages": self._shown_input, "output_messages": output}
 
-    def _settle(self, reader: TurnReader, finish: FinishReason | None) -> list[Event]:
+    def _close_turn(self, reader: TurnReader, finish: FinishReason | None) -> list[Event]:
         """Show what the end of a turn shows, and book it."""
         shown = reader.end(finish)
         events = self._builder.feed(shown, reader if reader.is_traced else None)
@@ -459,7 +460,7 @@ class Fold:
         screen = reader.screen
         self._is_stopped = self._is_stopped or (screen is not None and screen.stopped)
         self._is_traced = reader.is_traced
-        self._reader = None
+        self._reader = self.open_turn = None
         return events
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:

@@ -35,19 +35,20 @@ if TYPE_CHECKING:
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
 """Where an event that has any has them."""
-_INDEX: Final = 0
-"""A Harmony message has one body, so an item has one content part, and one summary."""
 
 
 class OpenItem:
-    """An item from its first event to its last.
+    """An item from its first event to its last. A message of the model has one body, so an item has
+    one content part, and one summary.
 
     `call` holds what a call has besides its text: `call_id`, `name`, `namespace` if any. `summary`
     is which one a reasoning item has.
     """
 
+    content_index: Final = 0
+
     __slots__ = (
-        *("_call", "_delta", "_logprobs", "_pattern", "_spelled_bytes", "_summarizer"),
+        *("_call", "_delta", "_logprobs", "_spelled_bytes", "_summarizer"),
         *("_summary", "_text", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
@@ -77,11 +78,8 @@ class OpenItem:
         self._text = bytearray()  # UTF-8: a list of short texts takes ten times as much.
         self._logprobs: list[dict[str, Any]] = []
         self._spelled_bytes = 0  # of the text, so many have logprobs
-        before, between, behind = _delta_template(envelope)
-        between %= (item_id.encode(), output_index)
-        self._pattern = DeltaPattern(envelope.delta, before, between, behind)
-        # In one piece, to be formatted with number and text: there is no other `%` in it.
-        self._delta = b"%b%%d%b%%b%b" % (before, between, behind)
+        # To be formatted with number and text: there is no other `%` in it.
+        self._delta = b"%b%%d%b%%b%b" % self._delta_parts()
 
     @property
     def text(self) -> str:
@@ -93,12 +91,6 @@ class OpenItem:
         """All that its summary says so far."""
         return "".join(self._summary)
 
-    @property
-    def closing(self) -> tuple[str, ...]:
-        """The events that close it."""
-        *closing, done = self.envelope.closing
-        return (*closing, *(SUMMARY_CLOSING_EVENTS if self._summary else ()), done)
-
     def write(
         self, text: str, sequence_number: int, logprobs: list[dict[str, Any]] | None = None
     ) -> Event:
@@ -108,15 +100,16 @@ class OpenItem:
         the whole has none: half of them could be told to belong to anything.
         """
         self._text += text.encode()
-        encoded = orjson.dumps(text)
+        # A copy, as `lasting_json` makes it: the event may wait for its commit, or for its reader.
+        encoded = b"%b" % orjson.dumps(text)
         data = self._delta % (sequence_number, encoded)
         if logprobs is None:
-            return Event(self._pattern.type, sequence_number, data, len(text), encoded)
+            return Event(self.envelope.delta, sequence_number, data, len(text), encoded)
         self._logprobs += logprobs
         self._spelled_bytes += len(text.encode())
         spelled = b'"logprobs":%b}' % orjson.dumps(logprobs)
         data = data.removesuffix(_NO_LOGPROBS) + spelled
-        return Event(self._pattern.type, sequence_number, data, len(text))
+        return Event(self.envelope.delta, sequence_number, data, len(text))
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
         """Append texts; the deltas that show them, numbered from `sequence_number` on.
@@ -125,7 +118,13 @@ class OpenItem:
         """
         self._text += "".join(texts).encode()
         known = max(0, after + 1 - sequence_number)
-        return Deltas(self._pattern, sequence_number + known, texts[known:])
+        pattern = DeltaPattern(self.envelope.delta, *self._delta_parts())
+        return Deltas(pattern, sequence_number + known, texts[known:])
+
+    def _delta_parts(self) -> tuple[bytes, bytes, bytes]:
+        """What stands before the number of its deltas, before their text, and behind it."""
+        before, between, behind = _delta_template(self.envelope)
+        return before, between % (self.item_id.encode(), self.output_index), behind
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end."""
@@ -163,7 +162,7 @@ class OpenItem:
         values = {
             "item_id": self.item_id,
             "output_index": self.output_index,
-            "summary_index": _INDEX,
+            "summary_index": 0,
             "part": {"type": "summary_text", "text": text},
             "delta": text,
             "text": text,
@@ -194,7 +193,7 @@ class OpenItem:
 _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
     "item_id": attrgetter("item_id"),
     "output_index": attrgetter("output_index"),
-    "content_index": lambda _: _INDEX,
+    "content_index": attrgetter("content_index"),
     "item": OpenItem.body,
     "part": OpenItem.part,
     "text": attrgetter("text"),
@@ -216,7 +215,7 @@ def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
     values = {
         "item_id": b'"%b"',
         "output_index": b"%d",
-        "content_index": b"%d" % _INDEX,
+        "content_index": b"%d" % OpenItem.content_index,
         "delta": b"\n",
         "logprobs": b"[]",
     }

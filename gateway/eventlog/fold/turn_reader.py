@@ -90,6 +90,11 @@ class TurnReader:
     can change with it, because what may be shown after some ids depends on them alone.
     """
 
+    __slots__ = (
+        "_held_at", "_new_parser", "_new_screen", "_prefilled_reasoning_tokens", "_shown_from",
+        "_shown_to", "_stages", "is_traced", "parser", "screen", "turn",
+    )  # fmt: skip
+
     def __init__(
         self,
         turn: Turn,

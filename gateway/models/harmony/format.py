@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from gateway.generation import Constraint, Place, TokenParser
     from gateway.models.format import GrammarOptions, SchemaLimits, Turn
 
+_NO_TOOLS: Final[frozenset[str]] = frozenset()
+"""An empty set has 200 bytes, and nearly every response would have one."""
+
 
 class HarmonyFormat(Renderer):
     """A `ModelFormat`: a renderer of prompts, and what else there is to know of Harmony."""
@@ -76,7 +79,7 @@ class HarmonyFormat(Renderer):
         """A parser for one turn of a response that is held to `rules`: it knows their tools, and
         beside an answer in a format preambles are reasoning. With `trace` text has positions.
         """
-        tools = None if rules.calls == "none" else frozenset(rules.tools)
+        tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=rules.answer is None)
 
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:

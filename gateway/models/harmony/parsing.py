@@ -139,6 +139,12 @@ class Parser:
     body whose kind is not yet known is counted when it is.
     """
 
+    __slots__ = (
+        "_detokenizer", "_draft", "_finished", "_header_ids_max", "_opening", "_orphan",
+        "_position", "_preambles", "_state", "_tools", "_trace", "_vocabulary", "_writer",
+        "recoveries",
+    )  # fmt: skip
+
     def __init__(
         self,
         vocabulary: Vocabulary,

@@ -14,9 +14,7 @@ from array import array
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-import orjson
-
-from gateway.cache import LruCache
+from gateway.cache import LruCache, lasting_json
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
 from gateway.models.format import RenderOptions, Repeated, SchemaLimits
@@ -301,7 +299,7 @@ def instructions_of(items: Sequence[ContextItem]) -> list[str]:
 def _declarations(options: RenderOptions, leading: Sequence[str]) -> bytes:
     """All that the first developer message depends on."""
     tools = [(tool.name, tool.description, tool.parameters) for tool in options.tools]
-    return orjson.dumps((options.instructions, leading, tools, options.answer))
+    return lasting_json((options.instructions, leading, tools, options.answer))
 
 
 def _said_in(item: ContextItem) -> bytes | None:

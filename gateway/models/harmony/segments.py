@@ -87,6 +87,11 @@ class Closing:
 class SegmentWriter:
     """Collects the events of one turn. `recoveries` is shared with the parser."""
 
+    __slots__ = (
+        "_broken_end", "_events", "_recoveries", "_texts", "_waiting_closed", "answered", "broken",
+        "reasoning_tokens", "visible", "waiting",
+    )  # fmt: skip
+
     def __init__(self, recoveries: dict[str, int]) -> None:
         self.visible = False
         self.answered = False

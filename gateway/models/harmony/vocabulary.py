@@ -177,6 +177,8 @@ class Detokenizer:
     sequence, and a character is never handed out by halves.
     """
 
+    __slots__ = ("_rest", "_spelling", "_text", "_tokens", "piece")
+
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.piece: Callable[[int], bytes] = vocabulary.pieces.__getitem__
         """The bytes of an id; none if it is no text."""

@@ -53,6 +53,12 @@ class Connection(asyncio.Protocol):
     when the socket is closed.
     """
 
+    __slots__ = (
+        "_error", "_expecting", "_expired", "_limits", "_listener", "_loop", "_on_lost", "_reader",
+        "_reading_paused", "_transport", "_unanswered", "_waiter", "_writing_paused", "deadline",
+        "hung_up", "lost", "wait_until",
+    )  # fmt: skip
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.entries import Alive, Queued
-from gateway.eventlog.journal import Journal, KeepAlive, MemoryJournal
+from gateway.eventlog.journal import Journal, KeepAliveTimer, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from tests.fakes.following import following
 from tests.fakes.toy_logs import new_fold
@@ -27,7 +27,7 @@ def journal(*, held: bool = False) -> Journal:
 
 async def test_a_silent_log_says_that_it_is_alive() -> None:
     one = journal()
-    with KeepAlive(one, INTERVAL_S):
+    with KeepAliveTimer(one, INTERVAL_S):
         follower = following(one.live.stream)
         assert (await anext(follower))[-1].type == "response.in_progress"
         assert (await anext(follower))[-1].type == "response.in_progress"
@@ -36,7 +36,7 @@ async def test_a_silent_log_says_that_it_is_alive() -> None:
 
 async def test_nothing_is_said_once_it_is_left() -> None:
     one = journal()
-    with KeepAlive(one, INTERVAL_S):
+    with KeepAliveTimer(one, INTERVAL_S):
         pass
     await ticks()
     assert not list(one.live._entries)
@@ -45,7 +45,7 @@ async def test_nothing_is_said_once_it_is_left() -> None:
 async def test_nothing_is_said_by_a_run_that_was_abandoned() -> None:
     one = journal()
     one.abandon()
-    with KeepAlive(one, INTERVAL_S):
+    with KeepAliveTimer(one, INTERVAL_S):
         await ticks()
     assert not list(one.live._entries)
 
@@ -53,7 +53,7 @@ async def test_nothing_is_said_by_a_run_that_was_abandoned() -> None:
 async def test_what_waits_for_its_commit_is_not_silence() -> None:
     one = journal(held=True)
     one.append(Queued())
-    with KeepAlive(one, INTERVAL_S):
+    with KeepAliveTimer(one, INTERVAL_S):
         await ticks()
         assert list(one.live._entries) == [Queued()]
         one.live.show(1)
@@ -70,7 +70,7 @@ async def test_it_tells_once_that_the_time_is_over_however_much_is_said() -> Non
         calls.append(None)
         told.set()
 
-    with KeepAlive(one, 60, time_max_s=INTERVAL_S, too_long=too_long):
+    with KeepAliveTimer(one, 60, time_max_s=INTERVAL_S, too_long=too_long):
         one.append(Alive())
         await told.wait()
         await ticks()

@@ -21,6 +21,7 @@ from tests.fakes.rounds import counted_rounds
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
+    from gateway.eventlog.log_watcher import WatchedLog
     from gateway.store.remote_logs import LogQuery, Part, Seen
 
 TENANT = TenantId(UUID(int=1))
@@ -75,6 +76,30 @@ async def running(tails: LogWatcher) -> AsyncIterator[None]:
         task.cancel()
 
 
+class Woken:
+    """A subscriber that is only woken: it takes nothing of what it is sent."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def on_entries(self, _part: LogRow) -> bool:
+        self.event.set()
+        return False
+
+    def on_moved(self) -> None:
+        self.event.set()
+
+
+async def moved(log: WatchedLog, beyond: int) -> None:
+    """Wait until the log is seen to have more than so many entries, or to be at its end."""
+    woken = Woken()
+    log.readers.append(woken)
+    while not log.is_beyond(beyond):
+        await woken.event.wait()
+        woken.event.clear()
+    log.readers.remove(woken)
+
+
 def head(next_entry: int, status: str = "in_progress") -> LogHead:
     return LogHead(epoch=1, next_entry=next_entry, status=status)
 
@@ -84,10 +109,10 @@ async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
     tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
-            await asyncio.gather(one.moved(2), two.moved(2))
+            await asyncio.gather(moved(one, 2), moved(two, 2))
             heads.heads = {ONE: head(4), TWO: head(4)}
             tails.look_soon([ONE, UUID(int=99)])
-            await one.moved(3)
+            await moved(one, 3)
             assert heads.looks[-1] == {ONE}
             assert not two.is_beyond(3)
 
@@ -97,10 +122,10 @@ async def test_without_being_told_a_poll_finds_the_same() -> None:
     tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
-            await two.moved(0)
+            await moved(two, 0)
             assert two.is_over
             heads.heads[ONE] = head(1)
-            await one.moved(0)
+            await moved(one, 0)
             assert (one.entries, one.is_over) == (1, False)
 
 
@@ -109,7 +134,7 @@ async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
     tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
-            await asyncio.gather(one.moved(0), two.moved(0))
+            await asyncio.gather(moved(one, 0), moved(two, 0))
             tails.look_at_all()
             await heads.next_look()
             assert heads.looks[-1] == {ONE, TWO}
@@ -120,7 +145,7 @@ async def test_where_writers_were_that_write_no_more_is_forgotten() -> None:
     tails = LogWatcher(heads, interval_s=0, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one:
-            await one.moved(0)
+            await moved(one, 0)
             gone, heads.writer = heads.writer, (TENANT, "elsewhere")
             for _ in range(3):
                 await heads.next_look()
@@ -133,7 +158,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
     tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
-            await asyncio.gather(one.moved(1), two.moved(0))
+            await asyncio.gather(moved(one, 1), moved(two, 0))
             rows = [LogRow(2, 1, b".c"), LogRow(3, 2, b".de"), LogRow(9, 1, b".j")]
             heads.parts = [
                 *((ONE.bytes, 1, row) for row in [LogRow(1, 1, b".b"), *rows]),
@@ -141,7 +166,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
                 (ONE.bytes, 2, LogRow(10, 1, b".k")),
             ]
             tails.look_soon([TWO])
-            await one.moved(10)
+            await moved(one, 10)
             assert one.entries == 11
             together, *others = one.since(2)
             assert together == LogRow(1, 4, b".bcde")
@@ -189,7 +214,7 @@ async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:
     tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
-            await asyncio.gather(one.moved(100), two.moved(100))
+            await asyncio.gather(moved(one, 100), moved(two, 100))
 
 
 async def test_an_outage_is_waited_for() -> None:
@@ -197,7 +222,7 @@ async def test_an_outage_is_waited_for() -> None:
     tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one:
-            await one.moved(0)
+            await moved(one, 0)
     assert len(heads.looks) == 4
 
 
@@ -209,7 +234,7 @@ async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
         await turns()
         assert heads.looks == []
         with tails.watch(TENANT, ONE, DAY) as one:
-            await one.moved(0)
+            await moved(one, 0)
         await turns()
         looks = len(heads.looks)
         await turns()
@@ -236,10 +261,10 @@ async def test_followers_of_one_response_share_its_tail() -> None:
         with tails.watch(TENANT, ONE, DAY) as first:
             with tails.watch(TENANT, ONE, DAY) as second:
                 assert first is second
-                await second.moved(0)
+                await moved(second, 0)
             heads.heads[ONE] = head(2)
             tails.look_soon([ONE])
-            await first.moved(1)
+            await moved(first, 1)
 
 
 async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> None:
@@ -250,7 +275,7 @@ async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> Non
             heads.heads[TWO] = head(1)
             async with asyncio.TaskGroup() as group:
                 noise = group.create_task(keep_telling(tails))
-                await two.moved(0)
+                await moved(two, 0)
                 noise.cancel()
 
 

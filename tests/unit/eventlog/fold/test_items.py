@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Final
 
 import orjson
@@ -36,6 +37,18 @@ def test_a_spliced_delta_is_what_encoding_it_would_give(kind: SegmentKind) -> No
     assert data == orjson.dumps(body)
     assert (body["type"], body["sequence_number"]) == (item.envelope.delta, 4711)
     assert (body["item_id"], body["output_index"], body["delta"]) == ("id_1", 3, text)
+
+
+def test_events_that_wait_take_no_more_memory_than_they_need() -> None:
+    item = open_item(SegmentKind.FINAL)
+    tracemalloc.start()
+    try:
+        waiting = [item.write("a", number) for number in range(100)]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(waiting) == 100
+    assert used < 100 * 1024
 
 
 def test_text_deltas_have_an_empty_list_of_logprobs() -> None:
