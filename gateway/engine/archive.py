@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gateway import ids
 from gateway.engine import late_writes, outcome, row_mapping
 from gateway.engine.late_writes import Deposits, UsageMeter
+from gateway.engine.outcome import now
 from gateway.entries import FOLD_VERSION
 from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
@@ -130,49 +130,45 @@ class Batcher(Generic[Row, Done]):
                 await self._commit_next()
         finally:
             self._is_open = False
-            _tell(self._waiting, {})
+            for _, done in self._waiting:
+                if not done.done():
+                    done.set_result(None)
             self._waiting.clear()
 
     async def _commit_next(self) -> None:
         """One commit. Raises only when cancelled."""
-        batch: list[tuple[Row, asyncio.Future[Done | None]]] = []
-        while self._waiting and len(batch) < self._rows_max:
+        rows: list[Row] = []
+        callers: list[asyncio.Future[Done | None]] = []
+        while self._waiting and len(rows) < self._rows_max:
             row, done = self._waiting.popleft()
             # Whoever has gone meanwhile wants nothing committed.
             if not done.done():
-                batch.append((row, done))
+                rows.append(row)
+                callers.append(done)
         if not self._waiting:
             self._work.clear()
-        if not batch:
+        if not rows:
             return
         became: Mapping[int, Done] = {}
         try:
-            became = await self._commit_all([row for row, _ in batch])
+            became = await self._commit_all(rows)
         except StoreUnavailable as error:
-            _fail(batch, error)
+            _fail(callers, error)
         except Exception as error:  # noqa: BLE001 - a defect of one row: each caller finds out alone
-            _log.warning("rows are committed one by one", count=len(batch), error=error)
+            _log.warning("rows are committed one by one", count=len(rows), error=error)
         except BaseException:
-            _fail(batch, StoreUnavailable("the process ends"))
+            _fail(callers, StoreUnavailable("the process ends"))
             raise
-        _tell(batch, became)
+        for place, done in enumerate(callers):
+            if not done.done():
+                done.set_result(became.get(place))
 
 
-def _fail(
-    batch: Sequence[tuple[Row, asyncio.Future[Done | None]]], error: StoreUnavailable
-) -> None:
-    for _, done in batch:
+def _fail(callers: Iterable[asyncio.Future[Any]], error: StoreUnavailable) -> None:
+    for done in callers:
         if not done.done():
             # Each its own: an error that several raise collects the tracebacks of all.
             done.set_exception(StoreUnavailable(str(error)))
-
-
-def _tell(
-    batch: Iterable[tuple[Row, asyncio.Future[Done | None]]], became: Mapping[int, Done]
-) -> None:
-    for place, (_, done) in enumerate(batch):
-        if not done.done():
-            done.set_result(became.get(place))
 
 
 class Archive:
@@ -189,7 +185,7 @@ class Archive:
         metrics: Metrics,
     ) -> None:
         self._database = database
-        self._begins = Batcher(partial(_insert_all, database), interval_s=BEGIN_INTERVAL_S)
+        self._begins = Batcher(partial(responses.insert_all, database), interval_s=BEGIN_INTERVAL_S)
         self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
         self._ends = Batcher(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
         self._meter = UsageMeter(partial(usage.record_all, database), metrics=metrics)
@@ -329,7 +325,7 @@ class Archive:
         when it is unknown. Raises `StoreUnavailable`.
         """
         return await self._conclude(
-            tenant_id, uuid, lambda stored: outcome.stopped(_now()) if stored.durable else None
+            tenant_id, uuid, lambda stored: outcome.stopped(now()) if stored.durable else None
         )
 
     async def end_abandoned(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
@@ -346,7 +342,7 @@ class Archive:
         return await self._conclude(
             claim.tenant_id,
             claim.uuid,
-            lambda stored: outcome.broken(error, _now()) if stored.epoch == claim.epoch else None,
+            lambda stored: outcome.broken(error, now()) if stored.epoch == claim.epoch else None,
         )
 
     async def _conclude(
@@ -368,10 +364,10 @@ class Archive:
         from_entry = 0 if reading is None else reading.entries
         stored = await endings.conclude(self._database, tenant_id, uuid, end, from_entry=from_entry)
         if stored is not None and row is not None:
-            self._tell(stored, row)
+            self._report_end(stored, row)
         return stored
 
-    def _tell(self, stored: StoredResponse, row: FinishedResponse) -> None:
+    def _report_end(self, stored: StoredResponse, row: FinishedResponse) -> None:
         """Its owner counts and logs only what it has ended itself."""
         self._announce(Notice("ended", (stored.uuid,)))
         tokens = row.tokens or TokenUsage()
@@ -464,13 +460,6 @@ class Archive:
                 return
 
 
-async def _insert_all(
-    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
-) -> dict[int, bool]:
-    await responses.insert_all(database, new)
-    return dict.fromkeys(range(len(new)), True)
-
-
 def _is_light(items: Sequence[StoredItem], *values: bytes | array[int] | None) -> bool:
     """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
     if len(items) > TOGETHER_ITEMS_MAX:
@@ -495,11 +484,7 @@ def _report_unread(stored: StoredResponse, error: Exception) -> None:
 
 def _fate(stored: StoredResponse) -> Finished:
     if not stored.durable:
-        return outcome.interrupted(_now())
+        return outcome.interrupted(now())
     if stored.fold_version != FOLD_VERSION:
-        return outcome.of_another_release(_now())
-    return outcome.out_of_attempts(_now())
-
-
-def _now() -> int:
-    return int(time.time())
+        return outcome.of_another_release(now())
+    return outcome.out_of_attempts(now())

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from gateway.concurrency import OnceEvent
 from gateway.engine import outcome
+from gateway.engine.outcome import now
 from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
 from gateway.eventlog.journal import KeepAlive
-from gateway.generation import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ class Run:
         else:
             # Whoever took this process for dead has ended it, and knows nothing of what it said.
             self._live.failure = error
-            finished = outcome.interrupted(_now())
+            finished = outcome.interrupted(now())
             events = self._live.fold.apply(finished)
             if self.claim is not None:
                 await self._engine.archive.deposit(self.spec, finished, self._live.fold, self.claim)
@@ -123,7 +123,7 @@ class Run:
                 self.claim = await self._engine.archive.begin(self.spec)
             except GatewayError as error:
                 self._fail(error)
-                await self._decline(outcome.not_stored(_now()))
+                await self._decline(outcome.not_stored(now()))
                 return False
         if self.claim is not None:
             self._engine.lease_keeper.hold(self.claim, self)
@@ -143,14 +143,17 @@ class Run:
             await self._meter(finished, self._live.fold)
 
     async def _generate(self) -> Finished:
-        """How it ended. Raises `ClaimLost`."""
+        """Call the model until there is nothing left to say, or the run is stopped: how it ended.
+
+        Raises `ClaimLost`.
+        """
         compacted = self.spec.compacted
         if compacted is not None and self._live.fold.compacted is None:
             self._journal.append(compacted)
         if self._cancelled is not None:
-            return self._cancelled(_now())
+            return self._cancelled(now())
         if not self.spec.sampling.max_tokens:
-            return Finished("completed", _now())
+            return Finished("completed", now())
         engine = self._engine
         turns = TurnRunner(
             self.spec,
@@ -159,45 +162,44 @@ class Run:
             epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
+        scope = asyncio.timeout(None)
         with KeepAlive(
             self._journal,
             engine.alive_interval_s,
             time_max_s=engine.run_time_max_s,
             too_long=self._stop,
         ):
-            finished = await self._complete(turns)
+            try:
+                async with scope as self._scope:
+                    await turns.complete()
+            except ClaimLost:
+                raise
+            except OutputViolation as error:
+                engine.observer.gave_up(self.spec, error)
+                finished = outcome.violated(error.code, now())
+            except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
+                if scope.expired():
+                    finished = self._cut_short()
+                else:
+                    self._fail(error)
+                    finished = outcome.broken(error, now())
+            else:
+                fold = self._live.fold
+                code = turns.guard.shortcoming(fold)
+                # An answer that is stopped at its first word is all that the request wants of it.
+                visible = fold.visible or fold.stopped
+                finished = (
+                    outcome.ended(fold.last_finish, now(), visible=visible)
+                    if code is None
+                    else outcome.violated(code, now())
+                )
+            finally:
+                self._scope = None
             turns.void_excess_reasoning()
         return finished
 
-    async def _complete(self, turns: TurnRunner) -> Finished:
-        """Call the model, until the run is stopped. Raises `ClaimLost`."""
-        scope = asyncio.timeout(None)
-        try:
-            async with scope as self._scope:
-                await turns.complete()
-        except ClaimLost:
-            raise
-        except OutputViolation as error:
-            self._engine.observer.gave_up(self.spec, error)
-            return outcome.violated(error.code, _now())
-        except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
-            if scope.expired():
-                return self._cut_short()
-            self._fail(error)
-            return outcome.broken(error, _now())
-        finally:
-            self._scope = None
-        fold = self._live.fold
-        if (
-            fold.last_finish is FinishReason.STOP
-            and (code := turns.guard.shortcoming(fold)) is not None
-        ):
-            return outcome.violated(code, _now())
-        # An answer that is stopped at its first word is all that the request wants of it.
-        return outcome.ended(fold.last_finish, _now(), visible=fold.visible or fold.stopped)
-
     def _cut_short(self) -> Finished:
-        return (self._cancelled or outcome.took_too_long)(_now())
+        return (self._cancelled or outcome.took_too_long)(now())
 
     def _on_first_token(self) -> None:
         """The first id of an attempt came: whether it is the first of the response is told once."""
@@ -220,7 +222,7 @@ class Run:
                 self._engine.observer.failed(self.spec, error)
                 raise ClaimLost from error
             self._fail(error)
-            finished = outcome.not_stored(_now())
+            finished = outcome.not_stored(now())
             self._close(finished)
             self._deposit_later(finished)
         self._engine.observer.finished(self.spec, finished, self._live.fold)
@@ -246,7 +248,3 @@ class Run:
     def _fail(self, error: Exception) -> None:
         self._engine.observer.failed(self.spec, error)
         self._live.failure = error
-
-
-def _now() -> int:
-    return int(time.time())

@@ -7,11 +7,11 @@ and not kept: whoever asked for it waits for it, and when that one leaves it end
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.engine import outcome
+from gateway.engine.outcome import now
 from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.errors import SummaryFailed, UpstreamError
@@ -63,15 +63,15 @@ class Summarizer:
         turns = TurnRunner(spec, journal, self._engine, epoch=0, on_first_token=lambda: None)
         try:
             await self._complete(turns)
-            finished = outcome.ended(live.fold.last_finish, _now(), visible=live.fold.visible)
+            finished = outcome.ended(live.fold.last_finish, now(), visible=live.fold.visible)
             live.fold.apply(finished)
             text = _text(live.fold)
         except (UpstreamError, SummaryFailed) as error:
             self._engine.observer.failed(spec, error)
-            await self._give_up(spec, live.fold, outcome.broken(error, _now()))
+            await self._give_up(spec, live.fold, outcome.broken(error, now()))
             raise
         except asyncio.CancelledError:
-            await self._give_up(spec, live.fold, outcome.hung_up(_now()))
+            await self._give_up(spec, live.fold, outcome.hung_up(now()))
             raise
         return Summary(spec, text, finished, live.fold)
 
@@ -123,7 +123,3 @@ def _text(fold: Fold) -> str:
     if not text:
         raise SummaryFailed("the model said nothing that could be a summary")
     return text
-
-
-def _now() -> int:
-    return int(time.time())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -46,7 +46,7 @@ from gateway.models.format import GrammarOptions
 from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gateway.constraints.validation import Checker
     from gateway.engine.archive import Archive
@@ -165,9 +165,12 @@ class TurnRunner:
         self._on_first_token = on_first_token
         self._failover = Failover(spec, engine.hops, engine.observer)
         self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
-        self._tools = ToolRunner(
-            spec, journal, engine.tools, format_=self._format, observer=engine.observer
-        )
+        self._tools: ToolRunner | None = None
+        """None where the gateway runs no tools."""
+        if engine.tools is not None:
+            self._tools = ToolRunner(
+                spec, journal, engine.tools, format_=self._format, observer=engine.observer
+            )
         self._tokens_max = spec.sampling.max_tokens
         self._attempts = 0
         self._is_announced = False
@@ -175,6 +178,7 @@ class TurnRunner:
         self._upstream = ""
         self._cached_tokens = 0
         self._start: TurnStarted | None = None
+        """The beginning of a turn that is not written yet."""
         self._may_bind = spec.rules.is_binding or spec.reasoning_budget is not None
 
     async def complete(self) -> None:
@@ -188,11 +192,14 @@ class TurnRunner:
         if self._fold.turns:
             await self._retold.keep_up(self._fold.turns[:-1])
             self._take_over()
-            await self._go_on()
         else:
-            await self._call(())
-        while (prefill := await self._next_opening()) is not None:
-            await self._call(prefill)
+            self._begin_turn(())
+        while True:
+            await self._complete_turn()
+            prefill = await self._next_prefill()
+            if prefill is None:
+                return
+            self._begin_turn(prefill)
 
     def void_excess_reasoning(self) -> None:
         """The response ends where it stands: what was said of a message beyond the reasoning budget
@@ -211,45 +218,37 @@ class TurnRunner:
         # The ids that are about to be sent again are in the log with this.
         self._is_announced = resend
 
-    async def _next_opening(self) -> tuple[int, ...] | None:
-        """What opens the next turn, once a tool is run that the last one called; None: there is
-        none.
-        """
-        if not await self._tools.answer():
-            return self._next_prefill()
-        await self._retold.keep_up(self._fold.turns)
-        return ()
+    async def _next_prefill(self) -> tuple[int, ...] | None:
+        """What opens the next turn; None when no other is needed, or there is no room for it.
 
-    def _next_prefill(self) -> tuple[int, ...] | None:
-        """What opens the next turn; None when no other is needed, or there is no room for it."""
-        prefill = self.guard.next_prefill(self._fold, self._journal.live.last_repair)
+        A call that the gateway answers has its result when this returns; the next turn begins
+        behind it.
+        """
+        fold = self._fold
+        if fold.turns[-1].result or (self._tools is not None and await self._tools.answer()):
+            await self._retold.keep_up(fold.turns)
+            return ()
+        prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
         if prefill is None:
             return None
-        turns = [*((turn.prefill, turn.said) for turn in self._fold.turns), (prefill, ())]
-        results = sum(len(turn.result) for turn in self._fold.turns)
+        turns = [*((turn.prefill, turn.said) for turn in fold.turns), (prefill, ())]
+        results = sum(len(turn.result) for turn in fold.turns)
         behind = len(self._format.said_ids(turns)) + results
         return prefill if behind < self._tokens_max else None
 
-    def _call(self, prefill: tuple[int, ...]) -> Coroutine[object, object, None]:
-        """Begin a turn, and see it to its end.
+    def _begin_turn(self, prefill: tuple[int, ...]) -> None:
+        """Begin a turn. Raises `ClaimLost`.
 
         What the first one asks of a backend is known before it has begun, unless it is bound. So
         that is asked first: a backend need not wait for what only readers want to know.
         """
-        self._start = TurnStarted(self._input_tokens(), prefill)
-        if self._fold.turns or self._may_bind or self._tokens_max <= 0:
-            self._write_start()
-        # Not a coroutine of its own: it would be there as long as the turn.
-        return self._go_on()
-
-    def _input_tokens(self) -> int:
-        """How much input a turn that begins now is: its prompt, unless the gateway goes on with
-        what it has asked for before. Behind a tool's result it asks anew.
-        """
         turns = self._fold.turns
-        if turns and not turns[-1].result:
-            return 0
-        return len(self._spec.prompt_ids) + self._retold.told
+        # Behind a tool's result all is read anew; otherwise the gateway goes on with what it asked.
+        is_continued = turns and not turns[-1].result
+        input_tokens = 0 if is_continued else len(self._spec.prompt_ids) + len(self._retold.ids)
+        self._start = TurnStarted(input_tokens, prefill)
+        if turns or self._may_bind or self._tokens_max <= 0:
+            self._write_start()
 
     def _write_start(self) -> None:
         """Write that the turn has begun, if that is not written yet. Raises `ClaimLost`."""
@@ -262,37 +261,32 @@ class TurnRunner:
         with suppress(ClaimLost):
             self._write_start()
 
-    async def _go_on(self) -> None:
-        """See the open turn to its end, if there is one."""
-        if self._start is None and self._fold.open_turn is None:
+    async def _complete_turn(self) -> None:
+        """See the turn that is open, or begins, to its end. Another replica may have left none."""
+        fold = self._fold
+        if self._start is None and fold.open_turn is None:
             return
         self._cached_tokens = 0
-        if len(self._fold.turns) > 1:
-            await self._retold.keep_up(self._fold.turns[:-1])
-        while not await self._end(await self._run_turn()):
+        if len(fold.turns) > 1:
+            await self._retold.keep_up(fold.turns[:-1])
+        self._failover.begin()
+        while True:
+            ending = None if self._start else self._unsaid_ending(fold.turns[-1])
+            try:
+                ending = ending or await self._attempt()
+            except GrammarFailed as error:
+                await self._do_without_grammar(error)
+                continue
+            except UpstreamError as error:
+                await self._failover.recover(error, fold, is_resent=self._is_resent)
+                continue
+            if await self._end(ending):
+                return
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
+            self._failover.begin()
 
-    @property
-    def _turn(self) -> Turn:
-        """The turn that has begun and has no end yet; called only while there is one."""
-        turn = self._fold.open_turn
-        assert turn is not None, "it has begun, and nobody else ends it"
-        return turn
-
-    async def _run_turn(self) -> TurnEnding:
-        """Have a turn said to its end."""
-        self._failover.begin()
-        while (ending := None if self._start else self._unsaid_ending(self._turn)) is None:
-            try:
-                return await self._attempt()
-            except GrammarFailed as error:
-                await self._do_without_grammar(self._turn, error)
-            except UpstreamError as error:
-                await self._failover.recover(error, self._fold, is_resent=self._is_resent)
-        return ending
-
-    async def _do_without_grammar(self, turn: Turn, error: GrammarFailed) -> None:
+    async def _do_without_grammar(self, error: GrammarFailed) -> None:
         """An engine failed in the middle of a grammar: go on without one, where it does not matter.
 
         Raises `error` when nobody may go on.
@@ -301,7 +295,7 @@ class TurnRunner:
             await self._failover.recover(error, self._fold, is_resent=self._is_resent)
         else:
             self._failover.check_hops(error, self._fold)
-            self._repair(turn, None, GRAMMAR_FAILED)
+            self._repair(self._fold.turns[-1], None, GRAMMAR_FAILED)
 
     @property
     def _is_unbound(self) -> bool:
@@ -332,7 +326,7 @@ class TurnRunner:
         False when the last of it has to be said again: then the turn goes on. Raises
         `OutputViolation` when all tries are used up.
         """
-        turn = self._turn
+        turn = self._fold.turns[-1]
         if not ending.rule and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
         while ending.rule != SAID_ANEW:
@@ -384,7 +378,7 @@ class TurnRunner:
         """Until the turn ends, at one backend, or before the first id at one of several."""
         self._attempts += 1
         if self._start is None:
-            request = await self._request(self._turn)
+            request = await self._request(self._fold.turns[-1])
             if request.constraint is not None and request.constraint.turn == NOTHING:
                 return TurnEnding(FinishReason.STOP)
         else:
@@ -596,39 +590,35 @@ class TurnSink:
             self._write(chunk)
 
     def _write(self, chunk: TokenChunk) -> None:
-        """Write the next pieces of a chunk. What is left then is kept, until there is room."""
-        self._unwritten = None
-        if len(chunk.ids) == 1:
-            self._write_pieces(chunk)
-            return
-        with self._journal.live.gathered():
-            self._write_pieces(chunk)
-        if self.ending is None and self._written < len(chunk.ids):
-            self._unwritten = chunk
+        """Write the next pieces of a chunk, with a look at the turn after each, which may end it.
 
-    def _write_pieces(self, chunk: TokenChunk) -> None:
-        """Piece by piece, with a look at the turn after each, which may end it."""
+        What is left of the chunk then is kept, until there is room.
+        """
         ids, fold, guard = chunk.ids, self._fold, self._guard
         begin = self._written
-        for _ in range(PIECES_MAX):
-            at = self._written
-            if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
-                return
-            count = guard.stretch(fold, ids, at)
-            if not count:
-                self.ending = guard.out_of_budget(fold)
-                return
-            logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
-            self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
-            self._written = at + count
-            # It was a marker, or text: what is to be done, if anything?
-            at_header = not self._in_body or ids[at] not in guard.text_ids
-            header = fold.place if at_header else None
-            if header is not None:
-                self._in_body = header.where is Where.BODY
-            self.ending = guard.look(fold, header)
-            if self.ending is not None:
-                return
+        self._unwritten = None
+        with nullcontext() if len(ids) == 1 else self._journal.live.gathered():
+            for _ in range(PIECES_MAX):
+                at = self._written
+                if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
+                    break
+                count = guard.stretch(fold, ids, at)
+                if not count:
+                    self.ending = guard.out_of_budget(fold)
+                    break
+                logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
+                self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
+                self._written = at + count
+                # It was a marker, or text: what is to be done, if anything?
+                at_header = not self._in_body or ids[at] not in guard.text_ids
+                header = fold.place if at_header else None
+                if header is not None:
+                    self._in_body = header.where is Where.BODY
+                self.ending = guard.look(fold, header)
+                if self.ending is not None:
+                    break
+        if self.ending is None and self._written < len(ids):
+            self._unwritten = chunk
 
 
 class Retold:
@@ -638,6 +628,8 @@ class Retold:
     what the model said, nor told in other words.
     """
 
+    __slots__ = ("_format", "_generated", "_new_parser", "_threads", "_turns", "ids")
+
     def __init__(
         self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
     ) -> None:
@@ -645,8 +637,9 @@ class Retold:
         self._format = format_
         self._new_parser = new_parser
         self._threads = threads
+        self.ids: list[int] = []
+        """What stands behind the prompt of the turns that are over."""
         self._turns = 0
-        self._ids: list[int] = []
         self._generated = 0
 
     async def keep_up(self, over: Sequence[Turn]) -> None:
@@ -659,7 +652,7 @@ class Retold:
         work = partial(self._tell, new)
         is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
         ids, generated = work() if is_short else await self._threads.run_accepted(work)
-        self._ids += ids
+        self.ids += ids
         self._generated += generated
         self._turns += len(new)
 
@@ -678,18 +671,13 @@ class Retold:
         results = sum(len(turn.result) for turn in over)
         return ids, len(self._format.said_ids(behind)) + results
 
-    @property
-    def told(self) -> int:
-        """How many ids stand behind the prompt of the turns that are over."""
-        return len(self._ids)
-
     def before(self, last: Turn) -> list[int]:
         """What the model is shown of what it said: earlier turns told again, the last as it is."""
-        return [*self._ids, *last.prefill, *last.said]
+        return [*self.ids, *last.prefill, *last.said]
 
     def generated(self, last: Turn) -> int:
         """How many ids the turns put behind the prompt, as they were said or as they are told."""
-        return max(self._generated, len(self._ids)) + len(last.prefill) + len(last.said)
+        return max(self._generated, len(self.ids)) + len(last.prefill) + len(last.said)
 
 
 def _fault(checker: Checker, body: Body) -> str | None:

@@ -238,11 +238,13 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
 
 
-async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewResponse]]) -> None:
+async def insert_all(
+    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
+) -> dict[int, bool]:
     """Do as `insert` does for several, in one transaction: all of them are recorded, or none.
 
-    None of them has an idempotency key, a conversation, or a queue to stand in. Raises
-    `StoreConflict` and `StoreUnavailable`.
+    True for the place of each. None of them has an idempotency key, a conversation, or a queue to
+    stand in. Raises `StoreConflict` and `StoreUnavailable`.
     """
     groups = list(by_tenant(new))
     async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
@@ -251,6 +253,7 @@ async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewRespon
                 await turn_to(connection, tenant_id)
             statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group))
             await connection.execute(statement, rows | {"tenant": tenant_id})
+    return dict.fromkeys(range(len(new)), True)
 
 
 async def queue_all(
