@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gateway import ids
 from gateway.engine import late_writes, outcome, row_mapping
-from gateway.engine.late_writes import Deposits, UsageMeter
+from gateway.engine.late_writes import RETRY_PAUSE_S, Deposits, UsageMeter
 from gateway.engine.outcome import now
 from gateway.entries import FOLD_VERSION
 from gateway.errors import StoreUnavailable
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Done = TypeVar("Done")
 
-RETRY_PAUSE_S: Final = 0.2
 _FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
 """Of responses whose first token waits for it."""
@@ -226,8 +225,8 @@ class Archive:
         many of its tenant are queued.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
-        owner = ours.owner if owned else None
-        new = row_mapping.accepted(spec, key, owner=owner, lease_s=ours.lease_s)
+        lease = (ours.owner, ours.lease_s) if owned else None
+        new = row_mapping.accepted(spec, lease, waits=not owned, idempotency=key)
         await self._insert(tenant_id, new)
         if owned:
             return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
@@ -241,7 +240,7 @@ class Archive:
         and None returned. Raises as `accept` does.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
-        new = row_mapping.queued(spec, owner=ours.owner, lease_s=ours.lease_s)
+        new = row_mapping.accepted(spec, (ours.owner, ours.lease_s), waits=True)
         begins = None
         if _is_light(new.items, new.request, new.plan, new.prompt_ids):
             begins = await self._queues.commit((tenant_id, new))

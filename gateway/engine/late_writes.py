@@ -37,18 +37,23 @@ Row = TypeVar("Row", UsageLine, FinishedResponse)
 _log = EventLog("gateway.runs")
 
 
+RETRY_PAUSE_S: Final = 0.2
+"""Between two attempts to write to a database that is away."""
+
+
 @dataclass(frozen=True, slots=True)
 class LateBounds:
-    """Rows of `size_max` wait for the database (lines of usage, or bytes of ends), each for
-    `patience_s`; `batch_rows_max` of them go together. Between the beginnings of two writes lie
-    `interval_s`, or `retry_pause_s` while the database is away.
+    """Rows of up to `size_max` wait for the database (counted in lines of usage, or in bytes of
+    ends); `batch_rows_max` of them go together. After a write the next one waits for `interval_s`,
+    after one that failed because the database is away for `retry_pause_s`. A row that has waited
+    for `patience_s` is given up at the next write that fails.
     """
 
     size_max: int
     patience_s: float
     batch_rows_max: int = 1
     interval_s: float = 0.0
-    retry_pause_s: float = 0.2
+    retry_pause_s: float = RETRY_PAUSE_S
 
 
 USAGE_BOUNDS: Final = LateBounds(20_000, patience_s=60.0, batch_rows_max=500, interval_s=0.1)

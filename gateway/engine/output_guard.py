@@ -265,7 +265,7 @@ class OutputGuard:
             return self._astray(fold, astray)
         if header is not None and (ending := self._at_header(fold, header)) is not None:
             return ending
-        said = _said(fold)
+        said = fold.turns[-1].said
         # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
         if len(said) >= self._loop_ids_min and not len(said) % LOOK_IDS and self._is_loop(said):
             return TurnEnding(FinishReason.LENGTH, REPETITION)

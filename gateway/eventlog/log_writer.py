@@ -71,7 +71,7 @@ class WriterBounds:
     flush_bytes_max: int
     run_pending_bytes_max: int
     pending_bytes_max: int
-    retry_pause_s: float
+    retry_pause_s: float = 0.2
     flush_interval_s: float = 0.0
 
 
@@ -159,17 +159,14 @@ class Outbox:
 
         For `COMMITTED` call `committed`, for `ABSENT` send the same batch again.
         """
-        batch = self._under_way()
+        batch = self.batch
+        assert batch is not None, "no batch is under way"
         if head is None or head.epoch != self._claim.epoch or head.status != "in_progress":
             return Fate.FENCED
         if head.next_entry == batch.first_entry + batch.count:
             return Fate.COMMITTED
         is_absent = head.next_entry == batch.first_entry and not self._is_refused
         return Fate.ABSENT if is_absent else Fate.FENCED
-
-    def _under_way(self) -> LogBatch:
-        assert self.batch is not None, "no batch is under way"
-        return self.batch
 
 
 class Channel:

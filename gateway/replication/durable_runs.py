@@ -17,7 +17,6 @@ from gateway.store.events import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import date
 
     from gateway.constraints.rules import OutputRules
     from gateway.engine.archive import Archive
@@ -164,7 +163,7 @@ class DurableRuns:
 
         channel = at.writer.open(
             claim,
-            _day(spec),
+            day_of(moment(spec.head.created_at)),
             live.next_entry,
             durable=live.show,
             lost=lose,
@@ -176,11 +175,6 @@ class DurableRuns:
         durable = Durable(claim, channel, is_claimed=over is not None)
         at.supervisor.start(run, durable=durable, over=leave)
         return run
-
-
-def _day(spec: RunSpec) -> date:
-    """The partition of its log."""
-    return day_of(moment(spec.head.created_at))
 
 
 def _nothing() -> None:

@@ -25,7 +25,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
-from tests.fakes.replica import TERMS, background, foreground, new_fold_for, shown_text
+from tests.fakes.replica import TERMS, background, foreground, load, new_fold_for, shown_text
 from tests.fakes.staged_run import FRAMING, NO_RULES, STOP
 from tests.fakes.stored import item, let_time_pass
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.claims import Claim
-    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
 COMPLETED = Finished("completed", 1_795_000_009)
@@ -99,12 +98,6 @@ async def append(
     stored = await load(database, spec)
     parcel = LogBatch(claim, day_of(stored.created_at), first, len(entries), pack(entries))
     assert await events.append(database, [parcel]) == {claim.uuid}
-
-
-async def load(database: Database, spec: RunSpec) -> StoredResponse:
-    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
-    assert stored is not None
-    return stored
 
 
 async def logged(database: Database, spec: RunSpec) -> list[Entry]:

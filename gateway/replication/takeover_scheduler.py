@@ -1,7 +1,10 @@
-"""Looks for durable responses that nobody generates, and goes on with them in this process.
+"""Takes over durable responses that nobody generates, and goes on with them in this process.
 
-Those are what was queued, what another process released, and what one left behind that is silent
-for a lease. Nothing that is wrong with one of them keeps the others waiting.
+Those are what was queued, what another process released, and what one left behind whose lease has
+lapsed. Each is claimed, its log is folded, and its run goes on behind the last committed entry.
+Nothing that is wrong with one of them keeps the others waiting.
+
+What nobody can go on with any more is ended by the orphan reaper instead.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ class ClaimLimits:
     read_bytes_max: int
 
 
-class Scheduler:
-    """The one who claims, in a process. `owner` is the name under which it does."""
+class TakeoverScheduler:
+    """What claims responses for a process. `owner` is the name under which it does."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Scheduler:
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
-        """There may be work: look at once."""
+        """There may be something to claim: look at once."""
         self._wake.set()
 
     def one_ended(self) -> None:
@@ -87,7 +90,7 @@ class Scheduler:
             self._wake.set()
 
     async def run(self) -> None:
-        """Look for work until the process drains, or until cancelled."""
+        """Look for work until cancelled; returns once the process drains."""
         while not self._runs.is_draining:
             self._wake.clear()
             if not await self.look():
