@@ -301,21 +301,12 @@ class Archive:
         end = self._endings.finished(spec, finished, fold, epoch=epoch, rest=None)
         self._deposits.put(spec.principal.tenant_id, end)
 
-    async def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
+    def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """Book what an unstored response used; nothing else of it is written anywhere.
 
-        Waits for nothing while `run` does it, and then raises nothing. Otherwise tries again as
-        `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
+        Waits for nothing: its client has the answer. Booking twice is booking once.
         """
-        line = row_mapping.metered(spec, finished, fold)
-        tenant_id = spec.principal.tenant_id
-        if self._meter.is_running:
-            self._meter.put(tenant_id, line)
-            return
-        await self._insist(
-            lambda: usage.record(self._database, tenant_id, line),
-            wait_s=self._ours.commit_wait_s,
-        )
+        self._meter.put(spec.principal.tenant_id, row_mapping.metered(spec, finished, fold))
 
     async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
         """End a durable response with what it said so far, wherever it is generated.

@@ -77,8 +77,6 @@ class LateWriter(ABC, Generic[Row]):
         self._waiting: deque[_Waiting[Row]] = deque()
         self._size = 0
         self._work = asyncio.Event()
-        self.is_running = False
-        """Otherwise nothing is written before `flush`."""
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
         """Have it written soon. Never waits; when too much waits already, it is only logged."""
@@ -93,15 +91,11 @@ class LateWriter(ABC, Generic[Row]):
 
     async def run(self) -> None:
         """Write until cancelled; call `flush` after that."""
-        self.is_running = True
-        try:
-            while True:
-                await self._work.wait()
-                is_written = await self._write_next()
-                bounds = self._bounds
-                await asyncio.sleep(bounds.interval_s if is_written else bounds.retry_pause_s)
-        finally:
-            self.is_running = False
+        bounds = self._bounds
+        while True:
+            await self._work.wait()
+            is_written = await self._write_next()
+            await asyncio.sleep(bounds.interval_s if is_written else bounds.retry_pause_s)
 
     async def flush(self, *, wait_s: float) -> None:
         """Write all that is left, for `wait_s` at most; what is left then is logged."""

@@ -110,16 +110,6 @@ class Observer:
             epoch=epoch,
         )
 
-    def not_metered(self, spec: RunSpec, error: Exception) -> None:
-        """The usage of an unstored response could not be booked; its client has the answer."""
-        self._metrics.store_failed(type(error).__name__)
-        _log.error(
-            "usage was not booked",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            error=error,
-        )
-
     def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """A run is over; its counts are final."""
         usage, model = fold.usage, spec.model

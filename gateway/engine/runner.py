@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.turn import Engine
-    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.journal import Journal
     from gateway.store.claims import Claim
 
@@ -140,7 +139,7 @@ class Run:
         self.begun.set()
         if compacted is not None:
             self._engine.observer.finished(self.spec, finished, self._live.fold)
-            await self._meter(finished, self._live.fold)
+            self._engine.archive.meter(self.spec, finished, self._live.fold)
 
     async def _generate(self) -> Finished:
         """Call the model until there is nothing left to say, or the run is stopped: how it ended.
@@ -227,7 +226,7 @@ class Run:
             self._deposit_later(finished)
         self._engine.observer.finished(self.spec, finished, self._live.fold)
         if not self.spec.store:
-            await self._meter(finished, self._live.fold)
+            self._engine.archive.meter(self.spec, finished, self._live.fold)
 
     def _deposit_later(self, finished: Finished) -> None:
         """The end that was shown is kept, if there is a row to keep it in."""
@@ -237,13 +236,6 @@ class Run:
     def _close(self, finished: Finished) -> None:
         """Show an end that nobody could record."""
         self._live.close(finished, self._live.fold.apply(finished))
-
-    async def _meter(self, finished: Finished, fold: Fold) -> None:
-        """The client has its answer: a database that is away must not take it back."""
-        try:
-            await self._engine.archive.meter(self.spec, finished, fold)
-        except Exception as error:  # noqa: BLE001 - whatever broke, the response stays as it is
-            self._engine.observer.not_metered(self.spec, error)
 
     def _fail(self, error: Exception) -> None:
         self._engine.observer.failed(self.spec, error)

@@ -49,14 +49,11 @@ class UsageLine:
     tokens: TokenUsage
 
 
-async def record(database: Database, tenant_id: TenantId, line: UsageLine) -> None:
-    """Write the line of a response that is not stored; a second one for it changes nothing."""
-    async with database.transaction(tenant_id) as connection:
-        await add(connection, tenant_id, line)
-
-
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
-    """The same for several lines, at least one: all of them or none."""
+    """Write the lines of responses that are not stored, at least one: all of them or none.
+
+    A second line for a response changes nothing.
+    """
     groups = list(by_tenant(lines))
     async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
         for tenant_id, group in groups:
@@ -67,7 +64,7 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
 
 
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
-    """The same as `record` inside a transaction of the caller's."""
+    """The same for one line, inside a transaction of the caller's."""
     await connection.execute(_ADD, {"tenant_id": tenant_id, **_row(line)})
 
 

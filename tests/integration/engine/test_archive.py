@@ -436,6 +436,7 @@ async def test_what_an_unstored_response_used_is_booked_once(
     spec = replace(foreground(tenant), store=False)
     fold = folded(spec, [*said(ANSWER), COMPLETED])
     for _ in range(2):
-        await kept.archive.meter(spec, COMPLETED, fold)
+        kept.archive.meter(spec, COMPLETED, fold)
+    await kept.archive.flush()
     assert await used(database, spec) == [len(script_ids(ANSWER))]
     assert await responses.load(database, tenant, spec.head.uuid) is None

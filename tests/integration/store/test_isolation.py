@@ -181,18 +181,12 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
     ),
     "responses.insert_all": (
         lambda db, who, uuid: responses.insert_all(db, [(who, new_response(parent=uuid))]),
-        None,
+        {0: True},
     ),
     "responses.queue_all": (queue_behind, {0: True}),
     "usage.record_all": (
         lambda db, who, uuid: usage.record_all(
             db, [(who, usage.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE))]
-        ),
-        None,
-    ),
-    "usage.record": (
-        lambda db, who, uuid: usage.record(
-            db, who, usage.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
         ),
         None,
     ),
