@@ -135,7 +135,6 @@ class Run:
         if compacted is not None:
             self._journal.append(compacted)
         self._close(finished)
-        self._deposit_later(finished)
         self.begun.set()
         if compacted is not None:
             self._engine.observer.finished(self.spec, finished, self._live.fold)
@@ -223,19 +222,15 @@ class Run:
             self._fail(error)
             finished = outcome.not_stored(now())
             self._close(finished)
-            self._deposit_later(finished)
         self._engine.observer.finished(self.spec, finished, self._live.fold)
         if not self.spec.store:
             self._engine.archive.meter(self.spec, finished, self._live.fold)
 
-    def _deposit_later(self, finished: Finished) -> None:
-        """The end that was shown is kept, if there is a row to keep it in."""
+    def _close(self, finished: Finished) -> None:
+        """Show an end that could not be recorded. It is kept, if there is a row to keep it in."""
+        self._live.close(finished, self._live.fold.apply(finished))
         if self.spec.store:
             self._engine.archive.deposit_later(self.spec, finished, self._live.fold, self.claim)
-
-    def _close(self, finished: Finished) -> None:
-        """Show an end that nobody could record."""
-        self._live.close(finished, self._live.fold.apply(finished))
 
     def _fail(self, error: Exception) -> None:
         self._engine.observer.failed(self.spec, error)
