@@ -44,7 +44,7 @@ class HopPolicy:
 
 
 class Failover:
-    """One response's backends, as far as they failed."""
+    """Which backends failed one response, and whether another attempt is made."""
 
     def __init__(self, spec: RunSpec, policy: HopPolicy, observer: Observer) -> None:
         self.left: set[str] = set()

@@ -69,7 +69,7 @@ class Observer:
         _log.info("a turn is repaired", **_names(spec), upstream=upstream, rule=rule, count=voided)
 
     def gave_up(self, spec: RunSpec, error: OutputViolation) -> None:
-        """The model was asked often enough."""
+        """A response fails, because its model broke the rules once more after all repairs."""
         _log.warning("a model does not obey", **_names(spec), code=error.code)
 
     def let_go(self, spec: RunSpec, epoch: int) -> None:

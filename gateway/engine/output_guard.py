@@ -150,7 +150,7 @@ class TurnEnding:
 
 
 class OutputGuard:
-    """What one response is held to."""
+    """Decides what is done about a response whose output does not keep to its rules."""
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ class LogReading:
 
 
 class Endings:
-    """Rows of responses that end."""
+    """Makes the rows of responses that end."""
 
     def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
         self._format_of = format_of

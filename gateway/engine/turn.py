@@ -166,8 +166,8 @@ class TurnRunner:
         self._failover = Failover(spec, engine.hops, engine.observer)
         self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
-        """None where the gateway runs no tools."""
-        if engine.tools is not None:
+        """None where the gateway runs no tools, and no other replica has begun to."""
+        if engine.tools is not None or self._fold.turns:
             self._tools = ToolRunner(
                 spec, journal, engine.tools, format_=self._format, observer=engine.observer
             )
@@ -446,7 +446,7 @@ class TurnRunner:
         self._engine.observer.went_on(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
-        """For the rest of a turn."""
+        """What a backend is asked for the rest of a turn, behind what was said of it."""
         self._is_resent = bool(turn.said)
         if self._is_resent and not self._is_unbound:
             self._begin_anew(turn)
@@ -572,7 +572,7 @@ class TurnSink:
         return self.ending is None
 
     def _take(self, chunk: TokenChunk) -> None:
-        """The general case of a chunk."""
+        """Write any chunk: the first one, one with a marker or an end, one of many ids."""
         if not self._has_chunk:
             self._has_chunk = True
             self._on_first_chunk(chunk)

@@ -257,9 +257,19 @@ async def load(database: Database, spec: RunSpec) -> StoredResponse:
     return stored
 
 
-async def log_of(database: Database, tenant: TenantId, stored: StoredResponse) -> list[Entry]:
+async def log_of(database: Database, spec: RunSpec) -> list[Entry]:
+    """What of the log of a response is committed."""
+    stored, tenant = await load(database, spec), spec.principal.tenant_id
     rows = await events.read(database, tenant, stored.uuid, stored.day, bytes_max=1_000_000)
     return [entry for row in rows for entry in unpack(row.entries)]
+
+
+def folded(spec: RunSpec, log: Sequence[Entry]) -> Fold:
+    """The fold of these entries."""
+    fold = new_fold_for(spec.head)()
+    for entry in log:
+        fold.apply(entry)
+    return fold
 
 
 def foreground(tenant: TenantId) -> RunSpec:
