@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.errors import RequestError, StoreError
@@ -104,6 +104,6 @@ class Observer:
         )
 
 
-def _names(spec: RunSpec) -> dict[str, str]:
+def _names(spec: RunSpec) -> dict[str, Any]:
     """What every log line about a run says."""
     return {"response_id": ids.response_id(spec.head.uuid), "model": spec.model}

@@ -213,7 +213,7 @@ class TurnRunner:
     def _take_over(self) -> None:
         """Write down that this replica goes on with what another had begun."""
         turn = self._fold.open_turn
-        resend = turn is not None and self._unsaid_ending(turn) is None
+        resend = turn is not None and self._unwritten_ending(turn) is None
         self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and resend else 0))
         # The ids that are about to be sent again are in the log with this.
         self._is_announced = resend
@@ -271,7 +271,7 @@ class TurnRunner:
             await self._retold.keep_up(fold.turns[:-1])
         self._failover.begin()
         while True:
-            ending = None if self._start else self._unsaid_ending(fold.turns[-1])
+            ending = None if self._start else self._unwritten_ending(fold.turns[-1])
             try:
                 ending = ending or await self._attempt()
             except GrammarFailed as error:
@@ -302,7 +302,7 @@ class TurnRunner:
         """An engine has failed of the open turn's grammar."""
         return self._journal.live.was_repaired(GRAMMAR_FAILED)
 
-    def _unsaid_ending(self, turn: Turn) -> TurnEnding | None:
+    def _unwritten_ending(self, turn: Turn) -> TurnEnding | None:
         """How a turn ends whose end nobody has written; None while there is more to come."""
         if self._is_untouched(turn):
             return None if self._tokens_max > 0 else TurnEnding(FinishReason.LENGTH)
