@@ -44,7 +44,7 @@ class HopPolicy:
 
 
 class Failover:
-    """Which backends failed one response, and whether another attempt is made."""
+    """One response's backends, as far as they failed."""
 
     def __init__(self, spec: RunSpec, policy: HopPolicy, observer: Observer) -> None:
         self.left: set[str] = set()

@@ -150,7 +150,7 @@ class TurnEnding:
 
 
 class OutputGuard:
-    """Decides what is done about a response whose output does not keep to its rules."""
+    """What one response is held to."""
 
     def __init__(
         self,
