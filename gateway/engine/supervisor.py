@@ -128,22 +128,6 @@ class Supervisor:
         Returns when they have stopped here and may be claimed: at once, not when a lease lapses.
         """
         self.is_draining = True
-        await self._hand_over()
-
-    async def drain(self) -> None:
-        """Hand over what is durable and end the rest as failed; returns when that is committed.
-
-        The server has let open streams finish before it ends the application, so what is left is
-        past the grace.
-        """
-        await self.begin_drain()
-        for one in self._running.values():
-            if one.durable is None:
-                one.run.cancel(outcome.shut_down)
-        if self._running:
-            await asyncio.wait(self._running)
-
-    async def _hand_over(self) -> None:
         running = dict(self._running)
         leaving = {task: one.durable for task, one in running.items() if one.durable is not None}
         if not leaving:
@@ -164,6 +148,19 @@ class Supervisor:
             _log.warning("claims were not released; their leases will lapse", error=error)
         else:
             self._announce(Notice("work"))
+
+    async def drain(self) -> None:
+        """Hand over what is durable and end the rest as failed; returns when that is committed.
+
+        The server has let open streams finish before it ends the application, so what is left is
+        past the grace.
+        """
+        await self.begin_drain()
+        for one in self._running.values():
+            if one.durable is None:
+                one.run.cancel(outcome.shut_down)
+        if self._running:
+            await asyncio.wait(self._running)
 
     async def _flush(self, leaving: Iterable[Durable]) -> None:
         """Let what was said reach the log, for others need not say it again."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
+from gateway.concurrency import Event
 from gateway.engine.run_state import rebuild
 from gateway.errors import StoreError
 from gateway.store import claims, events
@@ -74,7 +75,7 @@ class TakeoverScheduler:
         self._limits = limits
         self._owner = owner
         self._metrics = metrics
-        self._wake = asyncio.Event()
+        self._wake = Event()
         self._is_more = True
         self._rest_s = limits.interval_s
         self._looking = asyncio.Lock()
@@ -94,7 +95,7 @@ class TakeoverScheduler:
         while not self._runs.is_draining:
             self._wake.clear()
             if not await self.look():
-                await self._rest()
+                await self._wake.within(self._rest_s)
 
     async def at_rest(self, *, wait_s: float) -> None:
         """Return when all that was claimed has been started, or given back.
@@ -168,13 +169,6 @@ class TakeoverScheduler:
         if not self._lease_keeper.trusted:
             return interval_s
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
-
-    async def _rest(self) -> None:
-        try:
-            async with asyncio.timeout(self._rest_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _take_up(self, claimed: ClaimedRun) -> bool:
         """Start it here, end it, or leave it to its lease. False: it is to be given back."""
