@@ -76,13 +76,12 @@ class Ownership:
 
 
 class Batcher(Generic[Row, Done]):
-    """Commits rows in groups that somebody waits for.
+    """Commits rows together, for callers that wait until theirs is committed.
 
-    A row that comes after a pause is committed at once; under load commits keep a distance, so that
-    several rows share what a transaction costs. It is a short cut, never the only way: a row that
-    could not be committed with others, for whatever reason of its own or of theirs, is its caller's
-    to commit alone. So nobody suffers for a neighbour, and nobody is told anything but what became
-    of his own.
+    A row that comes after a pause is committed at once. Under load there is a pause between two
+    commits, so that several rows share the cost of a transaction. A row that could not be committed
+    together with others, whichever of them is at fault, is given back to its caller, who commits it
+    alone: one bad row costs the others nothing.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Batcher(Generic[Row, Done]):
         return await done
 
     async def run(self) -> None:
-        """Commit until cancelled; whoever comes before and after that commits alone."""
+        """Commit until cancelled. A row that comes before or after that is given back at once."""
         clock, may_commit_at = asyncio.get_running_loop().time, 0.0
         self._is_open = True
         try:
@@ -140,7 +139,7 @@ class Batcher(Generic[Row, Done]):
         callers: list[asyncio.Future[Done | None]] = []
         while self._waiting and len(rows) < self._rows_max:
             row, done = self._waiting.popleft()
-            # Whoever has gone meanwhile wants nothing committed.
+            # A caller that was cancelled meanwhile wants nothing committed.
             if not done.done():
                 rows.append(row)
                 callers.append(done)

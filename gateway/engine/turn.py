@@ -151,7 +151,7 @@ class TurnRunner:
     ) -> None:
         self._spec = spec
         self._journal = journal
-        # Nobody folds the log again while its run still writes.
+        # The live log replaces its fold only while it finishes, when no turn runs.
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
@@ -182,7 +182,7 @@ class TurnRunner:
         self._may_bind = spec.rules.is_binding or spec.reasoning_budget is not None
 
     async def complete(self) -> None:
-        """Call the model until there is nothing left to do, from wherever the log stands.
+        """Call the model until there is nothing left to do, from where the log ends.
 
         Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` for a model that will not obey.
         """
@@ -215,7 +215,7 @@ class TurnRunner:
         turn = self._fold.open_turn
         resend = turn is not None and self._unwritten_ending(turn) is None
         self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and resend else 0))
-        # The ids that are about to be sent again are in the log with this.
+        # This entry counts the ids that the next attempt sends again.
         self._is_announced = resend
 
     async def _next_prefill(self) -> tuple[int, ...] | None:
@@ -257,7 +257,7 @@ class TurnRunner:
             self._start = None
 
     def _try_to_write_start(self) -> None:
-        """The same for when nobody is there to be told that the claim is lost."""
+        """The same where `ClaimLost` must not be raised."""
         with suppress(ClaimLost):
             self._write_start()
 
@@ -282,7 +282,7 @@ class TurnRunner:
                 continue
             if await self._end(ending):
                 return
-            # The prompt is read again, but nobody goes on who had not begun.
+            # The ids are sent again, but no backend was lost: there is no hop to write.
             self._is_announced = True
             self._failover.begin()
 
@@ -299,7 +299,7 @@ class TurnRunner:
 
     @property
     def _is_unbound(self) -> bool:
-        """An engine has failed of the open turn's grammar."""
+        """The open turn goes on without a grammar, because an engine failed on it."""
         return self._journal.live.was_repaired(GRAMMAR_FAILED)
 
     def _unwritten_ending(self, turn: Turn) -> TurnEnding | None:
@@ -316,7 +316,7 @@ class TurnRunner:
         return TurnEnding(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
     def _is_untouched(self, turn: Turn) -> bool:
-        """Nothing was said yet that could be wrong, nor is there a turn before."""
+        """It is the first turn, and the log has no id of it, nor a repair."""
         is_first = len(self._fold.turns) == 1 and not turn.prefill
         return is_first and not turn.said and not self._fold.is_repaired
 
@@ -382,7 +382,7 @@ class TurnRunner:
             if request.constraint is not None and request.constraint.turn == NOTHING:
                 return TurnEnding(FinishReason.STOP)
         else:
-            # In the next round of the loop the backend was asked.
+            # By the next round of the loop the backend has been asked.
             asyncio.get_running_loop().call_soon(self._try_to_write_start)
             request = self._whole_request(1, None)
         resent = len(request.prompt_ids) if self._is_resent else 0
@@ -400,12 +400,12 @@ class TurnRunner:
                 attempts_max=1 if self._is_resent else None,
             )
         except UpstreamLost:
-            self._taken(resent)
+            self._note_hop(resent)
             raise
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
         except asyncio.CancelledError:
-            # That it is cancelled says more than that its claim was lost before.
+            # A `ClaimLost` must not hide the cancellation.
             self._try_to_write_start()
             self._start = None
             raise
@@ -424,8 +424,10 @@ class TurnRunner:
         if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
             self._repair(turn, start, BEGUN_ANEW)
 
-    def _taken(self, resent: int) -> None:
-        """A backend works on the turn; `resent` of the ids it reads were read before."""
+    def _note_hop(self, resent: int) -> None:
+        """A backend works on the turn: write the hop, if it reads `resent` ids that another one had
+        read before, and no entry says so yet.
+        """
         if resent and not self._is_announced:
             self._hop(Hop("backend", resent))
         self._is_announced = False
@@ -433,7 +435,7 @@ class TurnRunner:
     def _on_first_chunk(self, resent: int, first: TokenChunk) -> None:
         """A backend sends its first chunk: it tells whether it holds the model to the rules."""
         self._write_start()
-        self._taken(resent)
+        self._note_hop(resent)
         self._upstream = first.upstream
         if not self.guard.has_checks:
             return
@@ -531,7 +533,7 @@ class TurnSink:
         """How many ids of the prompt the backend had read before."""
         self._journal = journal
         self._said: Sequence[int] = ()
-        # Nobody folds the log again while its run still writes.
+        # The live log replaces its fold only while it finishes, when no turn runs.
         self._fold = journal.live.fold
         self._guard = guard
         self._on_first_chunk = on_first_chunk

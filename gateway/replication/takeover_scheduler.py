@@ -114,7 +114,7 @@ class TakeoverScheduler:
             self._rest_s = self._limits.interval_s
             if limit <= 0:
                 return False
-            # Whoever claims keeps new responses from beginning: not for nothing.
+            # Claiming takes a lock that new responses wait for: first see whether it is needed.
             work = await self._work()
             if not (work.is_queued or work.is_left):
                 self._is_more = False
