@@ -48,7 +48,7 @@ class Durable:
 class _Running:
     run: Run
     durable: Durable | None
-    over: Callable[[], None] | None
+    on_end: Callable[[], None] | None
 
 
 class Supervisor:
@@ -106,11 +106,11 @@ class Supervisor:
         run: Run,
         *,
         durable: Durable | None = None,
-        over: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Run to the end, whatever becomes of the caller; then call `over`."""
+        """Run to the end, whatever becomes of the caller; then call `on_end`."""
         task = start_task(run())
-        self._running[task] = _Running(run, durable, over)
+        self._running[task] = _Running(run, durable, on_end)
         if durable is not None:
             self.claimed += durable.is_claimed
         task.add_done_callback(self._forget)
@@ -119,8 +119,8 @@ class Supervisor:
         running = self._running.pop(task)
         if running.durable is not None:
             self.claimed -= running.durable.is_claimed
-        if running.over is not None:
-            running.over()
+        if running.on_end is not None:
+            running.on_end()
 
     async def begin_drain(self) -> None:
         """Claim nothing more, and let other replicas go on with the durable runs.
