@@ -43,10 +43,12 @@ RETRY_PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LateBounds:
-    """Rows of up to `size_max` wait for the database (counted in lines of usage, or in bytes of
-    ends); `batch_rows_max` of them go together. After a write the next one waits for `interval_s`,
-    after one that failed because the database is away for `retry_pause_s`. A row that has waited
-    for `patience_s` is given up at the next write that fails.
+    """Bounds of one queue of rows: how much waits, for how long, and how often it is written.
+
+    `size_max` is in what the queue counts: lines of usage, or bytes of ends. While the database is
+    away a row waits for `patience_s`, and is given up when the next attempt fails. One write takes
+    `batch_rows_max` rows at most. After one that went well the next waits `interval_s`, after one
+    that failed `retry_pause_s`.
     """
 
     size_max: int

@@ -152,7 +152,7 @@ class Run:
             return self._cancelled(now())
         if not self.spec.sampling.max_tokens:
             return Finished("completed", now())
-        engine = self._engine
+        engine, scope = self._engine, asyncio.timeout(None)
         turns = TurnRunner(
             self.spec,
             self._journal,
@@ -160,7 +160,6 @@ class Run:
             epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
-        scope = asyncio.timeout(None)
         with KeepAlive(
             self._journal,
             engine.alive_interval_s,
