@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gateway import ids
 from gateway.engine import late_writes, outcome, row_mapping
-from gateway.engine.late_writes import Deposits, UsageMeter
+from gateway.engine.late_writes import RETRY_PAUSE_S, Deposits, UsageMeter
+from gateway.engine.outcome import now
 from gateway.entries import FOLD_VERSION
 from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Done = TypeVar("Done")
 
-RETRY_PAUSE_S: Final = 0.2
 _FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
 """Of responses whose first token waits for it."""
@@ -77,13 +76,12 @@ class Ownership:
 
 
 class Batcher(Generic[Row, Done]):
-    """Commits rows in groups that somebody waits for.
+    """Commits rows together, for callers that wait until theirs is committed.
 
-    A row that comes after a pause is committed at once; under load commits keep a distance, so that
-    several rows share what a transaction costs. It is a short cut, never the only way: a row that
-    could not be committed with others, for whatever reason of its own or of theirs, is its caller's
-    to commit alone. So nobody suffers for a neighbour, and nobody is told anything but what became
-    of his own.
+    A row that comes after a pause is committed at once. Under load there is a pause between two
+    commits, so that several rows share the cost of a transaction. A row that could not be committed
+    together with others, whichever of them is at fault, is given back to its caller, who commits it
+    alone: one bad row costs the others nothing.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class Batcher(Generic[Row, Done]):
         return await done
 
     async def run(self) -> None:
-        """Commit until cancelled; whoever comes before and after that commits alone."""
+        """Commit until cancelled. A row that comes before or after that is given back at once."""
         clock, may_commit_at = asyncio.get_running_loop().time, 0.0
         self._is_open = True
         try:
@@ -130,49 +128,45 @@ class Batcher(Generic[Row, Done]):
                 await self._commit_next()
         finally:
             self._is_open = False
-            _tell(self._waiting, {})
+            for _, done in self._waiting:
+                if not done.done():
+                    done.set_result(None)
             self._waiting.clear()
 
     async def _commit_next(self) -> None:
         """One commit. Raises only when cancelled."""
-        batch: list[tuple[Row, asyncio.Future[Done | None]]] = []
-        while self._waiting and len(batch) < self._rows_max:
+        rows: list[Row] = []
+        callers: list[asyncio.Future[Done | None]] = []
+        while self._waiting and len(rows) < self._rows_max:
             row, done = self._waiting.popleft()
-            # Whoever has gone meanwhile wants nothing committed.
+            # A caller that was cancelled meanwhile wants nothing committed.
             if not done.done():
-                batch.append((row, done))
+                rows.append(row)
+                callers.append(done)
         if not self._waiting:
             self._work.clear()
-        if not batch:
+        if not rows:
             return
         became: Mapping[int, Done] = {}
         try:
-            became = await self._commit_all([row for row, _ in batch])
+            became = await self._commit_all(rows)
         except StoreUnavailable as error:
-            _fail(batch, error)
+            _fail(callers, error)
         except Exception as error:  # noqa: BLE001 - a defect of one row: each caller finds out alone
-            _log.warning("rows are committed one by one", count=len(batch), error=error)
+            _log.warning("rows are committed one by one", count=len(rows), error=error)
         except BaseException:
-            _fail(batch, StoreUnavailable("the process ends"))
+            _fail(callers, StoreUnavailable("the process ends"))
             raise
-        _tell(batch, became)
+        for place, done in enumerate(callers):
+            if not done.done():
+                done.set_result(became.get(place))
 
 
-def _fail(
-    batch: Sequence[tuple[Row, asyncio.Future[Done | None]]], error: StoreUnavailable
-) -> None:
-    for _, done in batch:
+def _fail(callers: Iterable[asyncio.Future[Any]], error: StoreUnavailable) -> None:
+    for done in callers:
         if not done.done():
             # Each its own: an error that several raise collects the tracebacks of all.
             done.set_exception(StoreUnavailable(str(error)))
-
-
-def _tell(
-    batch: Iterable[tuple[Row, asyncio.Future[Done | None]]], became: Mapping[int, Done]
-) -> None:
-    for place, (_, done) in enumerate(batch):
-        if not done.done():
-            done.set_result(became.get(place))
 
 
 class Archive:
@@ -189,7 +183,7 @@ class Archive:
         metrics: Metrics,
     ) -> None:
         self._database = database
-        self._begins = Batcher(partial(_insert_all, database), interval_s=BEGIN_INTERVAL_S)
+        self._begins = Batcher(partial(responses.insert_all, database), interval_s=BEGIN_INTERVAL_S)
         self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
         self._ends = Batcher(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
         self._meter = UsageMeter(partial(usage.record_all, database), metrics=metrics)
@@ -230,8 +224,8 @@ class Archive:
         many of its tenant are queued.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
-        owner = ours.owner if owned else None
-        new = row_mapping.accepted(spec, key, owner=owner, lease_s=ours.lease_s)
+        lease = (ours.owner, ours.lease_s) if owned else None
+        new = row_mapping.accepted(spec, lease, waits=not owned, idempotency=key)
         await self._insert(tenant_id, new)
         if owned:
             return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
@@ -245,7 +239,7 @@ class Archive:
         and None returned. Raises as `accept` does.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
-        new = row_mapping.queued(spec, owner=ours.owner, lease_s=ours.lease_s)
+        new = row_mapping.accepted(spec, (ours.owner, ours.lease_s), waits=True)
         begins = None
         if _is_light(new.items, new.request, new.plan, new.prompt_ids):
             begins = await self._queues.commit((tenant_id, new))
@@ -306,21 +300,12 @@ class Archive:
         end = self._endings.finished(spec, finished, fold, epoch=epoch, rest=None)
         self._deposits.put(spec.principal.tenant_id, end)
 
-    async def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
+    def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """Book what an unstored response used; nothing else of it is written anywhere.
 
-        Waits for nothing while `run` does it, and then raises nothing. Otherwise tries again as
-        `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
+        Waits for nothing: its client has the answer. Booking twice is booking once.
         """
-        line = row_mapping.metered(spec, finished, fold)
-        tenant_id = spec.principal.tenant_id
-        if self._meter.is_running:
-            self._meter.put(tenant_id, line)
-            return
-        await self._insist(
-            lambda: usage.record(self._database, tenant_id, line),
-            wait_s=self._ours.commit_wait_s,
-        )
+        self._meter.put(spec.principal.tenant_id, row_mapping.metered(spec, finished, fold))
 
     async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
         """End a durable response with what it said so far, wherever it is generated.
@@ -329,7 +314,7 @@ class Archive:
         when it is unknown. Raises `StoreUnavailable`.
         """
         return await self._conclude(
-            tenant_id, uuid, lambda stored: outcome.stopped(_now()) if stored.durable else None
+            tenant_id, uuid, lambda stored: outcome.stopped(now()) if stored.durable else None
         )
 
     async def end_abandoned(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
@@ -346,7 +331,7 @@ class Archive:
         return await self._conclude(
             claim.tenant_id,
             claim.uuid,
-            lambda stored: outcome.broken(error, _now()) if stored.epoch == claim.epoch else None,
+            lambda stored: outcome.broken(error, now()) if stored.epoch == claim.epoch else None,
         )
 
     async def _conclude(
@@ -368,10 +353,10 @@ class Archive:
         from_entry = 0 if reading is None else reading.entries
         stored = await endings.conclude(self._database, tenant_id, uuid, end, from_entry=from_entry)
         if stored is not None and row is not None:
-            self._tell(stored, row)
+            self._report_end(stored, row)
         return stored
 
-    def _tell(self, stored: StoredResponse, row: FinishedResponse) -> None:
+    def _report_end(self, stored: StoredResponse, row: FinishedResponse) -> None:
         """Its owner counts and logs only what it has ended itself."""
         self._announce(Notice("ended", (stored.uuid,)))
         tokens = row.tokens or TokenUsage()
@@ -464,13 +449,6 @@ class Archive:
                 return
 
 
-async def _insert_all(
-    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
-) -> dict[int, bool]:
-    await responses.insert_all(database, new)
-    return dict.fromkeys(range(len(new)), True)
-
-
 def _is_light(items: Sequence[StoredItem], *values: bytes | array[int] | None) -> bool:
     """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
     if len(items) > TOGETHER_ITEMS_MAX:
@@ -495,11 +473,7 @@ def _report_unread(stored: StoredResponse, error: Exception) -> None:
 
 def _fate(stored: StoredResponse) -> Finished:
     if not stored.durable:
-        return outcome.interrupted(_now())
+        return outcome.interrupted(now())
     if stored.fold_version != FOLD_VERSION:
-        return outcome.of_another_release(_now())
-    return outcome.out_of_attempts(_now())
-
-
-def _now() -> int:
-    return int(time.time())
+        return outcome.of_another_release(now())
+    return outcome.out_of_attempts(now())

@@ -37,18 +37,25 @@ Row = TypeVar("Row", UsageLine, FinishedResponse)
 _log = EventLog("gateway.runs")
 
 
+RETRY_PAUSE_S: Final = 0.2
+"""Between two attempts to write to a database that is away."""
+
+
 @dataclass(frozen=True, slots=True)
 class LateBounds:
-    """Rows of `size_max` wait for the database (lines of usage, or bytes of ends), each for
-    `patience_s`; `batch_rows_max` of them go together. Between the beginnings of two writes lie
-    `interval_s`, or `retry_pause_s` while the database is away.
+    """Bounds of one queue of rows: how much waits, for how long, and how often it is written.
+
+    `size_max` is in what the queue counts: lines of usage, or bytes of ends. While the database is
+    away a row waits for `patience_s`, and is given up when the next attempt fails. One write takes
+    `batch_rows_max` rows at most. After one that went well the next waits `interval_s`, after one
+    that failed `retry_pause_s`.
     """
 
     size_max: int
     patience_s: float
     batch_rows_max: int = 1
     interval_s: float = 0.0
-    retry_pause_s: float = 0.2
+    retry_pause_s: float = RETRY_PAUSE_S
 
 
 USAGE_BOUNDS: Final = LateBounds(20_000, patience_s=60.0, batch_rows_max=500, interval_s=0.1)
@@ -72,8 +79,6 @@ class LateWriter(ABC, Generic[Row]):
         self._waiting: deque[_Waiting[Row]] = deque()
         self._size = 0
         self._work = asyncio.Event()
-        self.is_running = False
-        """Otherwise nothing is written before `flush`."""
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
         """Have it written soon. Never waits; when too much waits already, it is only logged."""
@@ -88,15 +93,11 @@ class LateWriter(ABC, Generic[Row]):
 
     async def run(self) -> None:
         """Write until cancelled; call `flush` after that."""
-        self.is_running = True
-        try:
-            while True:
-                await self._work.wait()
-                is_written = await self._write_next()
-                bounds = self._bounds
-                await asyncio.sleep(bounds.interval_s if is_written else bounds.retry_pause_s)
-        finally:
-            self.is_running = False
+        bounds = self._bounds
+        while True:
+            await self._work.wait()
+            is_written = await self._write_next()
+            await asyncio.sleep(bounds.interval_s if is_written else bounds.retry_pause_s)
 
     async def flush(self, *, wait_s: float) -> None:
         """Write all that is left, for `wait_s` at most; what is left then is logged."""

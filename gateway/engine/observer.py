@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.errors import RequestError, StoreError
@@ -38,21 +38,11 @@ class Observer:
             return
         if isinstance(error, StoreError):
             self._metrics.store_failed(type(error).__name__)
-        _log.error(
-            "a response failed",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            error=error,
-        )
+        _log.error("a response failed", **_names(spec), error=error)
 
     def tool_failed(self, spec: RunSpec, error: Exception) -> None:
         """A tool that the gateway runs raised what it should not have. The model is told."""
-        _log.error(
-            "a hosted tool failed",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            error=error,
-        )
+        _log.error("a hosted tool failed", **_names(spec), error=error)
 
     def went_on(self, spec: RunSpec, hop: Hop) -> None:
         """Another backend or another replica goes on with what one before it had begun."""
@@ -60,21 +50,14 @@ class Observer:
         self._metrics.recomputed(hop.recomputed_tokens)
         _log.info(
             "a generation goes on elsewhere",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
+            **_names(spec),
             reason=hop.reason,
             recomputed_tokens=hop.recomputed_tokens,
         )
 
     def left(self, spec: RunSpec, error: UpstreamError) -> None:
         """A backend is left for another, because it broke off or could not go on."""
-        _log.warning(
-            "a backend is left",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            upstream=error.upstream,
-            error=error,
-        )
+        _log.warning("a backend is left", **_names(spec), upstream=error.upstream, error=error)
 
     def constrained(self, upstream: str, *, is_constrained: bool) -> None:
         """A backend began to work on a turn whose output is checked."""
@@ -83,42 +66,15 @@ class Observer:
     def repaired(self, spec: RunSpec, rule: str, voided: int, upstream: str) -> None:
         """Something was done about what a backend said, and `voided` ids of it taken back."""
         self._metrics.repaired(rule=rule, upstream=upstream, voided=voided)
-        _log.info(
-            "a turn is repaired",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            upstream=upstream,
-            rule=rule,
-            count=voided,
-        )
+        _log.info("a turn is repaired", **_names(spec), upstream=upstream, rule=rule, count=voided)
 
     def gave_up(self, spec: RunSpec, error: OutputViolation) -> None:
-        """The model was asked often enough."""
-        _log.warning(
-            "a model does not obey",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            code=error.code,
-        )
+        """A response fails, because its model broke the rules once more after all repairs."""
+        _log.warning("a model does not obey", **_names(spec), code=error.code)
 
     def let_go(self, spec: RunSpec, epoch: int) -> None:
         """The generation stops here: the response is not, or no longer, this replica's."""
-        _log.info(
-            "a response is left to others",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            epoch=epoch,
-        )
-
-    def not_metered(self, spec: RunSpec, error: Exception) -> None:
-        """The usage of an unstored response could not be booked; its client has the answer."""
-        self._metrics.store_failed(type(error).__name__)
-        _log.error(
-            "usage was not booked",
-            response_id=ids.response_id(spec.head.uuid),
-            model=spec.model,
-            error=error,
-        )
+        _log.info("a response is left to others", **_names(spec), epoch=epoch)
 
     def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """A run is over; its counts are final."""
@@ -146,3 +102,8 @@ class Observer:
             reasoning_tokens=usage.reasoning_tokens,
             recomputed_tokens=usage.recomputed_tokens,
         )
+
+
+def _names(spec: RunSpec) -> dict[str, Any]:
+    """What every log line about a run says."""
+    return {"response_id": ids.response_id(spec.head.uuid), "model": spec.model}

@@ -1,7 +1,8 @@
-"""How a run ended → the last entry of its log. Pure: the time is given."""
+"""How a run ended → the last entry of its log. `at` is when, in Unix seconds."""
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from gateway.engine.output_guard import (
@@ -35,6 +36,11 @@ VIOLATIONS: Final = {
 """What to do about a model that does not obey, by the code of the failure."""
 _OUR_FAULT: Final = {BACKEND_LOST}
 """Codes that are OpenAI's `server_error` to clients: they try again by themselves."""
+
+
+def now() -> int:
+    """What time it is, as a log has it: in Unix seconds."""
+    return int(time.time())
 
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:

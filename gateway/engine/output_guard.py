@@ -270,8 +270,9 @@ class OutputGuard:
             return self._astray(fold, astray)
         if header is not None and (ending := self._at_header(fold, header)) is not None:
             return ending
-        turn = fold.open_turn
-        if turn is not None and self._is_looping(turn.said):
+        said = fold.turns[-1].said
+        # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
+        if len(said) >= self._loop_ids_min and not len(said) % LOOK_IDS and self._is_loop(said):
             return TurnEnding(FinishReason.LENGTH, REPETITION)
         if self._rules.stop and fold.stopped:
             return TurnEnding(FinishReason.STOP)
@@ -288,8 +289,14 @@ class OutputGuard:
         """What is to be done where a message begins or ends."""
         if header.broken is not None and self._may_be_anything(header.broken.name):
             return self._broken(fold, header.broken)
-        if (ending := self._not_understood(fold, header)) is not None:
-            return ending
+        # A header that is too long is none.
+        is_long = header.where is Where.HEADER and (
+            _position(fold) - header.start > self._limits.header_tokens_max
+        )
+        if is_long or header.doubts:
+            ending = self._not_understood(fold, header)
+            if ending is not None:
+                return ending
         if self._may_stray and (ending := self._at_demand(fold)) is not None:
             return ending
         if fold.item_count > self._limits.messages_max:
@@ -308,10 +315,8 @@ class OutputGuard:
         return rule is None or (rule.kind is SegmentKind.FUNCTION_CALL and not rule.is_checked)
 
     def _not_understood(self, fold: Fold, place: Place) -> TurnEnding | None:
-        is_wrong = bool(place.doubts)
-        if place.where is Where.HEADER:
-            is_wrong |= _position(fold) - place.start > self._limits.header_tokens_max
-        if not is_wrong or (self._repairs_left(fold) <= 0 and not place.answered):
+        """A header had to be guessed, or has no end; None: it stays, for nothing can be done."""
+        if self._repairs_left(fold) <= 0 and not place.answered:
             return None
         start = _unseen_from(fold, place.start)
         rule = AFTER_ANSWER_RULE if place.answered else HEADER_NOT_UNDERSTOOD
@@ -351,9 +356,8 @@ class OutputGuard:
         lacks_answer = self._rules.answer is not None and not may_call and not fold.bodies
         return self.lacks_call(fold) or lacks_answer
 
-    def _is_looping(self, said: Sequence[int]) -> bool:
-        if len(said) < self._loop_ids_min or len(said) % LOOK_IDS:
-            return False
+    def _is_loop(self, said: Sequence[int]) -> bool:
+        """The last ids repeat those before them."""
         size = self._limits.repeated_tokens_max
         return any(
             said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
@@ -434,7 +438,11 @@ class OutputGuard:
         return self._demanded_header(fold) if _stops(fold) <= empty_turns_max else None
 
     def shortcoming(self, fold: Fold) -> str | None:
-        """With which code a response fails that ended as it should, but lacks what was demanded."""
+        """With which code a response fails whose last turn ended by itself, though something is
+        lacking that was demanded; None: nothing is, or it ended in another way.
+        """
+        if fold.last_finish is not FinishReason.STOP:
+            return None
         if self.lacks_call(fold):
             return REQUIRED_TOOL_NOT_CALLED
         if fold.breaks_off:

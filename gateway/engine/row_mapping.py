@@ -62,47 +62,30 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
 
 def accepted(
     spec: RunSpec,
-    key: IdempotencyKey | None,
+    lease: tuple[str, float] | None,
     *,
-    owner: str | None,
-    lease_s: float,
+    waits: bool,
+    idempotency: IdempotencyKey | None = None,
 ) -> NewResponse:
-    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
-    if owner is None:
-        return begun(spec, **_lasting(spec), **_waiting(spec), idempotency=key)
-    lasting = _lasting(spec)
-    return begun(spec, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
+    """A durable response, with all that a replica needs to generate it.
 
-
-def queued(spec: RunSpec, *, owner: str, lease_s: float) -> NewResponse:
-    """A background response that begins at once under `owner`, if there is room for it."""
+    `lease` are the owner who has claimed it and for how many seconds. With `waits` it is queued,
+    or begins at once under that owner, if its tenant's policy has room for it.
+    """
+    fields: dict[str, Any] = {"durable": True, "plan": plan_of(spec), "idempotency": idempotency}
+    if lease is not None:
+        fields["owner"], fields["lease_s"] = lease
+    if waits:
+        policy = spec.principal.policy
+        fields |= {"status": "queued", "entries": (1, QUEUED)}
+        fields["queued_max"] = policy.background_queued_max
+        fields["running_max"] = policy.background_running_max
     return begun(
         spec,
-        **_lasting(spec),
-        **_waiting(spec),
-        owner=owner,
-        lease_s=lease_s,
-        running_max=spec.principal.policy.background_running_max,
+        prompt_ids=array("I", spec.prompt_ids),
+        items=_items(spec.added, 0, is_output=False),
+        **fields,
     )
-
-
-def _lasting(spec: RunSpec) -> dict[str, Any]:
-    """What only a durable one has."""
-    return {
-        "durable": True,
-        "plan": plan_of(spec),
-        "prompt_ids": array("I", spec.prompt_ids),
-        "items": _items(spec.added, 0, is_output=False),
-    }
-
-
-def _waiting(spec: RunSpec) -> dict[str, Any]:
-    """What only one has that waits for its turn."""
-    return {
-        "status": "queued",
-        "entries": (1, QUEUED),
-        "queued_max": spec.principal.policy.background_queued_max,
-    }
 
 
 def metered(spec: RunSpec, finished: Finished, fold: Fold) -> UsageLine:
@@ -131,7 +114,7 @@ class LogReading:
 
 
 class Endings:
-    """Rows of responses that end."""
+    """Makes the rows of responses that end."""
 
     def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
         self._format_of = format_of

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 
 from gateway.concurrency import OnceEvent
 from gateway.engine import outcome
+from gateway.engine.outcome import now
 from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
 from gateway.eventlog.journal import KeepAliveTimer
-from gateway.generation import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.turn import Engine
-    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.journal import Journal
     from gateway.store.claims import Claim
 
@@ -106,7 +105,7 @@ class Run:
         else:
             # Whoever took this process for dead has ended it, and knows nothing of what it said.
             self._live.failure = error
-            finished = outcome.interrupted(_now())
+            finished = outcome.interrupted(now())
             events = self._live.fold.apply(finished)
             if self.claim is not None:
                 await self._engine.archive.deposit(self.spec, finished, self._live.fold, self.claim)
@@ -128,7 +127,7 @@ class Run:
                 self.claim = await self._engine.archive.begin(self.spec)
             except GatewayError as error:
                 self._fail(error)
-                await self._decline(outcome.not_stored(_now()))
+                await self._decline(outcome.not_stored(now()))
                 return False
         if self.claim is not None:
             self._engine.lease_keeper.hold(self.claim, self)
@@ -141,22 +140,24 @@ class Run:
         if compacted is not None:
             self._journal.append(compacted)
         self._close(finished)
-        self._deposit_later(finished)
         self.begun.set()
         if compacted is not None:
             self._engine.observer.finished(self.spec, finished, self._live.fold)
-            await self._meter(finished, self._live.fold)
+            self._engine.archive.meter(self.spec, finished, self._live.fold)
 
     async def _generate(self) -> Finished:
-        """How it ended. Raises `ClaimLost`."""
+        """Call the model until there is nothing left to say, or the run is stopped: how it ended.
+
+        Raises `ClaimLost`.
+        """
         compacted = self.spec.compacted
         if compacted is not None and self._live.fold.compacted is None:
             self._journal.append(compacted)
         if self._cancelled is not None:
-            return self._cancelled(_now())
+            return self._cancelled(now())
         if not self.spec.sampling.max_tokens:
-            return Finished("completed", _now())
-        engine = self._engine
+            return Finished("completed", now())
+        engine, scope = self._engine, asyncio.timeout(None)
         turns = TurnRunner(
             self.spec,
             self._journal,
@@ -170,39 +171,37 @@ class Run:
             time_max_s=engine.run_time_max_s,
             too_long=self._stop,
         ):
-            finished = await self._complete(turns)
+            try:
+                async with scope as self._scope:
+                    await turns.complete()
+            except ClaimLost:
+                raise
+            except OutputViolation as error:
+                engine.observer.gave_up(self.spec, error)
+                finished = outcome.violated(error.code, now())
+            except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
+                if scope.expired():
+                    finished = self._cut_short()
+                else:
+                    self._fail(error)
+                    finished = outcome.broken(error, now())
+            else:
+                fold = self._live.fold
+                code = turns.guard.shortcoming(fold)
+                # An answer that is stopped at its first word is all that the request wants of it.
+                visible = fold.visible or fold.stopped
+                finished = (
+                    outcome.ended(fold.last_finish, now(), visible=visible)
+                    if code is None
+                    else outcome.violated(code, now())
+                )
+            finally:
+                self._scope = None
             turns.void_excess_reasoning()
         return finished
 
-    async def _complete(self, turns: TurnRunner) -> Finished:
-        """Call the model, until the run is stopped. Raises `ClaimLost`."""
-        scope = asyncio.timeout(None)
-        try:
-            async with scope as self._scope:
-                await turns.complete()
-        except ClaimLost:
-            raise
-        except OutputViolation as error:
-            self._engine.observer.gave_up(self.spec, error)
-            return outcome.violated(error.code, _now())
-        except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
-            if scope.expired():
-                return self._cut_short()
-            self._fail(error)
-            return outcome.broken(error, _now())
-        finally:
-            self._scope = None
-        fold = self._live.fold
-        if (
-            fold.last_finish is FinishReason.STOP
-            and (code := turns.guard.shortcoming(fold)) is not None
-        ):
-            return outcome.violated(code, _now())
-        # An answer that is stopped at its first word is all that the request wants of it.
-        return outcome.ended(fold.last_finish, _now(), visible=fold.visible or fold.stopped)
-
     def _cut_short(self) -> Finished:
-        return (self._cancelled or outcome.took_too_long)(_now())
+        return (self._cancelled or outcome.took_too_long)(now())
 
     def _on_first_token(self) -> None:
         """The first id of an attempt came: whether it is the first of the response is told once."""
@@ -225,33 +224,18 @@ class Run:
                 self._engine.observer.failed(self.spec, error)
                 raise ClaimLost from error
             self._fail(error)
-            finished = outcome.not_stored(_now())
+            finished = outcome.not_stored(now())
             self._close(finished)
-            self._deposit_later(finished)
         self._engine.observer.finished(self.spec, finished, self._live.fold)
         if not self.spec.store:
-            await self._meter(finished, self._live.fold)
-
-    def _deposit_later(self, finished: Finished) -> None:
-        """The end that was shown is kept, if there is a row to keep it in."""
-        if self.spec.store:
-            self._engine.archive.deposit_later(self.spec, finished, self._live.fold, self.claim)
+            self._engine.archive.meter(self.spec, finished, self._live.fold)
 
     def _close(self, finished: Finished) -> None:
-        """Show an end that nobody could record."""
+        """Show an end that could not be recorded. It is kept, if there is a row to keep it in."""
         self._live.close(finished, self._live.fold.apply(finished))
-
-    async def _meter(self, finished: Finished, fold: Fold) -> None:
-        """The client has its answer: a database that is away must not take it back."""
-        try:
-            await self._engine.archive.meter(self.spec, finished, fold)
-        except Exception as error:  # noqa: BLE001 - whatever broke, the response stays as it is
-            self._engine.observer.not_metered(self.spec, error)
+        if self.spec.store:
+            self._engine.archive.deposit_later(self.spec, finished, self._live.fold, self.claim)
 
     def _fail(self, error: Exception) -> None:
         self._engine.observer.failed(self.spec, error)
         self._live.failure = error
-
-
-def _now() -> int:
-    return int(time.time())

@@ -7,11 +7,11 @@ and not kept: whoever asked for it waits for it, and when that one leaves it end
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.engine import outcome
+from gateway.engine.outcome import now
 from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.errors import SummaryFailed, UpstreamError
@@ -63,27 +63,21 @@ class Summarizer:
         turns = TurnRunner(spec, journal, self._engine, epoch=0, on_first_token=lambda: None)
         try:
             await self._complete(turns)
-            finished = outcome.ended(live.fold.last_finish, _now(), visible=live.fold.visible)
+            finished = outcome.ended(live.fold.last_finish, now(), visible=live.fold.visible)
             live.fold.apply(finished)
             text = _text(live.fold)
         except (UpstreamError, SummaryFailed) as error:
             self._engine.observer.failed(spec, error)
-            await self._give_up(spec, live.fold, outcome.broken(error, _now()))
+            self._give_up(spec, live.fold, outcome.broken(error, now()))
             raise
         except asyncio.CancelledError:
-            await self._give_up(spec, live.fold, outcome.hung_up(_now()))
+            self._give_up(spec, live.fold, outcome.hung_up(now()))
             raise
         return Summary(spec, text, finished, live.fold)
 
-    async def book(self, summary: Summary) -> None:
+    def book(self, summary: Summary) -> None:
         """Book what a summary took that is part of no response."""
-        told = (summary.spec, summary.fold, summary.finished)
-        try:
-            await self._book(*told)
-        except asyncio.CancelledError:
-            # The client leaves at the last moment; booking twice is booking once.
-            await self._meter(*told)
-            raise
+        self._book(summary.spec, summary.fold, summary.finished)
 
     async def _complete(self, turns: TurnRunner) -> None:
         try:
@@ -94,21 +88,14 @@ class Summarizer:
         except TimeoutError as error:
             raise SummaryFailed("it takes too long") from error
 
-    async def _give_up(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
+    def _give_up(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
         if not fold.is_finished:
             fold.apply(finished)
-        await self._book(spec, fold, finished)
+        self._book(spec, fold, finished)
 
-    async def _book(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
+    def _book(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
         self._engine.observer.finished(spec, finished, fold)
-        await self._meter(spec, fold, finished)
-
-    async def _meter(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
-        """A database that is away must not take away what was made, nor hide why it was not."""
-        try:
-            await self._engine.archive.meter(spec, finished, fold)
-        except Exception as error:  # noqa: BLE001 - whatever broke, the outcome stays as it is
-            self._engine.observer.not_metered(spec, error)
+        self._engine.archive.meter(spec, finished, fold)
 
 
 def _text(fold: Fold) -> str:
@@ -123,7 +110,3 @@ def _text(fold: Fold) -> str:
     if not text:
         raise SummaryFailed("the model said nothing that could be a summary")
     return text
-
-
-def _now() -> int:
-    return int(time.time())

@@ -48,7 +48,7 @@ class Durable:
 class _Running:
     run: Run
     durable: Durable | None
-    over: Callable[[], None] | None
+    on_end: Callable[[], None] | None
 
 
 class Supervisor:
@@ -106,11 +106,11 @@ class Supervisor:
         run: Run,
         *,
         durable: Durable | None = None,
-        over: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Run to the end, whatever becomes of the caller; then call `over`."""
+        """Run to the end, whatever becomes of the caller; then call `on_end`."""
         task = start_task(run())
-        self._running[task] = _Running(run, durable, over)
+        self._running[task] = _Running(run, durable, on_end)
         if durable is not None:
             self.claimed += durable.is_claimed
         task.add_done_callback(self._forget)
@@ -119,8 +119,8 @@ class Supervisor:
         running = self._running.pop(task)
         if running.durable is not None:
             self.claimed -= running.durable.is_claimed
-        if running.over is not None:
-            running.over()
+        if running.on_end is not None:
+            running.on_end()
 
     async def begin_drain(self) -> None:
         """Claim nothing more, and let other replicas go on with the durable runs.
@@ -128,22 +128,6 @@ class Supervisor:
         Returns when they have stopped here and may be claimed: at once, not when a lease lapses.
         """
         self.is_draining = True
-        await self._hand_over()
-
-    async def drain(self) -> None:
-        """Hand over what is durable and end the rest as failed; returns when that is committed.
-
-        The server has let open streams finish before it ends the application, so what is left is
-        past the grace.
-        """
-        await self.begin_drain()
-        for one in self._running.values():
-            if one.durable is None:
-                one.run.cancel(outcome.shut_down)
-        if self._running:
-            await asyncio.wait(self._running)
-
-    async def _hand_over(self) -> None:
         running = dict(self._running)
         leaving = {task: one.durable for task, one in running.items() if one.durable is not None}
         if not leaving:
@@ -164,6 +148,19 @@ class Supervisor:
             _log.warning("claims were not released; their leases will lapse", error=error)
         else:
             self._announce(Notice("work"))
+
+    async def drain(self) -> None:
+        """Hand over what is durable and end the rest as failed; returns when that is committed.
+
+        The server has let open streams finish before it ends the application, so what is left is
+        past the grace.
+        """
+        await self.begin_drain()
+        for one in self._running.values():
+            if one.durable is None:
+                one.run.cancel(outcome.shut_down)
+        if self._running:
+            await asyncio.wait(self._running)
 
     async def _flush(self, leaving: Iterable[Durable]) -> None:
         """Let what was said reach the log, for others need not say it again."""

@@ -74,7 +74,7 @@ class ToolRunner:
         format_: ModelFormat,
         observer: Observer,
     ) -> None:
-        """`tools`: None where the gateway runs none."""
+        """`tools`: None where the gateway runs none, but may go on where another replica did."""
         self._spec = spec
         self._journal = journal
         self._fold = journal.live.fold
@@ -88,12 +88,15 @@ class ToolRunner:
         True: its result stands behind the turn, and the model is to be asked again. False: there is
         no call, or it is the client's.
         """
-        if self._fold.turns[-1].result:
-            return True
-        tools = self._tools
-        if tools is None or (call := self._fold.unanswered_call) is None or not tools.hosts(call):
+        call, begun = self._fold.unanswered_call, self._fold.turns[-1].tool
+        if call is None:
             return False
-        result = await self._result(tools, call)
+        tools = self._tools if self._tools is not None and self._tools.hosts(call) else None
+        if begun is None and tools is None:
+            return False
+        result = INTERRUPTED
+        if tools is not None and (begun is None or begun.idempotent):
+            result = await self._result(tools, call)
         # What no prompt can hold must not fail a response whose call had its effect.
         output = result.output.encode("utf-8", "replace").decode()
         ids = self._result_ids(call, output)
@@ -101,9 +104,6 @@ class ToolRunner:
         return True
 
     async def _result(self, tools: HostedTools, call: UnansweredCall) -> ToolResult:
-        begun = self._fold.turns[-1].tool
-        if begun is not None and not begun.idempotent:
-            return INTERRUPTED
         self._journal.append(ToolStarted(call.ordinal, tools.is_idempotent(call)))
         await self._journal.committed()
         try:

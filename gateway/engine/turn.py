@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -46,7 +46,7 @@ from gateway.models.format import GrammarOptions
 from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gateway.constraints.validation import Checker
     from gateway.engine.archive import Archive
@@ -157,7 +157,7 @@ class TurnRunner:
     ) -> None:
         self._spec = spec
         self._journal = journal
-        # Nobody folds the log again while its run still writes.
+        # The live log replaces its fold only while it finishes, when no turn runs.
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
@@ -171,9 +171,12 @@ class TurnRunner:
         self._on_first_token = on_first_token
         self._failover = Failover(spec, engine.hops, engine.observer)
         self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
-        self._tools = ToolRunner(
-            spec, journal, engine.tools, format_=self._format, observer=engine.observer
-        )
+        self._tools: ToolRunner | None = None
+        """None where the gateway runs no tools, and no other replica has begun to."""
+        if engine.tools is not None or self._fold.turns:
+            self._tools = ToolRunner(
+                spec, journal, engine.tools, format_=self._format, observer=engine.observer
+            )
         self._tokens_max = spec.sampling.max_tokens
         self._attempts = 0
         self._is_announced = False
@@ -181,10 +184,11 @@ class TurnRunner:
         self._upstream = ""
         self._cached_tokens = 0
         self._start: TurnStarted | None = None
+        """The beginning of a turn that is not written yet."""
         self._may_bind = spec.rules.is_binding or spec.reasoning_budget is not None
 
     async def complete(self) -> None:
-        """Call the model until there is nothing left to do, from wherever the log stands.
+        """Call the model until there is nothing left to do, from where the log ends.
 
         Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` for a model that will not obey.
         """
@@ -194,11 +198,14 @@ class TurnRunner:
         if self._fold.turns:
             await self._retold.keep_up(self._fold.turns[:-1])
             self._take_over()
-            await self._go_on()
         else:
-            await self._call(())
-        while (prefill := await self._next_opening()) is not None:
-            await self._call(prefill)
+            self._begin_turn(())
+        while True:
+            await self._complete_turn()
+            prefill = await self._next_prefill()
+            if prefill is None:
+                return
+            self._begin_turn(prefill)
 
     def void_excess_reasoning(self) -> None:
         """The response ends where it stands: what was said of a message beyond the reasoning budget
@@ -212,50 +219,42 @@ class TurnRunner:
     def _take_over(self) -> None:
         """Write down that this replica goes on with what another had begun."""
         turn = self._fold.open_turn
-        resend = turn is not None and self._unsaid_ending(turn) is None
+        resend = turn is not None and self._unwritten_ending(turn) is None
         self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and resend else 0))
-        # The ids that are about to be sent again are in the log with this.
+        # This entry counts the ids that the next attempt sends again.
         self._is_announced = resend
 
-    async def _next_opening(self) -> tuple[int, ...] | None:
-        """What opens the next turn, once a tool is run that the last one called; None: there is
-        none.
-        """
-        if not await self._tools.answer():
-            return self._next_prefill()
-        await self._retold.keep_up(self._fold.turns)
-        return ()
+    async def _next_prefill(self) -> tuple[int, ...] | None:
+        """What opens the next turn; None when no other is needed, or there is no room for it.
 
-    def _next_prefill(self) -> tuple[int, ...] | None:
-        """What opens the next turn; None when no other is needed, or there is no room for it."""
-        prefill = self.guard.next_prefill(self._fold, self._journal.live.last_repair)
+        A call that the gateway answers has its result when this returns; the next turn begins
+        behind it.
+        """
+        fold = self._fold
+        if fold.turns[-1].result or (self._tools is not None and await self._tools.answer()):
+            await self._retold.keep_up(fold.turns)
+            return ()
+        prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
         if prefill is None:
             return None
-        turns = [*((turn.prefill, turn.said) for turn in self._fold.turns), (prefill, ())]
-        results = sum(len(turn.result) for turn in self._fold.turns)
+        turns = [*((turn.prefill, turn.said) for turn in fold.turns), (prefill, ())]
+        results = sum(len(turn.result) for turn in fold.turns)
         behind = len(self._format.said_ids(turns)) + results
         return prefill if behind < self._tokens_max else None
 
-    def _call(self, prefill: tuple[int, ...]) -> Coroutine[object, object, None]:
-        """Begin a turn, and see it to its end.
+    def _begin_turn(self, prefill: tuple[int, ...]) -> None:
+        """Begin a turn. Raises `ClaimLost`.
 
         What the first one asks of a backend is known before it has begun, unless it is bound. So
         that is asked first: a backend need not wait for what only readers want to know.
         """
-        self._start = TurnStarted(self._input_tokens(), prefill)
-        if self._fold.turns or self._may_bind or self._tokens_max <= 0:
-            self._write_start()
-        # Not a coroutine of its own: it would be there as long as the turn.
-        return self._go_on()
-
-    def _input_tokens(self) -> int:
-        """How much input a turn that begins now is: its prompt, unless the gateway goes on with
-        what it has asked for before. Behind a tool's result it asks anew.
-        """
         turns = self._fold.turns
-        if turns and not turns[-1].result:
-            return 0
-        return len(self._spec.prompt_ids) + self._retold.told
+        # Behind a tool's result all is read anew; otherwise the gateway goes on with what it asked.
+        is_continued = turns and not turns[-1].result
+        input_tokens = 0 if is_continued else len(self._spec.prompt_ids) + len(self._retold.ids)
+        self._start = TurnStarted(input_tokens, prefill)
+        if turns or self._may_bind or self._tokens_max <= 0:
+            self._write_start()
 
     def _write_start(self) -> None:
         """Write that the turn has begun, if that is not written yet. Raises `ClaimLost`."""
@@ -264,41 +263,36 @@ class TurnRunner:
             self._start = None
 
     def _try_to_write_start(self) -> None:
-        """The same for when nobody is there to be told that the claim is lost."""
+        """The same where `ClaimLost` must not be raised."""
         with suppress(ClaimLost):
             self._write_start()
 
-    async def _go_on(self) -> None:
-        """See the open turn to its end, if there is one."""
-        if self._start is None and self._fold.open_turn is None:
+    async def _complete_turn(self) -> None:
+        """See the turn that is open, or begins, to its end. Another replica may have left none."""
+        fold = self._fold
+        if self._start is None and fold.open_turn is None:
             return
         self._cached_tokens = 0
-        if len(self._fold.turns) > 1:
-            await self._retold.keep_up(self._fold.turns[:-1])
-        while not await self._end(await self._run_turn()):
-            # The prompt is read again, but nobody goes on who had not begun.
-            self._is_announced = True
-
-    @property
-    def _turn(self) -> Turn:
-        """The turn that has begun and has no end yet; called only while there is one."""
-        turn = self._fold.open_turn
-        assert turn is not None, "it has begun, and nobody else ends it"
-        return turn
-
-    async def _run_turn(self) -> TurnEnding:
-        """Have a turn said to its end."""
+        if len(fold.turns) > 1:
+            await self._retold.keep_up(fold.turns[:-1])
         self._failover.begin()
-        while (ending := None if self._start else self._unsaid_ending(self._turn)) is None:
+        while True:
+            ending = None if self._start else self._unwritten_ending(fold.turns[-1])
             try:
-                return await self._attempt()
+                ending = ending or await self._attempt()
             except GrammarFailed as error:
-                await self._do_without_grammar(self._turn, error)
+                await self._do_without_grammar(error)
+                continue
             except UpstreamError as error:
-                await self._failover.recover(error, self._fold, is_resent=self._is_resent)
-        return ending
+                await self._failover.recover(error, fold, is_resent=self._is_resent)
+                continue
+            if await self._end(ending):
+                return
+            # The ids are sent again, but no backend was lost: there is no hop to write.
+            self._is_announced = True
+            self._failover.begin()
 
-    async def _do_without_grammar(self, turn: Turn, error: GrammarFailed) -> None:
+    async def _do_without_grammar(self, error: GrammarFailed) -> None:
         """An engine failed in the middle of a grammar: go on without one, where it does not matter.
 
         Raises `error` when nobody may go on.
@@ -307,14 +301,14 @@ class TurnRunner:
             await self._failover.recover(error, self._fold, is_resent=self._is_resent)
         else:
             self._failover.check_hops(error, self._fold)
-            self._repair(turn, None, GRAMMAR_FAILED)
+            self._repair(self._fold.turns[-1], None, GRAMMAR_FAILED)
 
     @property
     def _is_unbound(self) -> bool:
-        """An engine has failed of the open turn's grammar."""
+        """The open turn goes on without a grammar, because an engine failed on it."""
         return self._journal.live.was_repaired(GRAMMAR_FAILED)
 
-    def _unsaid_ending(self, turn: Turn) -> TurnEnding | None:
+    def _unwritten_ending(self, turn: Turn) -> TurnEnding | None:
         """How a turn ends whose end nobody has written; None while there is more to come."""
         if self._is_untouched(turn):
             return None if self._tokens_max > 0 else TurnEnding(FinishReason.LENGTH)
@@ -328,7 +322,7 @@ class TurnRunner:
         return TurnEnding(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
     def _is_untouched(self, turn: Turn) -> bool:
-        """Nothing was said yet that could be wrong, nor is there a turn before."""
+        """It is the first turn, and the log has no id of it, nor a repair."""
         is_first = len(self._fold.turns) == 1 and not turn.prefill
         return is_first and not turn.said and not self._fold.is_repaired
 
@@ -338,7 +332,7 @@ class TurnRunner:
         False when the last of it has to be said again: then the turn goes on. Raises
         `OutputViolation` when all tries are used up.
         """
-        turn = self._turn
+        turn = self._fold.turns[-1]
         if not ending.rule and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
         while ending.rule != SAID_ANEW:
@@ -390,11 +384,11 @@ class TurnRunner:
         """Until the turn ends, at one backend, or before the first id at one of several."""
         self._attempts += 1
         if self._start is None:
-            request = await self._request(self._turn)
+            request = await self._request(self._fold.turns[-1])
             if request.constraint is not None and request.constraint.turn == NOTHING:
                 return TurnEnding(FinishReason.STOP)
         else:
-            # In the next round of the loop the backend was asked.
+            # By the next round of the loop the backend has been asked.
             asyncio.get_running_loop().call_soon(self._try_to_write_start)
             request = self._whole_request(1, None)
         resent = len(request.prompt_ids) if self._is_resent else 0
@@ -412,12 +406,12 @@ class TurnRunner:
                 attempts_max=1 if self._is_resent else None,
             )
         except UpstreamLost:
-            self._taken(resent)
+            self._note_hop(resent)
             raise
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
         except asyncio.CancelledError:
-            # That it is cancelled says more than that its claim was lost before.
+            # A `ClaimLost` must not hide the cancellation.
             self._try_to_write_start()
             self._start = None
             raise
@@ -436,8 +430,10 @@ class TurnRunner:
         if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
             self._repair(turn, start, BEGUN_ANEW)
 
-    def _taken(self, resent: int) -> None:
-        """A backend works on the turn; `resent` of the ids it reads were read before."""
+    def _note_hop(self, resent: int) -> None:
+        """A backend works on the turn: write the hop, if it reads `resent` ids that another one had
+        read before, and no entry says so yet.
+        """
         if resent and not self._is_announced:
             self._hop(Hop("backend", resent))
         self._is_announced = False
@@ -445,7 +441,7 @@ class TurnRunner:
     def _on_first_chunk(self, resent: int, first: TokenChunk) -> None:
         """A backend sends its first chunk: it tells whether it holds the model to the rules."""
         self._write_start()
-        self._taken(resent)
+        self._note_hop(resent)
         self._upstream = first.upstream
         if not self.guard.has_checks:
             return
@@ -458,7 +454,7 @@ class TurnRunner:
         self._engine.observer.went_on(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
-        """For the rest of a turn."""
+        """What a backend is asked for the rest of a turn, behind what was said of it."""
         self._is_resent = bool(turn.said)
         if self._is_resent and not self._is_unbound:
             self._begin_anew(turn)
@@ -548,7 +544,7 @@ class TurnSink:
         """How many ids of the prompt the backend had read before."""
         self._journal = journal
         self._said: Sequence[int] = ()
-        # Nobody folds the log again while its run still writes.
+        # The live log replaces its fold only while it finishes, when no turn runs.
         self._fold = journal.live.fold
         self._guard = guard
         self._on_first_chunk = on_first_chunk
@@ -589,7 +585,7 @@ class TurnSink:
         return self.ending is None
 
     def _take(self, chunk: TokenChunk) -> None:
-        """The general case of a chunk."""
+        """Write any chunk: the first one, one with a marker or an end, one of many ids."""
         if not self._has_chunk:
             self._has_chunk = True
             self._on_first_chunk(chunk)
@@ -607,39 +603,35 @@ class TurnSink:
             self._write(chunk)
 
     def _write(self, chunk: TokenChunk) -> None:
-        """Write the next pieces of a chunk. What is left then is kept, until there is room."""
-        self._unwritten = None
-        if len(chunk.ids) == 1:
-            self._write_pieces(chunk)
-            return
-        with self._journal.live.gathered():
-            self._write_pieces(chunk)
-        if self.ending is None and self._written < len(chunk.ids):
-            self._unwritten = chunk
+        """Write the next pieces of a chunk, with a look at the turn after each, which may end it.
 
-    def _write_pieces(self, chunk: TokenChunk) -> None:
-        """Piece by piece, with a look at the turn after each, which may end it."""
+        What is left of the chunk then is kept, until there is room.
+        """
         ids, fold, guard = chunk.ids, self._fold, self._guard
         begin = self._written
-        for _ in range(PIECES_MAX):
-            at = self._written
-            if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
-                return
-            count = guard.stretch(fold, ids, at)
-            if not count:
-                self.ending = guard.out_of_budget(fold)
-                return
-            logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
-            self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
-            self._written = at + count
-            # It was a marker, or text: what is to be done, if anything?
-            at_header = not self._in_body or ids[at] not in guard.text_ids
-            header = fold.place if at_header else None
-            if header is not None:
-                self._in_body = header.where is Where.BODY
-            self.ending = guard.look(fold, header)
-            if self.ending is not None:
-                return
+        self._unwritten = None
+        with nullcontext() if len(ids) == 1 else self._journal.live.gathered():
+            for _ in range(PIECES_MAX):
+                at = self._written
+                if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
+                    break
+                count = guard.stretch(fold, ids, at)
+                if not count:
+                    self.ending = guard.out_of_budget(fold)
+                    break
+                logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
+                self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
+                self._written = at + count
+                # It was a marker, or text: what is to be done, if anything?
+                at_header = not self._in_body or ids[at] not in guard.text_ids
+                header = fold.place if at_header else None
+                if header is not None:
+                    self._in_body = header.where is Where.BODY
+                self.ending = guard.look(fold, header)
+                if self.ending is not None:
+                    break
+        if self.ending is None and self._written < len(ids):
+            self._unwritten = chunk
 
 
 class Retold:
@@ -649,7 +641,7 @@ class Retold:
     what the model said, nor told in other words.
     """
 
-    __slots__ = ("_format", "_generated", "_ids", "_new_parser", "_threads", "_turns")
+    __slots__ = ("_format", "_generated", "_new_parser", "_threads", "_turns", "ids")
 
     def __init__(
         self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
@@ -658,8 +650,9 @@ class Retold:
         self._format = format_
         self._new_parser = new_parser
         self._threads = threads
+        self.ids: list[int] = []
+        """What stands behind the prompt of the turns that are over."""
         self._turns = 0
-        self._ids: list[int] = []
         self._generated = 0
 
     async def keep_up(self, over: Sequence[Turn]) -> None:
@@ -672,7 +665,7 @@ class Retold:
         work = partial(self._tell, new)
         is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
         ids, generated = work() if is_short else await self._threads.run_accepted(work)
-        self._ids += ids
+        self.ids += ids
         self._generated += generated
         self._turns += len(new)
 
@@ -691,18 +684,13 @@ class Retold:
         results = sum(len(turn.result) for turn in over)
         return ids, len(self._format.said_ids(behind)) + results
 
-    @property
-    def told(self) -> int:
-        """How many ids stand behind the prompt of the turns that are over."""
-        return len(self._ids)
-
     def before(self, last: Turn) -> list[int]:
         """What the model is shown of what it said: earlier turns told again, the last as it is."""
-        return [*self._ids, *last.prefill, *last.said]
+        return [*self.ids, *last.prefill, *last.said]
 
     def generated(self, last: Turn) -> int:
         """How many ids the turns put behind the prompt, as they were said or as they are told."""
-        return max(self._generated, len(self._ids)) + len(last.prefill) + len(last.said)
+        return max(self._generated, len(self.ids)) + len(last.prefill) + len(last.said)
 
 
 def _fault(checker: Checker, body: Body) -> str | None:

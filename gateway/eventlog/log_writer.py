@@ -71,7 +71,7 @@ class WriterBounds:
     flush_bytes_max: int
     run_pending_bytes_max: int
     pending_bytes_max: int
-    retry_pause_s: float
+    retry_pause_s: float = 0.2
     flush_interval_s: float = 0.0
 
 

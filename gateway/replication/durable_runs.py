@@ -17,7 +17,6 @@ from gateway.store.events import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import date
 
     from gateway.constraints.rules import OutputRules
     from gateway.engine.archive import Archive
@@ -100,7 +99,7 @@ class DurableRuns:
             live = self._new_live(spec)
             live.append(Queued())
             live.show(1)
-            self._start(spec, claim, live, over=self._when_one_ends, fence=fence)
+            self._start(spec, claim, live, is_claimed=True, fence=fence)
 
     def _new_live(self, spec: RunSpec) -> LiveLog:
         return LiveLog(
@@ -126,7 +125,7 @@ class DurableRuns:
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
         """Generate a response that this process looked for, from where its log ends."""
-        self._start(spec, claimed.claim, live, over=self._when_one_ends)
+        self._start(spec, claimed.claim, live, is_claimed=True)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         """End a response that cannot go on here or anywhere. Raises `StoreError`."""
@@ -139,48 +138,43 @@ class DurableRuns:
         live: LiveLog,
         *,
         requested_at: float | None = None,
-        over: Callable[[], None] | None = None,
+        is_claimed: bool = False,
         fence: int | None = None,
     ) -> Run:
-        at, head = self._dependencies, spec.head
+        shared, head = self._dependencies, spec.head
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
             spec = replace(spec, added=())
 
         async def commit(finished: Finished, fold: Fold, rest: LogRow) -> None:
-            await at.archive.finish(spec, finished, fold, claim, rest)
+            await shared.archive.finish(spec, finished, fold, claim, rest)
 
         def lose() -> None:
             run.abandon()
 
-        def leave() -> None:
+        def release() -> None:
             """The run is over, with an end or without one."""
             channel.close()
             # Does nothing to one that has its end.
             live.hand_over()
-            at.live_logs.discard(head.uuid, live)
-            if over is not None:
-                over()
+            shared.live_logs.discard(head.uuid, live)
+            if is_claimed:
+                self._when_one_ends()
 
-        channel = at.writer.open(
+        channel = shared.writer.open(
             claim,
-            _day(spec),
+            day_of(moment(spec.head.created_at)),
             live.next_entry,
             durable=live.show,
             lost=lose,
             fence=fence,
         )
         journal = DurableJournal(live, channel, commit)
-        run = Run(spec, journal, at.engine, claim=claim, requested_at=requested_at)
-        at.live_logs.add(head.uuid, live)
-        durable = Durable(claim, channel, is_claimed=over is not None)
-        at.supervisor.start(run, durable=durable, over=leave)
+        run = Run(spec, journal, shared.engine, claim=claim, requested_at=requested_at)
+        shared.live_logs.add(head.uuid, live)
+        durable = Durable(claim, channel, is_claimed=is_claimed)
+        shared.supervisor.start(run, durable=durable, on_end=release)
         return run
-
-
-def _day(spec: RunSpec) -> date:
-    """The partition of its log."""
-    return day_of(moment(spec.head.created_at))
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.concurrency import Event
 from gateway.errors import StoreError
 from gateway.telemetry import EventLog
 
@@ -71,8 +72,8 @@ class LeaseKeeper:
         self._metrics = metrics
         self._held: dict[UUID, _Held] = {}
         self._reserved: frozenset[Claim] = frozenset()
-        self._check_soon = asyncio.Event()
-        self._may_be_ended = asyncio.Event()
+        self._check_soon = Event()
+        self._may_be_ended = Event()
         self._renewed_at: float | None = None
         self._trusted_from = 0.0
         self._is_away = False
@@ -145,11 +146,7 @@ class LeaseKeeper:
     async def _watch(self) -> None:
         while True:
             await self._may_be_ended.wait()
-            try:
-                async with asyncio.timeout(self._timing.poll_s):
-                    await self._check_soon.wait()
-            except TimeoutError:
-                pass
+            await self._check_soon.within(self._timing.poll_s)
             self._check_soon.clear()
             # Nobody cancels a foreground response from elsewhere.
             durable = [one for one in self._held.values() if one.run.spec.durable]

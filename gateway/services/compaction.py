@@ -186,9 +186,9 @@ class Compactor:
         )
         return MadeSummary(summary, compacted)
 
-    async def book(self, made: MadeSummary) -> None:
+    def book(self, made: MadeSummary) -> None:
         """Book what a summary took that is part of no response."""
-        await self._summarizer.book(made.summary)
+        self._summarizer.book(made.summary)
 
 
 def is_triggered(request: CreateResponse) -> bool:

@@ -116,7 +116,7 @@ class Creation:
         """
         with self._at.supervisor.admitted():
             compacted = await self._builder.compact(principal, request, body_bytes=body_bytes)
-        await self._builder.book(compacted.made)
+        self._builder.book(compacted.made)
         return compacted
 
     async def _repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:

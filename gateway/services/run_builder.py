@@ -229,7 +229,7 @@ class RunBuilder:
         try:
             yield await self._run(self._specs.spec, replace(due.given, compacted=made.compacted))
         except BaseException:
-            await self._compactor.book(made)
+            self._compactor.book(made)
             raise
 
     async def compact(
@@ -243,9 +243,9 @@ class RunBuilder:
         plan = await self._run(self._summary, await self._input(command, with_json=True))
         return CompactedContext(plan, await self._compactor.make(plan.spec))
 
-    async def book(self, made: MadeSummary) -> None:
+    def book(self, made: MadeSummary) -> None:
         """Record what a summary took, which its caller pays for."""
-        await self._compactor.book(made)
+        self._compactor.book(made)
 
     async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
         """How many tokens the prompt of the request has, also of one that is too long to be run.

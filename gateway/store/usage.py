@@ -50,14 +50,11 @@ class UsageLine:
     tokens: TokenUsage
 
 
-async def record(database: Database, tenant_id: TenantId, line: UsageLine) -> None:
-    """Write the line of a response that is not stored; a second one for it changes nothing."""
-    async with database.transaction(tenant_id) as connection:
-        await add(connection, tenant_id, line)
-
-
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
-    """The same for several lines, at least one: all of them or none."""
+    """Write the lines of responses that are not stored, at least one: all of them or none.
+
+    A second line for a response changes nothing.
+    """
     groups = by_tenant(lines)
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:

@@ -21,7 +21,7 @@ from gateway.eventlog.notifications import Notifier
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper
-from gateway.replication.scheduler import ClaimLimits, Scheduler
+from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
 from gateway.store import claims, flushes, notifications, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.notifications import Listener, Notice
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from gateway.wiring.foundation import Foundation
 
 
-RETRY_PAUSE_S: Final = 0.2
-"""Between two attempts to write to a database that is away."""
 LISTEN_PAUSE_S: Final = 1.0
 """Between two attempts to listen to one."""
 QUIET_INTERVALS: Final = 5
@@ -96,13 +94,15 @@ class NotificationRouter:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """`helpers` run as long as the process; none of them ends or raises by itself."""
+    """`helpers` run as long as the process, but for the takeover scheduler's, which ends when the
+    process drains. None of them raises.
+    """
 
     dependencies: RunDependencies
     runs: DurableRuns
     lease_keeper: LeaseKeeper
     feed: Feed
-    scheduler: Scheduler
+    scheduler: TakeoverScheduler
     notifier: Notifier
     helpers: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
@@ -124,7 +124,7 @@ class Replica:
         router = NotificationRouter(watcher, lease_keeper, listening_notifier, metrics)
         dependencies = _dependencies(base, lease_keeper, router, notifier)
         runs = DurableRuns(dependencies, claimed_max=settings.background.running_max)
-        scheduler = Scheduler(
+        scheduler = TakeoverScheduler(
             database, runs, lease_keeper, _claim_limits(settings), owner=base.owner, metrics=metrics
         )
         router.wake = scheduler.wake
@@ -229,7 +229,7 @@ def _dependencies(
         writer=LogWriter(
             flusher.append,
             flusher.heads,
-            settings.journal.fill(WriterBounds, retry_pause_s=RETRY_PAUSE_S),
+            settings.journal.fill(WriterBounds),
             metrics=base.metrics,
             # While nobody listens, nobody is known to follow a log, and nothing is told.
             committed=notifier.committed,

@@ -28,7 +28,7 @@ from gateway.protocol.responses.body import rules_of
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper
-from gateway.replication.scheduler import ClaimLimits, Scheduler
+from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
 from gateway.store import claims, events, responses
 from gateway.store.claims import ClaimTerms
 from gateway.store.events import LogBatch
@@ -188,7 +188,7 @@ class Replica:
             ),
             claimed_max=habits.running_max,
         )
-        self.scheduler = Scheduler(
+        self.scheduler = TakeoverScheduler(
             database,
             self.runs,
             self.keeper,
@@ -243,16 +243,33 @@ async def leave_behind(
 ) -> None:
     """A response whose owner died after these entries."""
     tenant = spec.principal.tenant_id
-    new = row_mapping.accepted(spec, None, owner=owner, lease_s=600)
+    new = row_mapping.accepted(spec, (owner, 600), waits=False)
     await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
     day, claim = events.day_of(new.created_at), claims.Claim(tenant, spec.head.uuid, 1)
     for number, entry in enumerate(log, 1):
         assert await events.append(database, [LogBatch(claim, day, number, 1, pack([entry]))])
 
 
-async def log_of(database: Database, tenant: TenantId, stored: StoredResponse) -> list[Entry]:
+async def load(database: Database, spec: RunSpec) -> StoredResponse:
+    """The row of a response, which there is."""
+    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
+    assert stored is not None
+    return stored
+
+
+async def log_of(database: Database, spec: RunSpec) -> list[Entry]:
+    """What of the log of a response is committed."""
+    stored, tenant = await load(database, spec), spec.principal.tenant_id
     rows = await events.read(database, tenant, stored.uuid, stored.day, bytes_max=1_000_000)
     return [entry for row in rows for entry in unpack(row.entries)]
+
+
+def folded(spec: RunSpec, log: Sequence[Entry]) -> Fold:
+    """The fold of these entries."""
+    fold = new_fold_for(spec.head)()
+    for entry in log:
+        fold.apply(entry)
+    return fold
 
 
 def foreground(tenant: TenantId) -> RunSpec:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.engine.archive import Archive, Ownership
-from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
 from gateway.eventlog.fold.fold import Fold
 from gateway.models.harmony.parsing import Parser
@@ -25,7 +25,16 @@ from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
-from tests.fakes.replica import TERMS, background, foreground, new_fold_for, shown_text
+from tests.fakes.replica import (
+    TERMS,
+    background,
+    folded,
+    foreground,
+    load,
+    log_of,
+    new_fold_for,
+    shown_text,
+)
 from tests.fakes.staged_run import FRAMING, NO_RULES, STOP
 from tests.fakes.stored import item, let_time_pass
 
@@ -40,7 +49,6 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.claims import Claim
-    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
 COMPLETED = Finished("completed", 1_795_000_009)
@@ -81,13 +89,6 @@ def said(script: str) -> list[Entry]:
     return [TurnStarted(7), Tokens(tuple(script_ids(script))), TurnEnded(STOP)]
 
 
-def folded(spec: RunSpec, entries: Sequence[Entry]) -> Fold:
-    fold = new_fold_for(spec.head)()
-    for entry in entries:
-        fold.apply(entry)
-    return fold
-
-
 def with_input(tenant: TenantId) -> RunSpec:
     added = (item("msg_in1"), item("msg_in2"))
     return replace(background(tenant), added=added, inputs=2)
@@ -99,20 +100,6 @@ async def append(
     stored = await load(database, spec)
     parcel = LogBatch(claim, day_of(stored.created_at), first, len(entries), pack(entries))
     assert await events.append(database, [parcel]) == {claim.uuid}
-
-
-async def load(database: Database, spec: RunSpec) -> StoredResponse:
-    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
-    assert stored is not None
-    return stored
-
-
-async def logged(database: Database, spec: RunSpec) -> list[Entry]:
-    stored = await load(database, spec)
-    rows = await events.read(
-        database, spec.principal.tenant_id, stored.uuid, stored.day, bytes_max=1_000_000
-    )
-    return [entry for row in rows for entry in unpack(row.entries)]
 
 
 async def history(database: Database, spec: RunSpec) -> list[ContextItem]:
@@ -197,7 +184,7 @@ async def test_an_accepted_response_waits_with_all_that_is_needed_to_generate_it
     assert kept.notices == [Notice("work")]
     stored = await load(database, spec)
     assert (stored.status, stored.durable, stored.next_entry) == ("queued", True, 1)
-    assert await logged(database, spec) == [Queued()]
+    assert await log_of(database, spec) == [Queued()]
     assert [one.item_id for one in await history(database, spec)] == ["msg_in1", "msg_in2"]
     (claimed,) = await claims.claim(database, "replica_b", TERMS, limit=1, take_over=True)
     assert claimed.prompt_ids == array("I", spec.prompt_ids)
@@ -237,7 +224,7 @@ async def test_what_is_not_written_yet_is_committed_with_the_end(
     await append(database, spec, claim, 0, log[:1])
     rest = LogRow(1, len(log) - 1, pack(log[1:]))
     await kept.archive.finish(spec, COMPLETED, folded(spec, [*log, COMPLETED]), claim, rest)
-    assert await logged(database, spec) == [*log, COMPLETED]
+    assert await log_of(database, spec) == [*log, COMPLETED]
     stored = await responses.load(database, tenant, spec.head.uuid)
     assert stored is not None
     assert stored.next_entry == len(log) + 1
@@ -252,7 +239,7 @@ async def test_the_end_of_a_durable_response_follows_on_its_log(
     await append(database, spec, claim, 0, said(ANSWER))
     fold = folded(spec, [*said(ANSWER), COMPLETED])
     await kept.archive.finish(spec, COMPLETED, fold, claim, written(3))
-    assert await logged(database, spec) == [*said(ANSWER), COMPLETED]
+    assert await log_of(database, spec) == [*said(ANSWER), COMPLETED]
     contexts = await history(database, spec)
     assert [one.item_id for one in contexts[:2]] == ["msg_in1", "msg_in2"]
     assert [one.role for one in contexts] == ["user", "user", "assistant"]
@@ -298,7 +285,7 @@ async def test_cancelling_keeps_what_was_said_and_stops_its_owner(
     assert stored is not None
     assert (stored.status, stored.epoch) == ("cancelled", claim.epoch + 1)
     assert shown_text(orjson.loads(stored.body or b"")) == "Hello"
-    entries = await logged(database, spec)
+    entries = await log_of(database, spec)
     assert entries[:-1] == open_turn
     assert isinstance(entries[-1], Finished)
     assert [one.role for one in await history(database, spec)] == ["user", "user", "assistant"]
@@ -341,7 +328,7 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
     stored = await kept.archive.cancel(tenant, spec.head.uuid)
     assert stored is not None
     assert shown_text(orjson.loads(stored.body or b"")) == "Hello there, you"
-    assert [type(entry) for entry in await logged(database, spec)] == [
+    assert [type(entry) for entry in await log_of(database, spec)] == [
         TurnStarted,
         Tokens,
         Tokens,
@@ -443,6 +430,7 @@ async def test_what_an_unstored_response_used_is_booked_once(
     spec = replace(foreground(tenant), store=False)
     fold = folded(spec, [*said(ANSWER), COMPLETED])
     for _ in range(2):
-        await kept.archive.meter(spec, COMPLETED, fold)
+        kept.archive.meter(spec, COMPLETED, fold)
+    await kept.archive.flush()
     assert await used(database, spec) == [len(script_ids(ANSWER))]
     assert await responses.load(database, tenant, spec.head.uuid) is None

@@ -22,10 +22,10 @@ from gateway.store import endings, responses
 from gateway.telemetry import Metrics
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.replica import LEASE_S, Replica, Speaker, foreground, new_fold_for
+from tests.fakes.replica import LEASE_S, Replica, Speaker, folded, foreground, load, new_fold_for
 from tests.fakes.rows import count
 from tests.fakes.stored import finished, let_time_pass, new_response
-from tests.integration.engine.test_archive import Kept, folded, history, load, used
+from tests.integration.engine.test_archive import Kept, history, used
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from gateway.replication.orphan_reaper import ORPHAN_S, OrphanReaper
-from gateway.store import responses
 from gateway.store.postgres.statements import Statement
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
@@ -22,25 +21,18 @@ from tests.fakes.replica import (
     Speaker,
     background,
     foreground,
+    load,
     replica,
     shown_text,
 )
 from tests.fakes.stored import let_time_pass
 
 if TYPE_CHECKING:
-    from gateway.engine.run_spec import RunSpec
     from gateway.store.postgres.database import Database
-    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
 ANSWER = "<|channel|>final<|message|>Hello<|return|>"
 BEGINNING = "<|channel|>final<|message|>Hel"
-
-
-async def load(database: Database, spec: RunSpec) -> StoredResponse:
-    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
-    assert stored is not None
-    return stored
 
 
 @pytest.fixture

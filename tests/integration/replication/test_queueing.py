@@ -10,27 +10,19 @@ import pytest
 
 from gateway.entries import Finished
 from gateway.errors import RateLimited
-from gateway.store import responses
 from gateway.store.claims import LOCK_KEY
 from gateway.store.notifications import Notice
-from tests.fakes.replica import Habits, Speaker, background, foreground, replica
+from tests.fakes.replica import Habits, Speaker, background, foreground, load, replica
 from tests.fakes.rows import all_rows
 from tests.fakes.staged_run import run_spec
 
 if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.store.postgres.database import Database
-    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
 ANSWER = "<|channel|>final<|message|>Hello<|return|>"
 FINISHED = Finished("completed", 1_795_000_009)
-
-
-async def load(database: Database, spec: RunSpec) -> StoredResponse:
-    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
-    assert stored is not None
-    return stored
 
 
 def bounded(spec: RunSpec, *, running_max: int, queued_max: int) -> RunSpec:
@@ -133,6 +125,6 @@ async def test_what_was_booked_is_written_before_the_process_ends(
             spec = run_spec(tenant=tenant)
             spec = replace(spec, head=background(tenant).head, store=False)
             fold = one.archive._endings._new_fold_for(spec.head)()
-            await one.archive.meter(spec, FINISHED, fold)
+            one.archive.meter(spec, FINISHED, fold)
     async with database.transaction(tenant) as connection:
         assert len(await all_rows(connection, "usage")) == 7

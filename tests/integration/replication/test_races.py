@@ -29,6 +29,7 @@ from tests.fakes.replica import (
     Speaker,
     background,
     foreground,
+    load,
     new_fold_for,
     replica,
 )
@@ -41,19 +42,12 @@ if TYPE_CHECKING:
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.store.postgres.database import Database
-    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica
 
 ANSWER = "<|channel|>final<|message|>Hello there, friend<|return|>"
 LOCK_LOGS = "LOCK TABLE events IN ACCESS EXCLUSIVE MODE"
 BEGINNING = "<|channel|>final<|message|>Hello"
-
-
-async def load(database: Database, spec: RunSpec) -> StoredResponse:
-    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
-    assert stored is not None
-    return stored
 
 
 def in_memory(one: Replica, spec: RunSpec) -> LiveLog:

@@ -16,20 +16,18 @@ from gateway.models.harmony.framing import ASSISTANT, answer_header
 from gateway.models.harmony.vocabulary import MESSAGE
 from gateway.protocol.calls import call_fields
 from gateway.protocol.responses.body import rules_of
-from gateway.store import responses
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
-from tests.fakes.replica import background, leave_behind, log_of, new_fold_for, replica, shown_text
+from tests.fakes.replica import background, folded, leave_behind, load, log_of, replica, shown_text
 from tests.fakes.response_heads import ECHO
 from tests.fakes.staged_run import STOP
 from tests.fakes.stored import let_time_pass
 from tests.fakes.wayward_model import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry
-    from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenRequest, TokenSink
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
@@ -134,18 +132,10 @@ async def test_another_replica_brings_every_prefix_of_a_log_to_its_end(
         await alive.scheduler.look()
         await alive.idle()
     for spec in specs:
-        stored = await responses.load(database, tenant, spec.head.uuid)
-        assert stored is not None
+        stored = await load(database, spec)
         assert stored.status == "completed"
         body = orjson.loads(stored.body or b"")
         assert shown_text(body) == WHOLE
-        log = await log_of(database, tenant, stored)
-        assert fold_of(spec, log).response() == body
+        log = await log_of(database, spec)
+        assert folded(spec, log).response() == body
         assert sum(isinstance(entry, Hop) and entry.reason == "replica" for entry in log) == 1
-
-
-def fold_of(spec: RunSpec, log: Sequence[Entry]) -> Fold:
-    fold = new_fold_for(spec.head)()
-    for entry in log:
-        fold.apply(entry)
-    return fold

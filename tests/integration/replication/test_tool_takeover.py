@@ -10,15 +10,15 @@ import pytest
 from gateway.engine.tools import INTERRUPTED
 from gateway.entries import Entry, Hop, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
-from gateway.store import responses
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.hosted_tools import CALL, Continuing, CountedTool, result_ids
 from tests.fakes.replica import (
     Habits,
     background,
+    folded,
     leave_behind,
+    load,
     log_of,
-    new_fold_for,
     replica,
     shown_text,
 )
@@ -52,8 +52,7 @@ async def test_a_call_has_its_effect_once_whichever_replica_answers_it(
     async with replica(database, Continuing(), Habits(tools=tool)) as alive:
         await alive.scheduler.look()
         await alive.idle()
-    stored = await responses.load(database, tenant, spec.head.uuid)
-    assert stored is not None
+    stored = await load(database, spec)
     assert stored.status == "completed"
     body = orjson.loads(stored.body or b"")
     effects = sum(isinstance(entry, ToolStarted) for entry in log)
@@ -63,12 +62,9 @@ async def test_a_call_has_its_effect_once_whichever_replica_answers_it(
     assert result["call_id"] == call["call_id"]
     assert result["output"] == (INTERRUPTED.output if is_lost else OUTPUT)
     assert shown_text(body) == "Hello there"
-    whole = await log_of(database, tenant, stored)
+    whole = await log_of(database, spec)
     assert sum(isinstance(entry, Hop) for entry in whole) == 1
-    fold = new_fold_for(spec.head)()
-    for entry in whole:
-        fold.apply(entry)
-    assert fold.response() == body
+    assert folded(spec, whole).response() == body
 
 
 async def test_a_call_that_runs_is_in_the_log_already(database: Database, tenant: TenantId) -> None:
@@ -78,6 +74,4 @@ async def test_a_call_that_runs_is_in_the_log_already(database: Database, tenant
     async with replica(database, Continuing(), Habits(tools=tool)) as alive:
         await alive.scheduler.look()
         await tool.reached.wait()
-        stored = await responses.load(database, tenant, spec.head.uuid)
-        assert stored is not None
-        assert (await log_of(database, tenant, stored))[-1] == ToolStarted(0)
+        assert (await log_of(database, spec))[-1] == ToolStarted(0)

@@ -190,12 +190,6 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         ),
         None,
     ),
-    "usage.record": (
-        lambda db, who, uuid: usage.record(
-            db, who, usage.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
-        ),
-        None,
-    ),
 }
 
 

@@ -178,6 +178,6 @@ async def test_deleting_erases_items_and_log_but_not_the_bill(
 
 async def test_an_unstored_response_is_metered_once(database: Database, tenant: TenantId) -> None:
     line = usage.UsageLine(ids.new_uuid(), ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
-    await usage.record(database, tenant, line)
-    await usage.record(database, tenant, line)
+    for _ in range(2):
+        await usage.record_all(database, [(tenant, line)])
     assert await count(database, tenant, "usage") == 1

@@ -88,5 +88,5 @@ async def test_a_result_stands_between_the_call_and_what_is_said_to_it() -> None
     await retold.keep_up([call])
     told = script_ids(CALL + "<|call|>" + RESULT + "<|start|>assistant")
     assert retold.before(last()) == [*told, *FINAL_HEADER]
-    assert retold.told == len(told)
+    assert len(retold.ids) == len(told)
     assert retold.generated(last()) == len(told) + len(FINAL_HEADER)

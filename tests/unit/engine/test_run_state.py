@@ -47,7 +47,7 @@ SAMPLING = st.builds(
 
 def claimed(spec: RunSpec, plan: bytes | None = None) -> ClaimedRun:
     """The row of an accepted response, as a process gets it that claims it."""
-    new = accepted(spec, None, owner=None, lease_s=10)
+    new = accepted(spec, None, waits=True)
     return ClaimedRun(
         claim=Claim(spec.principal.tenant_id, new.uuid, 1),
         next_entry=1,

@@ -10,13 +10,12 @@ import pytest
 
 from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
-from gateway.errors import StoreUnavailable, SummaryFailed, UpstreamRejected
+from gateway.errors import SummaryFailed, UpstreamRejected
 from gateway.protocol.calls import call_fields
 from tests.fakes.staged_run import ANSWER, LENGTH, THOUGHT, run_spec, says
 from tests.fakes.summarising import RULES, SummaryDesk
 
 if TYPE_CHECKING:
-    from gateway.engine.summarizer import Summary
     from tests.fakes.staged_run import Step
 
 SPEC = replace(run_spec(store=False), rules=RULES, checker=Checker(RULES, call_fields))
@@ -29,7 +28,7 @@ async def test_a_summary_is_what_was_said_aloud_and_is_booked_by_whoever_has_no_
     assert summary.text == "Hello there"
     assert summary.usage.reasoning_tokens == 1
     assert desk.booked == []
-    await desk.summarizer.book(summary)
+    desk.summarizer.book(summary)
     assert desk.booked == ["completed"]
 
 
@@ -88,27 +87,6 @@ async def test_a_caller_that_leaves_stops_the_model() -> None:
         await _left(desk)
     assert desk.tokens.closed == 1
     assert desk.booked == ["cancelled"]
-
-
-async def test_a_caller_that_leaves_at_the_last_moment_is_booked() -> None:
-    desk = SummaryDesk(says(ANSWER))
-    summary = await desk.summarizer.summarize(SPEC)
-    scope = asyncio.timeout(0)
-    with pytest.raises(TimeoutError):
-        await _booked_within(scope, desk, summary)
-    assert desk.booked == ["completed"]
-
-
-async def test_a_database_that_is_away_takes_no_summary_away() -> None:
-    desk = SummaryDesk(says(ANSWER))
-    desk.archive.failure = StoreUnavailable("away")
-    await desk.summarizer.book(await desk.summarizer.summarize(SPEC))
-    assert desk.booked == []
-
-
-async def _booked_within(scope: asyncio.Timeout, desk: SummaryDesk, summary: Summary) -> None:
-    async with scope:
-        await desk.summarizer.book(summary)
 
 
 async def _left(desk: SummaryDesk) -> None:

@@ -146,7 +146,7 @@ async def test_durable_runs_are_handed_over_while_the_others_go_on() -> None:
     over: list[str] = []
     tape = flushed()
     durable = held(leaving, tape)
-    supervisor.start(leaving.run, durable=durable, over=lambda: over.append("left"))
+    supervisor.start(leaving.run, durable=durable, on_end=lambda: over.append("left"))
     supervisor.start(staying.run)
     await asyncio.gather(leaving.tokens.reached.wait(), staying.tokens.reached.wait())
     await supervisor.begin_drain()

@@ -258,6 +258,21 @@ async def test_a_call_is_interrupted_once_however_often_the_response_is_taken_ov
     assert third.tokens.prompts == [asked_behind(INTERRUPTED.output)]
 
 
+@pytest.mark.parametrize("tool", [None, CountedTool(name="g")])
+async def test_a_call_that_began_is_no_clients_where_nobody_can_run_it(
+    tool: CountedTool | None,
+) -> None:
+    """It may have had its effect: a client that ran it would repeat that."""
+    first, log = await whole_log(CountedTool(idempotent=True))
+    for end, output in ((ToolStarted, INTERRUPTED.output), (ToolEnded, "12 degrees.")):
+        said = log[: [type(entry) for entry in log].index(end) + 1]
+        stage = Stage(Continuing(), spec=first.spec, said=said, tools=tool)
+        response = check_stream(await stage.play()).response
+        assert types(response) == ["function_call", "function_call_output", "message"]
+        assert response["output"][1]["output"] == output
+        assert stage.tokens.prompts == [asked_behind(output)]
+
+
 def turn(script: str = CALL, finish: FinishReason = STOP) -> list[Entry]:
     return [TurnStarted(3), Tokens(tuple(script_ids(script))), TurnEnded(finish)]
 

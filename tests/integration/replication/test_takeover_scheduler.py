@@ -10,7 +10,7 @@ import orjson
 import pytest
 from typing_extensions import override
 
-from gateway.store import messages, responses
+from gateway.store import messages
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
 from tests.conftest import new_tenant
@@ -22,6 +22,7 @@ from tests.fakes.replica import (
     Habits,
     Speaker,
     background,
+    load,
     replica,
     shown_text,
 )
@@ -34,19 +35,12 @@ if TYPE_CHECKING:
     from gateway.generation import TokenRequest, TokenSink
     from gateway.protocol.events import Event
     from gateway.store.postgres.database import Database
-    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica
 
 ANSWER = "<|channel|>final<|message|>Hello there, friend<|return|>"
 BEGINNING = "<|channel|>final<|message|>Hello there"
 REST = ", friend<|return|>"
-
-
-async def load(database: Database, spec: RunSpec) -> StoredResponse:
-    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
-    assert stored is not None
-    return stored
 
 
 async def statuses(database: Database, specs: Sequence[RunSpec]) -> list[str]:

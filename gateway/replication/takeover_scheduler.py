@@ -1,7 +1,10 @@
-"""Looks for durable responses that nobody generates, and goes on with them in this process.
+"""Takes over durable responses that nobody generates, and goes on with them in this process.
 
-Those are what was queued, what another process released, and what one left behind that is silent
-for a lease. Nothing that is wrong with one of them keeps the others waiting.
+Those are what was queued, what another process released, and what one left behind whose lease has
+lapsed. Each is claimed, its log is folded, and its run goes on behind the last committed entry.
+Nothing that is wrong with one of them keeps the others waiting.
+
+What nobody can go on with any more is ended by the orphan reaper instead.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
+from gateway.concurrency import Event
 from gateway.engine.run_state import rebuild
 from gateway.errors import StoreError
 from gateway.store import claims, events
@@ -52,8 +56,8 @@ class ClaimLimits:
     read_bytes_max: int
 
 
-class Scheduler:
-    """The one who claims, in a process. `owner` is the name under which it does."""
+class TakeoverScheduler:
+    """What claims responses for a process. `owner` is the name under which it does."""
 
     def __init__(
         self,
@@ -71,14 +75,14 @@ class Scheduler:
         self._limits = limits
         self._owner = owner
         self._metrics = metrics
-        self._wake = asyncio.Event()
+        self._wake = Event()
         self._is_more = True
         self._rest_s = limits.interval_s
         self._looking = asyncio.Lock()
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
-        """There may be work: look at once."""
+        """There may be something to claim: look at once."""
         self._wake.set()
 
     def one_ended(self) -> None:
@@ -87,11 +91,11 @@ class Scheduler:
             self._wake.set()
 
     async def run(self) -> None:
-        """Look for work until the process drains, or until cancelled."""
+        """Look for work until cancelled; returns once the process drains."""
         while not self._runs.is_draining:
             self._wake.clear()
             if not await self.look():
-                await self._rest()
+                await self._wake.within(self._rest_s)
 
     async def at_rest(self, *, wait_s: float) -> None:
         """Return when all that was claimed has been started, or given back.
@@ -110,7 +114,7 @@ class Scheduler:
             self._rest_s = self._limits.interval_s
             if limit <= 0:
                 return False
-            # Whoever claims keeps new responses from beginning: not for nothing.
+            # Claiming takes a lock that new responses wait for: first see whether it is needed.
             work = await self._work()
             if not (work.is_queued or work.is_left):
                 self._is_more = False
@@ -165,13 +169,6 @@ class Scheduler:
         if not self._lease_keeper.trusted:
             return interval_s
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
-
-    async def _rest(self) -> None:
-        try:
-            async with asyncio.timeout(self._rest_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _take_up(self, claimed: ClaimedRun) -> bool:
         """Start it here, end it, or leave it to its lease. False: it is to be given back."""
