@@ -158,26 +158,21 @@ class BoundedFlowControl(FlowControl):
     It takes less memory than uvicorn's, whose lock has 700 bytes: each stream has a connection.
     """
 
-    __slots__ = ("_is_full", "_takes")
+    __slots__ = ("_takes", "is_full")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         # Not uvicorn's, which would make the lock.
         self._transport = transport
         self.read_paused = False
         self.write_paused = False
-        self._is_full = False
+        self.is_full = False
+        """While what was read already is too much, nobody has more read, whatever they wait for."""
         self._takes = Event()
         self._takes.set()
 
-    def hold(self, *, is_full: bool) -> None:
-        """While what was read already is too much, nobody has more read, whatever they wait for."""
-        if is_full:
-            self.pause_reading()
-        self._is_full = is_full
-
     @override
     def resume_reading(self) -> None:
-        if not self._is_full:
+        if not self.is_full:
             super().resume_reading()
 
     @override

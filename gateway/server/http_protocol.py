@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
 """Between the end of a client's side and what it is sent to find out whether it is there."""
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 UNHEARD_MS: Final = 10_000
 """A client that confirms nothing for so long after it ended its side has gone."""
 
@@ -57,33 +58,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     admission: Admission
     flow: BoundedFlowControl
     cycle: Cycle | None  # type: ignore[assignment]
+    """The request that is answered; None between two."""
 
-    _timer: asyncio.TimerHandle | None = None
-    """Calls what is to be done unless something else comes first: mostly a close."""
-    _peer: str | None = None
-    _unread = b""
-    """Bytes that have come and are not parsed yet."""
-    _head: RequestHead | None = None
-    """The head that is being read."""
-    _body: SizedBody | ChunkedBody | None = None
-    """The body of the request that is read or answered, while more of it has to come."""
-    _unstarted: tuple[Cycle, ASGI3Application] | None = None
-    """The request whose head was read in this call, and the application for it."""
-    _is_lost = False
-    _ignores_input = False
-    """Bytes that come from now on are dropped."""
-    _is_half_closed = False
-    """The client has ended its side: nothing more comes."""
-    _is_read_scheduled = False
-    """`_unread` is read in the next turn of the loop."""
+    # Beside uvicorn's attributes these would be too many for a dict that shares its keys with other
+    # connections': each would have one of its own, of 800 bytes.
+    __slots__ = (
+        *("_body", "_head", "_ignores_input", "_is_half_closed", "_is_lost", "_is_read_scheduled"),
+        *("_peer", "_timer", "_unread", "_unstarted"),
+    )
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.parser = None  # type: ignore[assignment]  # each head has its own
+        # What uvicorn made and is not used here takes a kilobyte: each head has its own parser.
+        self.parser = self.pipeline = None  # type: ignore[assignment]
         self.flow = BoundedFlowControl(transport)
         self._peer = self.client[0] if self.client else None
-        self._set_timer(self.head_timeout_s, self._close)
+        self._unread = b""
+        """Bytes that have come and are not parsed yet."""
+        self._head: RequestHead | None = None
+        """The head that is being read."""
+        self._body: SizedBody | ChunkedBody | None = None
+        """The body of the request that is read or answered, while more of it has to come."""
+        self._unstarted: tuple[Cycle, ASGI3Application] | None = None
+        """The request whose head was read in this call, and the application for it."""
+        self._is_lost = False
+        self._ignores_input = False
+        """Bytes that come from now on are dropped."""
+        self._is_half_closed = False
+        """The client has ended its side: nothing more comes."""
+        self._is_read_scheduled = False
+        """`_unread` is read in the next turn of the loop."""
+        self._timer = self.loop.call_later(self.head_timeout_s, self._close)
+        """Calls what is to be done unless something else comes first: mostly a close."""
         if not self.admission.enter(self, self._peer):
             self._write_last(response_bytes(TooManyConnections()))
 
@@ -93,7 +100,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._timer.cancel()
         self.admission.leave(self, self._peer)
         super().connection_lost(exc)
         self._is_lost = True
@@ -119,14 +126,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _read(self) -> None:
         """Parse what is unread: of one request, and only when the one before is answered."""
         try:
-            if self._body is None and not self._is_answering:
+            if self._body is None and self.cycle is None:
                 self._read_head()
             if self._body is not None:
                 self._read_body(self._body)
         except Refused as refused:
             self._refuse(refused)
             return
-        self.flow.hold(is_full=len(self._unread) > HIGH_WATER_LIMIT)
+        self.flow.is_full = len(self._unread) > HIGH_WATER_LIMIT
+        if self.flow.is_full:
+            self.flow.pause_reading()
         if self._unread and self._body is not None:
             self._schedule_read()
         if self._unstarted is not None:
@@ -138,10 +147,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._is_half_closed:
             self.loop.call_soon(self._answer_half_closed)
 
-    @property
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
     def _schedule_read(self) -> None:
         """Read on when other connections have had a turn."""
         if not self._is_read_scheduled:
@@ -152,11 +157,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_read_scheduled = False
         if not self._ignores_input:
             self._read()
-            if not (self._is_answering and len(self.cycle.body) > HIGH_WATER_LIMIT):  # type: ignore[union-attr]
+            if self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT:
                 self.flow.resume_reading()
 
     def _read_head(self) -> None:
-        """When the head of the next request is complete, its cycle is made. Raises `Refused`."""
+        """Read of the head of the next request. When it is complete, make the cycle that answers
+        the request, or upgrade to a WebSocket. Raises `Refused`.
+        """
         is_begun = self._head is not None
         head = self._head = self._head or RequestHead(self.head_bounds)
         rest = head.feed(self._unread)
@@ -166,17 +173,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._set_timer(self.head_timeout_s, self._close)
             return
         self._head = None
-        self._stop_timer()
-        self.admission.refresh(self)
-        self._receive_request(head)
-
-    def _receive_request(self, head: RequestHead) -> None:
-        """Make the cycle that answers the request with this head, or upgrade to a WebSocket."""
+        self._timer.cancel()
+        self.admission.head_received(self)
         body = head.framing()
         path = head.path.decode("ascii")
         scope: Scope = {  # ASGI HTTP 2.3
             "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "asgi": _ASGI,
             "http_version": head.version,
             "server": self.server,
             "client": self.client,
@@ -189,8 +192,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             "raw_path": self.root_path.encode("ascii") + head.path,
             "query_string": head.query,
         }
-        app = self.app
-        if self.admission.is_keyless(self) and not self._has_room_for(scope["path"]):
+        app, is_probe = self.app, scope["path"] in PROBES
+        if not self.admission.has_room_for(self, is_probe=is_probe, requests=len(self.tasks)):
             app = cast("ASGI3Application", too_many_connections)
         elif head.is_upgrade and self._upgrade(head, scope):
             return
@@ -204,18 +207,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
         self._body, self._unstarted = body, (cycle, app)
 
-    def _has_room_for(self, path: str) -> bool:
-        """Whether there is room for a request without a key. The requests of clients that have left
-        may still be worked on, so there may be more of them than connections.
-        """
-        if not self.admission.may_owe():
-            return False
-        if path in PROBES:
-            return True
-        limit = self.limit_concurrency
-        has_room = limit is None or len(self.tasks) < limit
-        return has_room and self.admission.has_room_for(self)
-
     def _read_body(self, body: SizedBody | ChunkedBody) -> None:
         """Give what has come of the body to the cycle. Raises `Refused`."""
         part, self._unread = body.feed(self._unread)
@@ -228,8 +219,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._body = None
             cycle.more_body = False
             cycle.message_event.set()
-            if not cycle.response_complete:
-                self.admission.owe(self)
+            self.admission.request_received(self)
         elif part:
             cycle.message_event.set()
 
@@ -246,7 +236,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             trust=partial(self.admission.trust, self),
             lost=partial(self.admission.leave, self, self._peer),
         )
-        self.admission.owe(self)
+        self.admission.request_received(self)
         self._ignores_input = True
         return True
 
@@ -261,30 +251,33 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Read the next request, or wait for it."""
         self.server_state.total_requests += 1
-        self.admission.settle(self)
-        if self.transport.is_closing() or self.cycle is None:
+        cycle, self.cycle = self.cycle, None
+        assert cycle is not None, "it calls this, once"
+        is_open = not self.transport.is_closing()
+        self.admission.answered(self, is_idle=is_open and not self._unread)
+        if not is_open:
+            self._ignore_input()
             return
         self.flow.resume_reading()
-        if self.cycle.more_body:
+        if cycle.more_body:
             self._linger()
         elif self._unread:
             self._schedule_read()
         elif self._is_half_closed:
             self._close()
         else:
-            self.admission.rest(self)
             self._set_timer(self.timeout_keep_alive, self._close)
 
     @override
     def pause_writing(self) -> None:
         """The client does not take its answer: the connection may be closed for others again."""
         super().pause_writing()
-        self.admission.settle(self)
+        self.admission.answered(self, is_idle=False)
 
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open because a complete request is still to be answered."""
-        is_request_left = self._is_answering or self._is_read_scheduled
+        is_request_left = self.cycle is not None or self._is_read_scheduled
         if self._ignores_input or self._body is not None or not is_request_left:
             return False
         self._is_half_closed = True
@@ -300,7 +293,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """
         if self._is_lost or self.transport.is_closing():
             return
-        if self._is_answering:
+        if self.cycle is not None:
             self._set_timer(ABSENCE_CHECKS_S[0], self._probe, ABSENCE_CHECKS_S[1:])
         elif not self._is_read_scheduled:
             self._close()
@@ -309,7 +302,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Find out whether there is a client. One that can be sent nothing yet counts as gone if
         that matters to what is done for it.
         """
-        if not self._is_answering or self.cycle is None:
+        if self.cycle is None:
             return
         if not self.cycle.probe() and self.cycle.is_watched:
             self.abort()
@@ -340,7 +333,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         reset, and its client may never see the answer.
         """
         self._ignore_input()
-        self.flow.hold(is_full=False)
+        self.flow.is_full = False
         self.flow.resume_reading()
         self.transport.write_eof()
         self._set_timer(0 if self._is_half_closed else self.linger_s, self._close)
@@ -353,13 +346,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(self.timeout_keep_alive, self.abort)
 
     def _set_timer(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
-        self._stop_timer()
+        self._timer.cancel()
         self._timer = self.loop.call_later(delay_s, action, *arguments)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def when_read(action: Callable[[], None]) -> None:
