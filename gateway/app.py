@@ -14,7 +14,6 @@ from gateway.api.chat import ChatRequest
 from gateway.api.client_connection import BodyReader
 from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import CreateEndpoint, CreateRequest
-from gateway.api.dialects import DialectPaths
 from gateway.api.openapi.endpoints import OpenApiEndpoints
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
@@ -41,7 +40,7 @@ COMMENT_INTERVAL_S = 15.0
 
 
 class Gateway(Starlette):
-    """The ASGI application of a process: its routes behind request context, dialects and keys."""
+    """The ASGI application of a process: its routes behind request context and keys."""
 
     def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
         """`served` are the routes; `state.process` is the process."""
@@ -49,7 +48,6 @@ class Gateway(Starlette):
             routes=served,
             middleware=[
                 Middleware(RequestContext, metrics=process.foundation.metrics),
-                Middleware(DialectPaths),
                 Middleware(Authentication, access=process.access, routes=served),
             ],
             lifespan=lambda _: process.running(),

@@ -138,7 +138,14 @@ class _Lines:
         self._lock = Lock()
 
     def take(self, level: str, event: Event) -> None:
-        line = self._render(_complete(level, event))
+        """Write an event with its level, the time and what was bound; of an error its type."""
+        for name, said in _context.get().items():
+            event.setdefault(name, said)
+        event["level"] = level
+        event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        if event.get("error") is not None:
+            _describe_error(event)
+        line = self._render(event)
         stream = self._stream or sys.stderr
         try:
             with self._lock:
@@ -148,19 +155,19 @@ class _Lines:
             return
 
 
-class _AsEvent(logging.Formatter):
-    """Renders a record of a library as an event."""
+class _OfLibraries(logging.Handler):
+    """Writes what libraries log as events."""
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, lines: _Lines) -> None:
         super().__init__()
-        self._render = render
+        self._lines = lines
 
     @override
-    def format(self, record: logging.LogRecord) -> str:
+    def emit(self, record: logging.LogRecord) -> None:
         event: Event = {"event": record.getMessage(), "logger": record.name}
         if isinstance(record.exc_info, tuple):
             event["error"] = record.exc_info[1]
-        return self._render(_complete(record.levelname.lower(), event))
+        self._lines.take(record.levelname.lower(), event)
 
 
 def bind(**context: Unpack[Context]) -> None:
@@ -180,9 +187,8 @@ def configure_logging(
     stream = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
     render = _console(colors=colors and stream.isatty()) if console else _json
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_AsEvent(render))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    lines = _Lines(stream, render)
+    logging.basicConfig(level=level.upper(), handlers=[_OfLibraries(lines)], force=True)
     for noisy in NOISY:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
     # A uvicorn that was started with its own logging keeps its events to itself.
@@ -191,7 +197,7 @@ def configure_logging(
     own.propagate = True
     # Not by way of `logging`, which makes a record of every event and looks for its handlers.
     outlet.least = logging.getLogger().level
-    outlet.take = _Lines(stream, render).take
+    outlet.take = lines.take
 
 
 def _console(*, colors: bool) -> Render:
@@ -208,17 +214,6 @@ def _json(event: Event) -> str:
         return orjson.dumps(event, default=repr).decode()
     except TypeError:
         return json.dumps(event, default=repr)
-
-
-def _complete(level: str, event: Event) -> Event:
-    """Add what was bound, the level and the time to an event, and describe its error."""
-    for name, said in _context.get().items():
-        event.setdefault(name, said)
-    event["level"] = level
-    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    if event.get("error") is not None:
-        _describe_error(event)
-    return event
 
 
 def _describe_error(event: Event) -> None:

@@ -57,6 +57,11 @@ class EventStream:
     task sleeps until there is an end, or a client to wait for.
     """
 
+    __slots__ = (
+        *("_clock", "_comment_timer", "_encode", "_encode_run", "_head", "_last", "_limits"),
+        *("_loop", "_send", "_write_part", "_written_at"),
+    )
+
     def __init__(self, scope: Scope, send: Send, limits: StreamLimits, encoder: Encoder) -> None:
         connection = connection_of(scope)
         self._send = send
