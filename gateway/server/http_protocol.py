@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol with bounds on what a client may send, and for how long.
+"""uvicorn's HTTP protocol with bounds on what a client may send and for how long, and its cycle of
+request and response with what an event stream and a half-closed client need.
 
 What is refused before the application sees it is answered as the application would: with an
 envelope and a request id, which is logged.
@@ -10,6 +11,11 @@ connections.
 A client that has ended its side only (a half-close) cannot be told from one that has gone before
 something is sent to it. A complete request is answered all the same, and meanwhile the client is
 sent what every client skips: one that has gone answers with a reset, which ends the work for it.
+
+What goes over the wire is written by uvicorn. Added here are the ASGI extension of
+`gateway.api.client_connection` (write a part of the body without a message, be called when the
+client has left, tell that it has a key), answers for HTTP/1.0, an end that leaves the connection
+open while its request still arrives, and bytes that every client skips.
 """
 
 from __future__ import annotations
@@ -21,14 +27,14 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from typing_extensions import override
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.api.auth import PROBES
 from gateway.api.client_connection import EXTENSION
+from gateway.concurrency import Event
 from gateway.errors import TooManyConnections
 from gateway.server.admission import Admission, Room
-from gateway.server.cycle import BoundedFlowControl, Cycle
 from gateway.server.error_responses import Refused, response_bytes, too_many_connections
 from gateway.server.request_parser import HeadBounds, RequestHead
 from gateway.server.websocket_protocol import BoundedWebSocketProtocol
@@ -37,16 +43,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from starlette.types import Scope
-    from uvicorn._types import ASGI3Application
+    from uvicorn._types import ASGI3Application, ASGISendEvent
 
     from gateway.server.request_parser import ChunkedBody, SizedBody
     from gateway.settings import Server as ServerSettings
 
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+COMMENT: Final = b":\n\n"
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
 """Between the end of a client's side and what it is sent to find out whether it is there."""
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 UNHEARD_MS: Final = 10_000
 """A client that confirms nothing for so long after it ended its side has gone."""
+
+
+class BoundedFlowControl(FlowControl):
+    """Whether a connection is read from, and takes what is written.
+
+    It takes less memory than uvicorn's, whose lock has 700 bytes: each stream has a connection.
+    """
+
+    __slots__ = ("_takes", "is_full")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        # Not uvicorn's, which would make the lock.
+        self._transport = transport
+        self.read_paused = False
+        self.write_paused = False
+        self.is_full = False
+        """While what was read already is too much, nobody has more read, whatever they wait for."""
+        self._takes = Event()
+        self._takes.set()
+
+    @override
+    def resume_reading(self) -> None:
+        if not self.is_full:
+            super().resume_reading()
+
+    @override
+    async def drain(self) -> None:
+        await self._takes.wait()
+
+    @override
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._takes.clear()
+
+    @override
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._takes.set()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -63,8 +109,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Beside uvicorn's attributes these would be too many for a dict that shares its keys with other
     # connections': each would have one of its own, of 800 bytes.
     __slots__ = (
-        *("_body", "_head", "_ignores_input", "_is_half_closed", "_is_lost", "_is_read_scheduled"),
-        *("_peer", "_timer", "_unread", "_unstarted"),
+        *("_body", "_head", "_ignores_input", "_is_half_closed", "_is_read_scheduled"),
+        *("_peer", "_timer", "_unread", "_unstarted", "is_lost"),
     )
 
     @override
@@ -82,14 +128,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The body of the request that is read or answered, while more of it has to come."""
         self._unstarted: tuple[Cycle, ASGI3Application] | None = None
         """The request whose head was read in this call, and the application for it."""
-        self._is_lost = False
+        self.is_lost = False
         self._ignores_input = False
         """Bytes that come from now on are dropped."""
         self._is_half_closed = False
         """The client has ended its side: nothing more comes."""
         self._is_read_scheduled = False
         """`_unread` is read in the next turn of the loop."""
-        self._timer = self.loop.call_later(self.head_timeout_s, self._close)
+        self._timer = self.loop.call_later(self.head_timeout_s, self.close)
         """Calls what is to be done unless something else comes first: mostly a close."""
         if not self.admission.enter(self, self._peer):
             self._write_last(response_bytes(TooManyConnections()))
@@ -103,7 +149,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._timer.cancel()
         self.admission.leave(self, self._peer)
         super().connection_lost(exc)
-        self._is_lost = True
+        self.is_lost = True
         self._ignore_input()
         if self.cycle is not None:
             self.cycle.disconnect()
@@ -143,7 +189,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             (cycle, app), self._unstarted = self._unstarted, None
             task = self.loop.create_task(cycle.run_asgi(app))
             self.tasks.add(task)
-            task.add_done_callback(partial(self._asgi_task_done, cycle))
+            task.add_done_callback(cycle.finished)
         if self._is_half_closed:
             self.loop.call_soon(self._answer_half_closed)
 
@@ -170,7 +216,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unread = rest or b""
         if rest is None:
             if not is_begun:
-                self._set_timer(self.head_timeout_s, self._close)
+                self._set_timer(self.head_timeout_s, self.close)
             return
         self._head = None
         self._timer.cancel()
@@ -198,13 +244,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             app = cast("ASGI3Application", too_many_connections)
         elif head.is_upgrade and self._upgrade(head, scope):
             return
-        self.cycle = cycle = Cycle(
-            self,
-            scope,
-            expects_continue=head.expects_continue,
-            keep_alive=head.keeps_alive,
-            trust=partial(self.admission.trust, self),
-        )
+        self.cycle = cycle = Cycle(self, scope, head)
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
         self._body, self._unstarted = body, (cycle, app)
 
@@ -241,13 +281,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._ignores_input = True
         return True
 
-    def _asgi_task_done(self, cycle: Cycle, task: asyncio.Task[None]) -> None:
-        """Release the cycle. A client that does not take the end of its answer has limited time."""
-        self.tasks.discard(task)
-        cycle.release()
-        if self.transport.is_closing() and not self._is_lost:
-            self._close()
-
     @override
     def on_response_complete(self) -> None:
         """Read the next request, or wait for it."""
@@ -265,9 +298,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif self._unread:
             self._schedule_read()
         elif self._is_half_closed:
-            self._close()
+            self.close()
         else:
-            self._set_timer(self.timeout_keep_alive, self._close)
+            self._set_timer(self.timeout_keep_alive, self.close)
 
     @override
     def pause_writing(self) -> None:
@@ -292,12 +325,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Nothing more comes: what is still to be answered is all there is. A request that has
         just begun has had a turn, so that a client with a short answer is not sent anything else.
         """
-        if self._is_lost or self.transport.is_closing():
+        if self.is_lost or self.transport.is_closing():
             return
         if self.cycle is not None:
             self._set_timer(ABSENCE_CHECKS_S[0], self._probe, ABSENCE_CHECKS_S[1:])
         elif not self._is_read_scheduled:
-            self._close()
+            self.close()
 
     def _probe(self, gaps_s: Sequence[float]) -> None:
         """Find out whether there is a client. One that can be sent nothing yet counts as gone if
@@ -313,14 +346,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Answer bytes that are no request, or that turned out to be none, and close."""
         if self._unstarted is not None:
-            self._unstarted[0].release()
+            self._unstarted[0].scope = {}  # type: ignore[typeddict-item]  # which refers to it
             self._unstarted = self.cycle = None
         elif self._body is not None:
             assert self.cycle is not None, "it has a body"
             self.cycle.disconnect()
             if self.cycle.response_started:
                 # In the middle of another answer it would be a part of that.
-                self._close()
+                self.close()
                 return
         self._write_last(response_bytes(refused))
 
@@ -337,9 +370,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow.is_full = False
         self.flow.resume_reading()
         self.transport.write_eof()
-        self._set_timer(0 if self._is_half_closed else self.linger_s, self._close)
+        self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the connection when its client has taken what was written; abort it if that takes
         longer than a keep-alive.
         """
@@ -349,6 +382,127 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _set_timer(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
         self._timer.cancel()
         self._timer = self.loop.call_later(delay_s, action, *arguments)
+
+
+class Cycle(RequestResponseCycle):
+    """One request and its response; a `gateway.api.client_connection.ClientConnection`."""
+
+    def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: RequestHead) -> None:
+        """`protocol` is of the connection, `scope` what the application is called with."""
+        super().__init__(
+            scope=scope,  # type: ignore[arg-type]
+            transport=protocol.transport,
+            flow=protocol.flow,
+            logger=protocol.logger,
+            access_logger=protocol.access_logger,
+            access_log=False,
+            default_headers=protocol.server_state.default_headers,
+            message_event=Event(),  # type: ignore[arg-type]  # an Event takes ten times the memory
+            expect_100_continue=head.expects_continue,
+            keep_alive=head.keeps_alive,
+            on_response=protocol.on_response_complete,
+        )
+        self._protocol = protocol
+        self._is_http_1_0 = head.version == "1.0"
+        self._is_event_stream = False
+        self._has_parts = False
+        self._ends_with_connection = False
+        self._on_disconnect: Callable[[], None] | None = None
+
+    def finished(self, task: asyncio.Task[None]) -> None:
+        """The application has returned: drop what refers to this, so that nothing has to collect
+        it. A client that does not take the end of its answer has limited time.
+        """
+        protocol = self._protocol
+        protocol.tasks.discard(task)
+        self.scope, self._on_disconnect = {}, None  # type: ignore[typeddict-item]
+        if protocol.cycle is self:
+            protocol.cycle = None
+        if self.transport.is_closing() and not protocol.is_lost:
+            protocol.close()
+
+    def trust(self) -> None:
+        """The client has shown a valid API key."""
+        self._protocol.admission.trust(self._protocol)
+
+    @override
+    async def send(self, message: ASGISendEvent) -> None:
+        # What follows must not wait, so that it is decided for the state that it is written in.
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if message["type"] == "http.response.start" and not self.response_started:
+            has_length = False
+            for name, value in message.get("headers", ()):
+                lowered = name.lower()
+                if lowered == b"content-type":
+                    self._is_event_stream = value.startswith(b"text/event-stream")
+                has_length |= lowered == b"content-length"
+            if self.more_body:
+                # Where another request would begin on this connection is not known.
+                self.keep_alive = False
+            if self._is_http_1_0 and not has_length:
+                # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, 6.3).
+                self.chunked_encoding = False
+                self._ends_with_connection = True
+            await super().send(message)
+            self._has_parts = bool(self.chunked_encoding) and self.scope["method"] != "HEAD"
+            return
+        if message["type"] == "http.response.body":
+            if self._ends_with_connection:
+                self.expected_content_length = len(message.get("body", b""))
+            if self.more_body and not message.get("more_body", False):
+                # A close while more comes would be a reset, and the client might not see the
+                # answer: the protocol reads on and closes then (`on_response_complete`).
+                self.keep_alive = True
+        await super().send(message)
+
+    def write_part(self, part: bytes) -> bool:
+        """Write a part of the body, and not its last, as `send` does. False, and nothing was
+        written: `send` would wait, or there is no chunked body at this point.
+        """
+        if (
+            not self._has_parts
+            or self.flow.write_paused
+            or self.disconnected
+            or self.response_complete
+            or not part
+        ):
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        return True
+
+    def watch(self, on_disconnect: Callable[[], None] | None) -> None:
+        """Have `on_disconnect` called once when the client has gone, or now; None: no more."""
+        self._on_disconnect = on_disconnect
+        if self.disconnected:
+            self.disconnect()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether work is done that ends with the client."""
+        return self._on_disconnect is not None
+
+    def disconnect(self) -> None:
+        """Note that the client has left, and tell the application."""
+        if not self.response_complete:
+            self.disconnected = True
+        self.message_event.set()
+        on_disconnect, self._on_disconnect = self._on_disconnect, None
+        if on_disconnect is not None:
+            on_disconnect()
+
+    def probe(self) -> bool:
+        """Send what every client skips: one that has gone answers it with a reset. False: there is
+        no such thing at this point of the answer. True also where something waits to be read.
+        """
+        if self.flow.write_paused or (self.response_started and not self._is_event_stream):
+            return True
+        if self.response_started:
+            if not self.write_part(COMMENT):
+                self.transport.write(COMMENT)
+        elif not self._is_http_1_0:
+            self.transport.write(CONTINUE)
+        return self.response_started or not self._is_http_1_0
 
 
 def when_read(action: Callable[[], None]) -> None:
