@@ -239,7 +239,10 @@ outlet: Final = Outlet(logging.WARNING, _Lines(None, _json).take)
 
 
 class Metrics:
-    """Every metric of a process; each method counts or sets one thing that happened."""
+    """Every metric of a process; each method counts or sets one thing that happened.
+
+    What changes all the time is an attribute, which is read when the metrics are.
+    """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
@@ -257,10 +260,9 @@ class Metrics:
             "model",
         )
         self._requests = self._counter("requests", "Answered requests.", "status", "model")
-        # What goes up and down with every request is counted here, and asked for when it is read.
-        self._requests_now = 0
-        requests_now = self._gauge("requests_in_flight", "Requests being answered.")
-        requests_now.set_function(lambda: self._requests_now)
+        self.requests_in_flight = 0
+        """Each request counts itself; `request_finished` takes it off again."""
+        self._read_gauge("requests_in_flight", "Requests being answered.")
         self._responses = self._counter("responses", "Responses that ended.", "status", "model")
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
@@ -295,12 +297,12 @@ class Metrics:
         self._recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.")
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
         self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
-        self._claims_now = 0
-        claims_now = self._gauge("claims_held", "Runs this process holds a claim on.")
-        claims_now.set_function(lambda: self._claims_now)
+        self.claims_held = 0
+        self._read_gauge("claims_held", "Runs this process holds a claim on.")
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
-        self._log_pending = self._gauge("log_pending_bytes", "Bytes not committed yet.")
+        self.log_pending_bytes = 0
+        self._read_gauge("log_pending_bytes", "Bytes not committed yet.")
         self._log_flush_seconds = self._histogram(
             "gateway_log_flush_seconds", "Time of one commit of the durable log.", FLUSH_SECONDS
         )
@@ -315,6 +317,10 @@ class Metrics:
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
 
+    def _read_gauge(self, name: str, text: str) -> None:
+        """A gauge that has what the attribute of its name is when the metrics are read."""
+        self._gauge(name, text).set_function(partial(getattr, self, name))
+
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is the whole name: some are OpenTelemetry's."""
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
@@ -323,15 +329,11 @@ class Metrics:
         """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""
         return generate_latest(self.registry)
 
-    def request_started(self) -> None:
-        """Count a request as in flight."""
-        self._requests_now += 1
-
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
         """Count a request that was answered, in `seconds` from its first byte. `model` is one this
         gateway serves, or empty: never free text.
         """
-        self._requests_now -= 1
+        self.requests_in_flight -= 1
         self._requests.labels(str(status), model).inc()
         if model:
             self._request_seconds.labels(model).observe(seconds)
@@ -436,19 +438,11 @@ class Metrics:
         """Count a claim that another replica took over, or whose run it ended."""
         self._claims_lost.inc()
 
-    def claims_held(self, count: int) -> None:
-        """Set how many claims this process holds."""
-        self._claims_now = count
-
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
         """Count a commit of the durable log: its rows, bytes and seconds."""
         self._log_rows.inc(rows)
         self._log_bytes.inc(size_bytes)
         self._log_flush_seconds.observe(seconds)
-
-    def log_pending(self, size_bytes: int) -> None:
-        """Set how many bytes of the durable log wait for their commit."""
-        self._log_pending.set(size_bytes)
 
     def followers(self, count: int) -> None:
         """Set how many streams of this process follow a durable log."""

@@ -65,7 +65,7 @@ class RequestContext:
         scope["record"] = record = RequestRecord(scope)
         send = partial(record.send, send)
         telemetry.bind_anew(request_id=record.request_id)
-        self._metrics.request_started()
+        self._metrics.requests_in_flight += 1
         try:
             _note_client_request_id(scope, record)
             await self._app(scope, receive, send)

@@ -39,9 +39,12 @@ _log = EventLog("gateway.runs")
 
 @dataclass(frozen=True, slots=True)
 class LateBounds:
-    """Rows of `size_max` wait for the database (lines of usage, or bytes of ends), each for
-    `patience_s`; `batch_rows_max` of them go together. Between the beginnings of two writes lie
-    `interval_s`, or `retry_pause_s` while the database is away.
+    """Bounds of one queue of rows: how much waits, for how long, and how often it is written.
+
+    `size_max` is in what the queue counts: lines of usage, or bytes of ends. While the database is
+    away a row waits for `patience_s`, and is given up when the next attempt fails. One write takes
+    `batch_rows_max` rows at most. After one that went well the next waits `interval_s`, after one
+    that failed `retry_pause_s`.
     """
 
     size_max: int
