@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from typing_extensions import override
 
@@ -14,7 +13,6 @@ from gateway.api.chat import ChatRequest
 from gateway.api.client_connection import BodyReader
 from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import CreateEndpoint, CreateRequest
-from gateway.api.dialects import DialectPaths
 from gateway.api.openapi.endpoints import OpenApiEndpoints
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
@@ -30,9 +28,9 @@ from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
-    from starlette.types import ASGIApp
+    from starlette.types import Receive, Scope, Send
 
     from gateway.settings import Settings
 
@@ -41,30 +39,22 @@ COMMENT_INTERVAL_S = 15.0
 
 
 class Gateway(Starlette):
-    """The ASGI application of a process: its routes behind request context, dialects and keys."""
+    """The ASGI application of a process: its routes behind request context and keys."""
 
     def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
         """`served` are the routes; `state.process` is the process."""
-        super().__init__(
-            routes=served,
-            middleware=[
-                Middleware(RequestContext, metrics=process.foundation.metrics),
-                Middleware(DialectPaths),
-                Middleware(Authentication, access=process.access, routes=served),
-            ],
-            lifespan=lambda _: process.running(),
-        )
+        super().__init__(routes=served, lifespan=lambda _: process.running())
         self.state.process = process
         # A redirect would name the scheme and the host that this process sees behind its proxy.
         self.router.redirect_slashes = False
+        known = Authentication(self.router.middleware_stack, process.access, served)
+        self._outermost = RequestContext(known, process.foundation.metrics)
 
     @override
-    def build_middleware_stack(self) -> ASGIApp:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Without Starlette's middlewares for errors: `RequestContext` answers all of them."""
-        app: ASGIApp = self.router.middleware_stack
-        for middleware in reversed(self.user_middleware):
-            app = middleware.cls(app, *middleware.args, **middleware.kwargs)
-        return app
+        scope["app"] = self
+        return self._outermost(scope, receive, send)
 
 
 def create_app(settings: Settings) -> Gateway:

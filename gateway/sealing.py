@@ -16,7 +16,7 @@ import hmac
 import struct
 from base64 import b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -33,14 +33,6 @@ _KEY_BYTES: Final = 32
 _KEY_ID_BYTES_MAX: Final = 255
 _ID_BYTES: Final = 4
 _IDS, _TEXT = b"\0", b"\1"
-
-
-@cache
-def load() -> type[AESGCM]:
-    """The cipher. The first call imports its library: call it before there are requests."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
-
-    return AESGCM
 
 
 class SealBroken(ValueError):
@@ -129,7 +121,10 @@ class _Key:
 
     @cached_property
     def _cipher(self) -> AESGCM:
-        return load()(self._cipher_key)
+        # It takes 6 MiB of a process, which may never seal anything.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        return AESGCM(self._cipher_key)
 
     def seal(self, bound_to: bytes, content: bytes) -> str:
         nonce = hmac.digest(self._nonce_key, bound_to + content, hashlib.sha256)[:_NONCE_BYTES]

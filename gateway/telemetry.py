@@ -138,7 +138,14 @@ class _Lines:
         self._lock = Lock()
 
     def take(self, level: str, event: Event) -> None:
-        line = self._render(_complete(level, event))
+        """Write an event with its level, the time and what was bound; of an error its type."""
+        for name, said in _context.get().items():
+            event.setdefault(name, said)
+        event["level"] = level
+        event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        if event.get("error") is not None:
+            _describe_error(event)
+        line = self._render(event)
         stream = self._stream or sys.stderr
         try:
             with self._lock:
@@ -148,19 +155,19 @@ class _Lines:
             return
 
 
-class _AsEvent(logging.Formatter):
-    """Renders a record of a library as an event."""
+class _OfLibraries(logging.Handler):
+    """Writes what libraries log as events."""
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, lines: _Lines) -> None:
         super().__init__()
-        self._render = render
+        self._lines = lines
 
     @override
-    def format(self, record: logging.LogRecord) -> str:
+    def emit(self, record: logging.LogRecord) -> None:
         event: Event = {"event": record.getMessage(), "logger": record.name}
         if isinstance(record.exc_info, tuple):
             event["error"] = record.exc_info[1]
-        return self._render(_complete(record.levelname.lower(), event))
+        self._lines.take(record.levelname.lower(), event)
 
 
 def bind(**context: Unpack[Context]) -> None:
@@ -180,9 +187,8 @@ def configure_logging(
     stream = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
     render = _console(colors=colors and stream.isatty()) if console else _json
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_AsEvent(render))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    lines = _Lines(stream, render)
+    logging.basicConfig(level=level.upper(), handlers=[_OfLibraries(lines)], force=True)
     for noisy in NOISY:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
     # A uvicorn that was started with its own logging keeps its events to itself.
@@ -191,7 +197,7 @@ def configure_logging(
     own.propagate = True
     # Not by way of `logging`, which makes a record of every event and looks for its handlers.
     outlet.least = logging.getLogger().level
-    outlet.take = _Lines(stream, render).take
+    outlet.take = lines.take
 
 
 def _console(*, colors: bool) -> Render:
@@ -208,17 +214,6 @@ def _json(event: Event) -> str:
         return orjson.dumps(event, default=repr).decode()
     except TypeError:
         return json.dumps(event, default=repr)
-
-
-def _complete(level: str, event: Event) -> Event:
-    """Add what was bound, the level and the time to an event, and describe its error."""
-    for name, said in _context.get().items():
-        event.setdefault(name, said)
-    event["level"] = level
-    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    if event.get("error") is not None:
-        _describe_error(event)
-    return event
 
 
 def _describe_error(event: Event) -> None:
@@ -244,7 +239,10 @@ outlet: Final = Outlet(logging.WARNING, _Lines(None, _json).take)
 
 
 class Metrics:
-    """Every metric of a process; each method counts or sets one thing that happened."""
+    """Every metric of a process; each method counts or sets one thing that happened.
+
+    What changes all the time is an attribute, which is read when the metrics are.
+    """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
@@ -262,10 +260,9 @@ class Metrics:
             "model",
         )
         self._requests = self._counter("requests", "Answered requests.", "status", "model")
-        # What goes up and down with every request is counted here, and asked for when it is read.
-        self._requests_now = 0
-        requests_now = self._gauge("requests_in_flight", "Requests being answered.")
-        requests_now.set_function(lambda: self._requests_now)
+        self.requests_in_flight = 0
+        """Each request counts itself; `request_finished` takes it off again."""
+        self._read_gauge("requests_in_flight", "Requests being answered.")
         self._responses = self._counter("responses", "Responses that ended.", "status", "model")
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
@@ -300,12 +297,12 @@ class Metrics:
         self._recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.")
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
         self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
-        self._claims_now = 0
-        claims_now = self._gauge("claims_held", "Runs this process holds a claim on.")
-        claims_now.set_function(lambda: self._claims_now)
+        self.claims_held = 0
+        self._read_gauge("claims_held", "Runs this process holds a claim on.")
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
-        self._log_pending = self._gauge("log_pending_bytes", "Bytes not committed yet.")
+        self.log_pending_bytes = 0
+        self._read_gauge("log_pending_bytes", "Bytes not committed yet.")
         self._log_flush_seconds = self._histogram(
             "gateway_log_flush_seconds", "Time of one commit of the durable log.", FLUSH_SECONDS
         )
@@ -320,6 +317,10 @@ class Metrics:
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
 
+    def _read_gauge(self, name: str, text: str) -> None:
+        """A gauge that has what the attribute of its name is when the metrics are read."""
+        self._gauge(name, text).set_function(partial(getattr, self, name))
+
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is the whole name: some are OpenTelemetry's."""
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
@@ -328,15 +329,11 @@ class Metrics:
         """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""
         return generate_latest(self.registry)
 
-    def request_started(self) -> None:
-        """Count a request as in flight."""
-        self._requests_now += 1
-
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
         """Count a request that was answered, in `seconds` from its first byte. `model` is one this
         gateway serves, or empty: never free text.
         """
-        self._requests_now -= 1
+        self.requests_in_flight -= 1
         self._requests.labels(str(status), model).inc()
         if model:
             self._request_seconds.labels(model).observe(seconds)
@@ -441,19 +438,11 @@ class Metrics:
         """Count a claim that another replica took over, or whose run it ended."""
         self._claims_lost.inc()
 
-    def claims_held(self, count: int) -> None:
-        """Set how many claims this process holds."""
-        self._claims_now = count
-
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
         """Count a commit of the durable log: its rows, bytes and seconds."""
         self._log_rows.inc(rows)
         self._log_bytes.inc(size_bytes)
         self._log_flush_seconds.observe(seconds)
-
-    def log_pending(self, size_bytes: int) -> None:
-        """Set how many bytes of the durable log wait for their commit."""
-        self._log_pending.set(size_bytes)
 
     def followers(self, count: int) -> None:
         """Set how many streams of this process follow a durable log."""

@@ -1,4 +1,4 @@
-"""Bearer key → Principal, before any route that needs one.
+"""Bearer key → Principal and dialect, before any route that needs one.
 
 A WebSocket outlives what was known when it was opened, so each of its requests asks again:
 `scope["authenticate"]` returns the principal of its key as it is now.
@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.api.client_connection import connection_of
+from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError
 
@@ -31,7 +32,8 @@ class Authentication:
     """ASGI middleware: puts the caller's `Principal` into `scope["principal"]` and the dialect of
     its answer into `scope["dialect"]`, tells the server to trust the client, or answers 401.
 
-    A request without a key for a path that is not served goes on, to be answered with 404.
+    Below `BASE_PATH` the same is served, in Open Responses whatever the key says. A request without
+    a key for a path that is not served goes on, to be answered with 404.
     """
 
     def __init__(self, app: ASGIApp, access: Access, routes: Sequence[BaseRoute]) -> None:
@@ -41,6 +43,11 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
+            base = scope.get("root_path", "") + BASE_PATH
+            is_below = scope["path"].startswith(f"{base}/v1/")
+            if is_below:
+                # Routes are looked up by what follows it; logs and errors show the whole path.
+                scope["root_path"] = base
             secret = _bearer_key(scope)
             if secret is not None:
                 if scope["type"] == "websocket":
@@ -48,7 +55,7 @@ class Authentication:
                 known = self._access.known(secret)
                 principal = known or await self._access.authenticate(secret)
                 scope["principal"] = principal
-                scope.setdefault("dialect", principal.dialect)  # unless the path has named one
+                scope["dialect"] = "openresponses" if is_below else principal.dialect
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()
             elif is_served(path_of(scope), self._routes):

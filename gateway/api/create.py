@@ -128,7 +128,16 @@ class CreateEndpoint:
             if request.stream:
                 stream = EventStream(scope, send, self._stream_limits, create.encoder(scope))
                 del create, body, request
-                await self._stream(stream, generation, headers)
+                # Until the first token shows that a backend took the request, or for so long, the
+                # status is held back: a failure can still be an HTTP status, which clients retry.
+                grace_s = self._stream_limits.start_grace_s
+                if generation.is_durable:
+                    # Comments into its silence come after a status.
+                    await generation.produced(grace_s)
+                    await stream.write(generation.stream, headers=headers, comments=True)
+                else:
+                    source = partial(generation.stream, grace_s=grace_s)
+                    await stream.write(source, headers=headers, comments=False)
             else:
                 del body, request
                 status, content = create.body(scope, await generation.response())
@@ -139,17 +148,3 @@ class CreateEndpoint:
             generation.cancel()
             if generation.first_token_s is not None:
                 record.facts["first_token_s"] = round(generation.first_token_s, 4)
-
-    async def _stream(self, stream: EventStream, generation: Generation, headers: Headers) -> None:
-        """Send the events as they come.
-
-        The status is held back for `start_grace_s` at most: until the first token shows that a
-        backend took the request, a failure can still be an HTTP status, which clients retry.
-        """
-        source, grace_s = generation.stream, self._stream_limits.start_grace_s
-        if generation.is_durable:
-            # Comments into its silence come after a status.
-            await generation.produced(grace_s)
-            await stream.write(source, headers=headers, comments=True)
-        else:
-            await stream.write(partial(source, grace_s=grace_s), headers=headers, comments=False)

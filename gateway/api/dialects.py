@@ -1,9 +1,9 @@
 """The dialect that a client is answered in, OpenAI's or Open Responses', and the answer in it.
 
 Everything is generated and stored in OpenAI's. Open Responses 2026-04-24 (`open_responses`) is for
-requests below `/openresponses/v1` and for keys that were created with that dialect (`api.auth`):
-`scope["dialect"]`. Nothing else depends on it: either may read, resume or continue what was created
-through the other.
+requests below `/openresponses/v1` and for keys that were created with that dialect: `api.auth`
+writes it into `scope["dialect"]`. Nothing else depends on it: either may read, resume or continue
+what was created through the other.
 """
 
 from __future__ import annotations
@@ -17,30 +17,12 @@ from gateway.api import sse
 from gateway.protocol.responses import open_responses
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Scope
 
     from gateway.protocol.events import Deltas, Event
 
 BASE_PATH: Final = "/openresponses"
 """What stands before `/v1` in the path of a request that asks for Open Responses."""
-
-
-class DialectPaths:
-    """ASGI middleware: what is served without `BASE_PATH` is served below it in Open Responses."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] in {"http", "websocket"}:
-            base = scope.get("root_path", "") + BASE_PATH
-            # Routes are looked up by what follows the root path; logs and errors show all of it.
-            if scope["path"].startswith(f"{base}/v1/"):
-                scope["root_path"] = base
-                scope["dialect"] = "openresponses"
-        return self._app(scope, receive, send)
 
 
 def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from starlette.exceptions import HTTPException
@@ -62,18 +63,12 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         scope["record"] = record = RequestRecord(scope)
+        send = partial(record.send, send)
         telemetry.bind_anew(request_id=record.request_id)
-        self._metrics.request_started()
-
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            # Not a coroutine of its own: most messages are a part of a body, and pass through.
-            if message["type"] in _STATUSES:
-                record.start(message)
-            return send(message)
-
+        self._metrics.requests_in_flight += 1
         try:
             _note_client_request_id(scope, record)
-            await self._app(scope, receive, send_with_headers)
+            await self._app(scope, receive, send)
         except ClientDisconnected:
             self._metrics.client_disconnected()
             record.facts["reason"] = "the client left"
@@ -81,7 +76,7 @@ class RequestContext:
             if not isinstance(error, GatewayError | HTTPException):
                 _log.error("unexpected error", path=scope["path"], error=error)
             if not record.started:
-                await _refuse(error, scope, receive, send_with_headers)
+                await _refuse(error, scope, receive, send)
         finally:
             record.finish(self._metrics)
             # The two refer to each other, and would stay until a collection finds that out.
@@ -136,13 +131,16 @@ class RequestRecord:
         """Whether the answer has a status already."""
         return self.status != CLIENT_GONE
 
-    def start(self, message: Message) -> None:
-        """Take the status from the message that the answer starts with, and add to it the headers
-        of every answer: what was ignored, too, so that nothing is lost silently.
+    def send(self, send: Send, message: Message) -> Awaitable[None]:
+        """Send a message. From the one that the answer starts with the status is taken, and it gets
+        the headers of every answer: what was ignored, too, so that nothing is lost silently.
 
         The organization is whose key it is, not the one that a client says; a key is of one tenant
         only.
         """
+        # Not a coroutine of its own: most messages are a part of a body, and pass through.
+        if message["type"] not in _STATUSES:
+            return send(message)
         self.status = _STATUSES[message["type"]] or int(message["status"])
         milliseconds = int((time.perf_counter() - self.began) * 1000)
         headers = [
@@ -158,6 +156,7 @@ class RequestRecord:
             ignored = self.facts["ignored_parameters"].encode("ascii", "replace")
             headers.append((b"x-ignored-parameters", ignored))
         message["headers"] = headers
+        return send(message)
 
     def finish(self, metrics: Metrics) -> None:
         """Count and log the request; a second call changes nothing."""

@@ -65,7 +65,7 @@ def create_tenant(name: NewName, config: Config = None) -> None:
 
 @tenants.command("list")
 def list_tenants(config: Config = None, json_: Json = False) -> None:
-    """List all tenants."""
+    """List all tenants: name, day of creation, and whether it is disabled."""
     found = _ask(config, lambda access: access.list_tenants())
     if json_:
         rows = [{"name": one.name, "id": str(one.id), **_times(one)} for one in found]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -222,10 +221,3 @@ def _short(fault: str | None) -> str | None:
         return None
     line = " ".join(fault.split())
     return line if len(line) <= _FAULT_CHARS_MAX else line[: _FAULT_CHARS_MAX - 1] + "…"
-
-
-def load() -> None:
-    """Import the libraries that check, which a request without checks does not need: call it before
-    there are requests.
-    """
-    import_module("gateway.constraints.validators")

@@ -1,6 +1,6 @@
 """What a text is held against: JSON against a schema, any text against a grammar.
 
-Imports libraries that a request without such checks does not need (`validation.load`).
+Imports libraries that a request without such checks does not need.
 """
 
 from __future__ import annotations

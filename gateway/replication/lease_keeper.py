@@ -108,14 +108,14 @@ class LeaseKeeper:
         if before is not None and before.claim != claim:
             # It lapsed here and came back before anybody noticed.
             self._abandon(before)
-        self._metrics.claims_held(len(self._held))
+        self._metrics.claims_held = len(self._held)
 
     def drop(self, claim: Claim) -> None:
         """Its run is over: let the claim be. Another claim on the same response stays."""
         held = self._held.get(claim.uuid)
         if held is not None and held.claim == claim:
             del self._held[claim.uuid]
-            self._metrics.claims_held(len(self._held))
+            self._metrics.claims_held = len(self._held)
 
     @contextmanager
     def reserving(self, claims: Iterable[Claim]) -> Iterator[None]:

@@ -62,7 +62,7 @@ class Admission:
         self._when_read = when_read
         self._is_making_room = False
         self._keyless: dict[Abortable, None] = {}
-        self._owed = set[Abortable]()
+        self._answering = set[Abortable]()
         self._trusted = set[Abortable]()
         self._idle: dict[Abortable, None] = {}
         self._by_peer: Counter[str] = Counter()
@@ -70,7 +70,9 @@ class Admission:
         self._logged_at: dict[str, float] = {}
 
     def enter(self, connection: Abortable, peer: str | None) -> bool:
-        """Count it; another may have to go. Whether its address may have it. It `leave`s once."""
+        """Count a new connection; another may be closed for it. False: its address `peer` has too
+        many (None: not known). It `leave`s once, in either case.
+        """
         self._keyless[connection] = None
         if self._is_overfull and not self._is_making_room:
             self._is_making_room = True
@@ -84,7 +86,7 @@ class Admission:
     def leave(self, connection: Abortable, peer: str | None) -> None:
         """Forget a connection that is closed, and count it off its `peer` (None: not known)."""
         self._keyless.pop(connection, None)
-        self._owed.discard(connection)
+        self._answering.discard(connection)
         self._trusted.discard(connection)
         self._idle.pop(connection, None)
         if peer is not None:
@@ -92,51 +94,54 @@ class Admission:
             if not self._by_peer[peer]:
                 del self._by_peer[peer]
 
-    def refresh(self, connection: Abortable) -> None:
-        """It has sent a complete head: connections that have not are closed before it."""
+    def head_received(self, connection: Abortable) -> None:
+        """It is not idle any more; of those without a key it is the last to be closed."""
         self._idle.pop(connection, None)
         if connection in self._keyless:
             del self._keyless[connection]
             self._keyless[connection] = None
 
-    def owe(self, connection: Abortable) -> None:
-        """Its whole request is read: it is not closed until that is answered."""
+    def request_received(self, connection: Abortable) -> None:
+        """A whole request is read: without a key, too, it is not closed until that is answered."""
         if connection in self._keyless:
             del self._keyless[connection]
-            self._owed.add(connection)
+            self._answering.add(connection)
 
-    def settle(self, connection: Abortable) -> None:
-        """Its request is answered, or it does not take the answer: it may be closed again."""
-        if connection in self._owed:
-            self._owed.remove(connection)
+    def answered(self, connection: Abortable, *, is_idle: bool) -> None:
+        """Its request is answered, or its client does not take the answer: it may be closed again.
+        With `is_idle` no other request has come on it, so that one with a key may be closed, too.
+        """
+        if connection in self._answering:
+            self._answering.remove(connection)
             self._keyless[connection] = None
-
-    def rest(self, connection: Abortable) -> None:
-        """Note that every request on it is answered: it is idle."""
-        if connection in self._trusted:
+        elif is_idle and connection in self._trusted:
             self._idle[connection] = None
 
     def trust(self, connection: Abortable) -> None:
         """It has shown a valid key: it is not closed while a request on it is answered."""
-        if self.is_keyless(connection):
+        if connection in self._keyless or connection in self._answering:
             self._keyless.pop(connection, None)
-            self._owed.discard(connection)
+            self._answering.discard(connection)
             if self._idle and len(self._trusted) >= self._room.connections_max:
                 self._close(self._idle, "closed idle connections to make room for others")
             self._trusted.add(connection)
 
-    def is_keyless(self, connection: Abortable) -> bool:
-        """Whether it has not shown a valid key."""
-        return connection in self._keyless or connection in self._owed
+    def has_room_for(self, connection: Abortable, *, is_probe: bool, requests: int) -> bool:
+        """Whether the next request on it may be worked on, beside so many others. With a key it
+        may. A probe has to wait for nothing but that few enough without a key are answered.
 
-    def may_owe(self) -> bool:
-        """Whether one more keyless connection may wait for an answer, even if to a probe."""
-        return len(self._owed) < self._keyless_max
-
-    def has_room_for(self, connection: Abortable) -> bool:
-        """Whether a request on it may be more than a probe."""
-        is_full = len(self._trusted) >= self._room.connections_max
-        return not self.is_keyless(connection) or not is_full or bool(self._idle)
+        The requests of clients that have left may still be worked on, so there may be more of them
+        than connections.
+        """
+        if connection in self._trusted:
+            return True
+        if connection not in self._answering and len(self._answering) >= self._keyless_max:
+            return False
+        if is_probe:
+            return True
+        connections_max = self._room.connections_max
+        is_full = len(self._trusted) >= connections_max and not self._idle
+        return requests < connections_max and not is_full
 
     @property
     def _keyless_max(self) -> int:
@@ -144,7 +149,7 @@ class Admission:
 
     @property
     def _is_overfull(self) -> bool:
-        return len(self._keyless) + len(self._owed) > self._keyless_max
+        return len(self._keyless) + len(self._answering) > self._keyless_max
 
     def _make_room(self) -> None:
         self._is_making_room = False

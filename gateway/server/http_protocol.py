@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol with bounds on what a client may send, and for how long.
+"""uvicorn's HTTP protocol with bounds on what a client may send and for how long, and its cycle of
+request and response with what an event stream and a half-closed client need.
 
 What is refused before the application sees it is answered as the application would: with an
 envelope and a request id, which is logged.
@@ -10,6 +11,11 @@ connections.
 A client that has ended its side only (a half-close) cannot be told from one that has gone before
 something is sent to it. A complete request is answered all the same, and meanwhile the client is
 sent what every client skips: one that has gone answers with a reset, which ends the work for it.
+
+What goes over the wire is written by uvicorn. Added here are the ASGI extension of
+`gateway.api.client_connection` (write a part of the body without a message, be called when the
+client has left, tell that it has a key), answers for HTTP/1.0, an end that leaves the connection
+open while its request still arrives, and bytes that every client skips.
 """
 
 from __future__ import annotations
@@ -21,14 +27,14 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from typing_extensions import override
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.api.auth import PROBES
 from gateway.api.client_connection import EXTENSION
+from gateway.concurrency import Event
 from gateway.errors import TooManyConnections
 from gateway.server.admission import Admission, Room
-from gateway.server.cycle import BoundedFlowControl, Cycle
 from gateway.server.error_responses import Refused, response_bytes, too_many_connections
 from gateway.server.request_parser import HeadBounds, RequestHead
 from gateway.server.websocket_protocol import BoundedWebSocketProtocol
@@ -37,15 +43,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from starlette.types import Scope
-    from uvicorn._types import ASGI3Application
+    from uvicorn._types import ASGI3Application, ASGISendEvent
 
     from gateway.server.request_parser import ChunkedBody, SizedBody
     from gateway.settings import Server as ServerSettings
 
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+COMMENT: Final = b":\n\n"
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
 """Between the end of a client's side and what it is sent to find out whether it is there."""
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 UNHEARD_MS: Final = 10_000
 """A client that confirms nothing for so long after it ended its side has gone."""
+
+
+class BoundedFlowControl(FlowControl):
+    """Whether a connection is read from, and takes what is written.
+
+    It takes less memory than uvicorn's, whose lock has 700 bytes: each stream has a connection.
+    """
+
+    __slots__ = ("_takes", "is_full")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        # Not uvicorn's, which would make the lock.
+        self._transport = transport
+        self.read_paused = False
+        self.write_paused = False
+        self.is_full = False
+        """While what was read already is too much, nobody has more read, whatever they wait for."""
+        self._takes = Event()
+        self._takes.set()
+
+    @override
+    def resume_reading(self) -> None:
+        if not self.is_full:
+            super().resume_reading()
+
+    @override
+    async def drain(self) -> None:
+        await self._takes.wait()
+
+    @override
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._takes.clear()
+
+    @override
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._takes.set()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -66,34 +113,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     admission: Admission
     flow: BoundedFlowControl
     cycle: Cycle | None  # type: ignore[assignment]
+    """The request that is answered; None between two."""
 
-    _timer: asyncio.TimerHandle | None = None
-    """Calls what is to be done unless something else comes first: mostly a close."""
-    _peer: str | None = None
-    _unread = b""
-    """Bytes that have come and are not parsed yet."""
-    _head: RequestHead | None = None
-    """The head that is being read."""
-    _body: SizedBody | ChunkedBody | None = None
-    """The body of the request that is read or answered, while more of it has to come."""
-    _unstarted: tuple[Cycle, ASGI3Application] | None = None
-    """The request whose head was read in this call, and the application for it."""
-    _is_lost = False
-    _ignores_input = False
-    """Bytes that come from now on are dropped."""
-    _is_half_closed = False
-    """The client has ended its side: nothing more comes."""
-    _is_read_scheduled = False
-    """`_unread` is read in the next turn of the loop."""
+    # Beside uvicorn's attributes these would be too many for a dict that shares its keys with other
+    # connections': each would have one of its own, of 800 bytes.
+    __slots__ = (
+        *("_body", "_head", "_ignores_input", "_is_half_closed", "_is_read_scheduled"),
+        *("_peer", "_timer", "_unread", "_unstarted", "is_lost"),
+    )
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.parser = None  # type: ignore[assignment]  # each head has its own
-        del self.pipeline  # an empty one has 600 bytes, and what waits here are bytes
+        # What uvicorn made and is not used here takes a kilobyte: each head has its own parser.
+        self.parser = self.pipeline = None  # type: ignore[assignment]
         self.flow = BoundedFlowControl(transport)
         self._peer = self.client[0] if self.client else None
-        self._set_timer(self.head_timeout_s, self._close)
+        self._unread = b""
+        """Bytes that have come and are not parsed yet."""
+        self._head: RequestHead | None = None
+        """The head that is being read."""
+        self._body: SizedBody | ChunkedBody | None = None
+        """The body of the request that is read or answered, while more of it has to come."""
+        self._unstarted: tuple[Cycle, ASGI3Application] | None = None
+        """The request whose head was read in this call, and the application for it."""
+        self.is_lost = False
+        self._ignores_input = False
+        """Bytes that come from now on are dropped."""
+        self._is_half_closed = False
+        """The client has ended its side: nothing more comes."""
+        self._is_read_scheduled = False
+        """`_unread` is read in the next turn of the loop."""
+        self._timer = self.loop.call_later(self.head_timeout_s, self.close)
+        """Calls what is to be done unless something else comes first: mostly a close."""
         if not self.admission.enter(self, self._peer):
             self._write_last(response_bytes(TooManyConnections()))
 
@@ -103,10 +155,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._timer.cancel()
         self.admission.leave(self, self._peer)
         super().connection_lost(exc)
-        self._is_lost = True
+        self.is_lost = True
         self._ignore_input()
         if self.cycle is not None:
             self.cycle.disconnect()
@@ -129,14 +181,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _read(self) -> None:
         """Parse what is unread: of one request, and only when the one before is answered."""
         try:
-            if self._body is None and not self._is_answering:
+            if self._body is None and self.cycle is None:
                 self._read_head()
             if self._body is not None:
                 self._read_body(self._body)
         except Refused as refused:
             self._refuse(refused)
             return
-        self.flow.hold(is_full=len(self._unread) > HIGH_WATER_LIMIT)
+        self.flow.is_full = len(self._unread) > HIGH_WATER_LIMIT
+        if self.flow.is_full:
+            self.flow.pause_reading()
         if self._unread and self._body is not None:
             self._schedule_read()
         if self._unstarted is not None:
@@ -144,13 +198,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             (cycle, app), self._unstarted = self._unstarted, None
             task = self.loop.create_task(cycle.run_asgi(app))
             self.tasks.add(task)
-            task.add_done_callback(partial(self._asgi_task_done, cycle))
+            task.add_done_callback(cycle.finished)
         if self._is_half_closed:
             self.loop.call_soon(self._answer_half_closed)
-
-    @property
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
 
     def _schedule_read(self) -> None:
         """Read on when other connections have had a turn."""
@@ -162,31 +212,31 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_read_scheduled = False
         if not self._ignores_input:
             self._read()
-            if not (self._is_answering and len(self.cycle.body) > HIGH_WATER_LIMIT):  # type: ignore[union-attr]
+            if self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT:
                 self.flow.resume_reading()
 
     def _read_head(self) -> None:
-        """When the head of the next request is complete, its cycle is made. Raises `Refused`."""
+        """Read more of the next request's head. When it is complete, make the cycle that answers
+        the request, or upgrade to a WebSocket. Raises `Refused`.
+        """
         is_begun = self._head is not None
         head = self._head = self._head or RequestHead(self.head_bounds)
         rest = head.feed(self._unread)
         self._unread = rest or b""
         if rest is None:
             if not is_begun:
-                self._set_timer(self.head_timeout_s, self._close)
+                self._set_timer(self.head_timeout_s, self.close)
             return
         self._head = None
-        self._stop_timer()
-        self.admission.refresh(self)
-        self._receive_request(head)
-
-    def _receive_request(self, head: RequestHead) -> None:
-        """Make the cycle that answers the request with this head, or upgrade to a WebSocket."""
+        self._timer.cancel()
+        self.admission.head_received(self)
         body = head.framing()
         path = head.path.decode("ascii")
-        scope: Scope = {  # ASGI HTTP 2.3
+        # ASGI HTTP 2.3, without a state: with one key more and those that the application adds the
+        # dict would take 800 bytes more.
+        scope: Scope = {
             "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "asgi": _ASGI,
             "http_version": head.version,
             "server": self.server,
             "client": self.client,
@@ -198,32 +248,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             "raw_path": self.root_path.encode("ascii") + head.path,
             "query_string": head.query,
         }
-        app = self.app
-        if self.admission.is_keyless(self) and not self._has_room_for(scope["path"]):
+        app, is_probe = self.app, scope["path"] in PROBES
+        if not self.admission.has_room_for(self, is_probe=is_probe, requests=len(self.tasks)):
             app = cast("ASGI3Application", too_many_connections)
         elif head.is_upgrade and self._upgrade(head, scope):
             return
-        self.cycle = cycle = Cycle(
-            self,
-            scope,
-            expects_continue=head.expects_continue,
-            keep_alive=head.keeps_alive,
-            trust=partial(self.admission.trust, self),
-        )
+        self.cycle = cycle = Cycle(self, scope, head)
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
         self._body, self._unstarted = body, (cycle, app)
-
-    def _has_room_for(self, path: str) -> bool:
-        """Whether there is room for a request without a key. The requests of clients that have left
-        may still be worked on, so there may be more of them than connections.
-        """
-        if not self.admission.may_owe():
-            return False
-        if path in PROBES:
-            return True
-        limit = self.limit_concurrency
-        has_room = limit is None or len(self.tasks) < limit
-        return has_room and self.admission.has_room_for(self)
 
     def _read_body(self, body: SizedBody | ChunkedBody) -> None:
         """Give what has come of the body to the cycle. Raises `Refused`."""
@@ -237,8 +269,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._body = None
             cycle.more_body = False
             cycle.message_event.set()
-            if not cycle.response_complete:
-                self.admission.owe(self)
+            self.admission.request_received(self)
         elif part:
             cycle.message_event.set()
 
@@ -255,45 +286,41 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             trust=partial(self.admission.trust, self),
             lost=partial(self.admission.leave, self, self._peer),
         )
-        self.admission.owe(self)
+        self.admission.request_received(self)
         self._ignores_input = True
         return True
-
-    def _asgi_task_done(self, cycle: Cycle, task: asyncio.Task[None]) -> None:
-        """Release the cycle. A client that does not take the end of its answer has limited time."""
-        self.tasks.discard(task)
-        cycle.release()
-        if self.transport.is_closing() and not self._is_lost:
-            self._close()
 
     @override
     def on_response_complete(self) -> None:
         """Read the next request, or wait for it."""
         self.server_state.total_requests += 1
-        self.admission.settle(self)
-        if self.transport.is_closing() or self.cycle is None:
+        cycle, self.cycle = self.cycle, None
+        assert cycle is not None, "it calls this, once"
+        is_open = not self.transport.is_closing()
+        self.admission.answered(self, is_idle=is_open and not self._unread)
+        if not is_open:
+            self._ignore_input()
             return
         self.flow.resume_reading()
-        if self.cycle.more_body:
+        if cycle.more_body:
             self._linger()
         elif self._unread:
             self._schedule_read()
         elif self._is_half_closed:
-            self._close()
+            self.close()
         else:
-            self.admission.rest(self)
-            self._set_timer(self.timeout_keep_alive, self._close)
+            self._set_timer(self.timeout_keep_alive, self.close)
 
     @override
     def pause_writing(self) -> None:
         """The client does not take its answer: the connection may be closed for others again."""
         super().pause_writing()
-        self.admission.settle(self)
+        self.admission.answered(self, is_idle=False)
 
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open because a complete request is still to be answered."""
-        is_request_left = self._is_answering or self._is_read_scheduled
+        is_request_left = self.cycle is not None or self._is_read_scheduled
         if self._ignores_input or self._body is not None or not is_request_left:
             return False
         self._is_half_closed = True
@@ -307,18 +334,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Nothing more comes: what is still to be answered is all there is. A request that has
         just begun has had a turn, so that a client with a short answer is not sent anything else.
         """
-        if self._is_lost or self.transport.is_closing():
+        if self.is_lost or self.transport.is_closing():
             return
-        if self._is_answering:
+        if self.cycle is not None:
             self._set_timer(ABSENCE_CHECKS_S[0], self._probe, ABSENCE_CHECKS_S[1:])
         elif not self._is_read_scheduled:
-            self._close()
+            self.close()
 
     def _probe(self, gaps_s: Sequence[float]) -> None:
         """Find out whether there is a client. One that can be sent nothing yet counts as gone if
         that matters to what is done for it.
         """
-        if not self._is_answering or self.cycle is None:
+        if self.cycle is None:
             return
         if not self.cycle.probe() and self.cycle.is_watched:
             self.abort()
@@ -328,14 +355,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Answer bytes that are no request, or that turned out to be none, and close."""
         if self._unstarted is not None:
-            self._unstarted[0].release()
+            self._unstarted[0].scope = {}  # type: ignore[typeddict-item]  # which refers to it
             self._unstarted = self.cycle = None
         elif self._body is not None:
             assert self.cycle is not None, "it has a body"
             self.cycle.disconnect()
             if self.cycle.response_started:
                 # In the middle of another answer it would be a part of that.
-                self._close()
+                self.close()
                 return
         self._write_last(response_bytes(refused))
 
@@ -349,12 +376,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         reset, and its client may never see the answer.
         """
         self._ignore_input()
-        self.flow.hold(is_full=False)
+        self.flow.is_full = False
         self.flow.resume_reading()
         self.transport.write_eof()
-        self._set_timer(0 if self._is_half_closed else self.linger_s, self._close)
+        self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the connection when its client has taken what was written; abort it if that takes
         longer than a keep-alive.
         """
@@ -362,13 +389,129 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(self.timeout_keep_alive, self.abort)
 
     def _set_timer(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
-        self._stop_timer()
+        self._timer.cancel()
         self._timer = self.loop.call_later(delay_s, action, *arguments)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+
+class Cycle(RequestResponseCycle):
+    """One request and its response; a `gateway.api.client_connection.ClientConnection`."""
+
+    def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: RequestHead) -> None:
+        """`protocol` is of the connection, `scope` what the application is called with."""
+        super().__init__(
+            scope=scope,  # type: ignore[arg-type]
+            transport=protocol.transport,
+            flow=protocol.flow,
+            logger=protocol.logger,
+            access_logger=protocol.access_logger,
+            access_log=False,
+            default_headers=protocol.server_state.default_headers,
+            message_event=Event(),  # type: ignore[arg-type]  # an Event takes ten times the memory
+            expect_100_continue=head.expects_continue,
+            keep_alive=head.keeps_alive,
+            on_response=protocol.on_response_complete,
+        )
+        self._protocol = protocol
+        self._is_http_1_0 = head.version == "1.0"
+        self._is_event_stream = False
+        self._has_parts = False
+        self._ends_with_connection = False
+        self._on_disconnect: Callable[[], None] | None = None
+
+    def finished(self, task: asyncio.Task[None]) -> None:
+        """The application has returned: drop what refers to this, so that nothing has to collect
+        it. A client that does not take the end of its answer has limited time.
+        """
+        protocol = self._protocol
+        protocol.tasks.discard(task)
+        self.scope, self._on_disconnect = {}, None  # type: ignore[typeddict-item]
+        if protocol.cycle is self:
+            protocol.cycle = None
+        if self.transport.is_closing() and not protocol.is_lost:
+            protocol.close()
+
+    def trust(self) -> None:
+        """The client has shown a valid API key."""
+        self._protocol.admission.trust(self._protocol)
+
+    @override
+    async def send(self, message: ASGISendEvent) -> None:
+        # What follows must not wait, so that it is decided for the state that it is written in.
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if message["type"] == "http.response.start" and not self.response_started:
+            has_length = False
+            for name, value in message.get("headers", ()):
+                lowered = name.lower()
+                if lowered == b"content-type":
+                    self._is_event_stream = value.startswith(b"text/event-stream")
+                has_length |= lowered == b"content-length"
+            if self.more_body:
+                # Where another request would begin on this connection is not known.
+                self.keep_alive = False
+            if self._is_http_1_0 and not has_length:
+                # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, 6.3).
+                self.chunked_encoding = False
+                self._ends_with_connection = True
+            await super().send(message)
+            self._has_parts = bool(self.chunked_encoding) and self.scope["method"] != "HEAD"
+            return
+        if message["type"] == "http.response.body":
+            if self._ends_with_connection:
+                self.expected_content_length = len(message.get("body", b""))
+            if self.more_body and not message.get("more_body", False):
+                # A close while more comes would be a reset, and the client might not see the
+                # answer: the protocol reads on and closes then (`on_response_complete`).
+                self.keep_alive = True
+        await super().send(message)
+
+    def write_part(self, part: bytes) -> bool:
+        """Write a part of the body, and not its last, as `send` does. False, and nothing was
+        written: `send` would wait, or there is no chunked body at this point.
+        """
+        if (
+            not self._has_parts
+            or self.flow.write_paused
+            or self.disconnected
+            or self.response_complete
+            or not part
+        ):
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        return True
+
+    def watch(self, on_disconnect: Callable[[], None] | None) -> None:
+        """Have `on_disconnect` called once when the client has gone, or now; None: no more."""
+        self._on_disconnect = on_disconnect
+        if self.disconnected:
+            self.disconnect()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether work is done that ends with the client."""
+        return self._on_disconnect is not None
+
+    def disconnect(self) -> None:
+        """Note that the client has left, and tell the application."""
+        if not self.response_complete:
+            self.disconnected = True
+        self.message_event.set()
+        on_disconnect, self._on_disconnect = self._on_disconnect, None
+        if on_disconnect is not None:
+            on_disconnect()
+
+    def probe(self) -> bool:
+        """Send what every client skips: one that has gone answers it with a reset. False: there is
+        no such thing at this point of the answer. True also where something waits to be read.
+        """
+        if self.flow.write_paused or (self.response_started and not self._is_event_stream):
+            return True
+        if self.response_started:
+            if not self.write_part(COMMENT):
+                self.transport.write(COMMENT)
+        elif not self._is_http_1_0:
+            self.transport.write(CONTINUE)
+        return self.response_started or not self._is_http_1_0
 
 
 def when_read(action: Callable[[], None]) -> None:

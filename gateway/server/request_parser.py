@@ -89,10 +89,10 @@ class RequestHead:
         """
         if not self._line:
             given, data = len(data), data.lstrip(_BLANK)
-            self._take(b"", given - len(data))
+            self._size += given - len(data)
         end = (self._last + data).find(_END)
         length = len(data) if end < 0 else end + len(_END) - len(self._last)
-        self._take(data[:length], length)
+        self._parse(data[:length])
         if end < 0:
             self._last = (self._last + data)[-len(_END) + 1 :]
             return None
@@ -105,23 +105,34 @@ class RequestHead:
         """Nothing more is fed: the parser is let go, which refers to this."""
         self._parser = None
 
-    def _take(self, data: bytes, length: int) -> None:
-        """Count `length` bytes and parse as much of `data` as there is room for: so what is found
-        wrong first does not depend on the reads that it comes in. Raises `Refused`.
+    def _parse(self, data: bytes) -> None:
+        """Parse more of the head, as much of it as there is room for: so what is found wrong first
+        does not depend on the reads that it comes in. Raises `Refused`.
         """
-        room = self._bounds.bytes_max - self._size
-        self._size += length
+        room = max(0, self._bounds.bytes_max - self._size)
+        self._size += len(data)
         data = data[:room]
-        if not self._line.endswith(b"\n"):
-            # The request line by itself: one that is wrong is refused without waiting for more.
-            line_length = data.find(b"\n") + 1 or len(data)
-            line, data = data[:line_length], data[line_length:]
-            self._line += line
-            self._feed_parser(line)
-            if line.endswith(b"\n"):
-                self._check_request_line()
-        self._feed_parser(data)
-        if length > room:
+        parser = self._parser
+        assert parser is not None, "nothing is fed after the end"
+        try:
+            if not self._line.endswith(b"\n"):
+                # The request line by itself: one that is wrong is refused without waiting for more.
+                line, newline, data = data.partition(b"\n")
+                self._line += line + newline
+                parser.feed_data(line + newline)
+                if newline:
+                    version = _VERSIONS.get(self._line.rstrip(_BLANK).rpartition(b" ")[2])
+                    if version is None:
+                        raise unreadable(OTHER_VERSION)
+                    url = httptools.parse_url(self.url)
+                    self.version, self.path = version, url.path or b"/"
+                    self.query = url.query or b""
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass
+        except httptools.HttpParserError as error:
+            raise unreadable() from error
+        if self._size > self._bounds.bytes_max:
             raise too_large(
                 f"The request line and headers have more than {self._bounds.bytes_max} bytes. Send "
                 "fewer or shorter headers."
@@ -130,15 +141,6 @@ class RequestHead:
             raise too_large(
                 f"The request has more than {self._bounds.fields_max} headers. Send fewer."
             )
-
-    def _feed_parser(self, data: bytes) -> None:
-        try:
-            if data and self._parser is not None:
-                self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass
-        except httptools.HttpParserError as error:
-            raise unreadable() from error
 
     def on_url(self, url: bytes) -> None:
         """httptools: more of the request target, which may come in several parts."""
@@ -159,17 +161,6 @@ class RequestHead:
         self.method = parser.get_method().decode("ascii")
         self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         self.is_upgrade = parser.should_upgrade()
-
-    def _check_request_line(self) -> None:
-        """Raises `Refused` for another version, or none, and for another protocol's."""
-        version = _VERSIONS.get(self._line.rstrip(_BLANK).rpartition(b" ")[2])
-        if version is None:
-            raise unreadable(OTHER_VERSION)
-        try:
-            url = httptools.parse_url(self.url)
-        except httptools.HttpParserInvalidURLError as error:
-            raise unreadable() from error
-        self.version, self.path, self.query = version, url.path or b"/", url.query or b""
 
     def framing(self) -> SizedBody | ChunkedBody:
         """How its body is framed. Raises `Refused` where that, or for whom it is, is uncertain."""

@@ -159,10 +159,10 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def test_requests_are_counted_and_timed() -> None:
     metrics = Metrics()
-    metrics.request_started()
+    metrics.requests_in_flight += 1
     assert value(metrics, "gateway_requests_in_flight") == 1
     metrics.request_finished(status=200, model="gpt-oss-20b", seconds=0.5)
-    metrics.request_started()
+    metrics.requests_in_flight += 1
     metrics.request_finished(status=404, seconds=0.1)
     metrics.first_token(model="gpt-oss-20b", seconds=0.2)
     metrics.client_disconnected()
@@ -220,7 +220,7 @@ def test_what_outlives_its_backend_or_its_replica_is_counted() -> None:
     metrics.recomputed(310)
     metrics.claimed(3, taken_over=1)
     metrics.claim_lost()
-    metrics.claims_held(2)
+    metrics.claims_held = 2
     assert value(metrics, "gateway_hops_total", reason="backend") == 1
     assert value(metrics, "gateway_recomputed_tokens_total") == 310
     assert value(metrics, "gateway_claims_total", kind="begun") == 2
@@ -232,7 +232,7 @@ def test_what_outlives_its_backend_or_its_replica_is_counted() -> None:
 def test_the_durable_log_is_watched() -> None:
     metrics = Metrics()
     metrics.log_flushed(12, 4096, 0.002)
-    metrics.log_pending(100)
+    metrics.log_pending_bytes = 100
     metrics.followers(7)
     metrics.notice_heard("log")
     assert value(metrics, "gateway_log_rows_total") == 12

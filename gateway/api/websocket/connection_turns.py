@@ -120,7 +120,7 @@ class Turns:
         record = RequestRecord(self._scope)
         record.facts["connection"] = self._scope["record"].request_id
         telemetry.bind(request_id=record.request_id, connection=record.facts["connection"])
-        self._dependencies.metrics.request_started()
+        self._dependencies.metrics.requests_in_flight += 1
         self.count += 1
         return record
 
@@ -177,7 +177,7 @@ class Turns:
             nonlocal is_over
             for event in events:
                 if event.is_terminal:
-                    self._settle(frame, event, generation)
+                    self._note_end(frame, event, generation)
                     is_over = True
                 await self._send_event(frame, turn, event)
 
@@ -193,7 +193,7 @@ class Turns:
             data = sse.padded(data, event)
         await self._send_text(event_frame(data, frame.stream_id))
 
-    def _settle(self, frame: ClientFrame, event: Event, generation: Generation) -> None:
+    def _note_end(self, frame: ClientFrame, event: Event, generation: Generation) -> None:
         """Remember or forget the response before its last event is sent, so that the client can
         continue it at once.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID
 
 import orjson
@@ -12,12 +12,10 @@ import pytest
 from gateway.api import dialects, sse
 from gateway.api.auth import Authentication
 from gateway.protocol.events import DeltaPattern, Deltas, Event
-from gateway.tenancy import Principal, TenantId
+from gateway.tenancy import Dialect, Principal, TenantId
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
-
-    from gateway.tenancy import Dialect
 
 THOUGHT = Event(
     "response.reasoning_text.delta",
@@ -35,8 +33,8 @@ def scope(dialect: Dialect = "openai") -> dict[str, Any]:
     return {"dialect": dialect}
 
 
-async def routed(path: str, **fields: Any) -> Scope:
-    """The scope behind the middleware."""
+async def routed(path: str, key: Dialect = "openai", **fields: Any) -> Scope:
+    """The scope behind the middleware, for a key of a dialect."""
     seen: list[Scope] = []
 
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -44,7 +42,11 @@ async def routed(path: str, **fields: Any) -> Scope:
 
     async def nothing(*_: object) -> Any: ...
 
-    await dialects.DialectPaths(app)({"type": "http", "path": path, **fields}, nothing, nothing)
+    principal = Principal(TenantId(UUID(int=1)), "acme", UUID(int=2), dialect=key)
+    access: Any = SimpleNamespace(known=lambda _: principal, authenticate=nothing)
+    headers = [(b"authorization", b"Bearer sk-1")]
+    asked = {"type": "http", "path": path, "headers": headers, **fields}
+    await Authentication(app, access, [])(asked, nothing, nothing)
     return seen[0]
 
 
@@ -59,47 +61,27 @@ async def test_a_gateway_below_a_path_of_its_own_has_the_base_path_below_that() 
     found = await routed("/llm/openresponses/v1/models", root_path="/llm")
     assert (found["dialect"], found["root_path"]) == ("openresponses", "/llm/openresponses")
     other = await routed("/openresponses/v1/models", root_path="/llm")
-    assert "dialect" not in other
+    assert (other["dialect"], other["root_path"]) == ("openai", "/llm")
 
 
 @pytest.mark.parametrize(
     "path", ["/v1/responses", "/openresponses", "/openresponses/healthz", "/openresponses/v1x"]
 )
-async def test_any_other_path_says_nothing(path: str) -> None:
-    found = await routed(path)
-    assert "dialect" not in found
-    assert "root_path" not in found
+async def test_at_any_other_path_the_key_says_it(path: str) -> None:
+    for key in get_args(Dialect):
+        found = await routed(path, key)
+        assert found["dialect"] == key
+        assert "root_path" not in found
 
 
 async def test_a_lifespan_passes() -> None:
-    assert await routed("", type="lifespan") == {"type": "lifespan", "path": ""}
+    assert (await routed("", type="lifespan")).keys() == {"type", "path", "headers"}
 
 
-@pytest.mark.parametrize(
-    ("named", "key", "expected"),
-    [
-        (None, "openai", "openai"),
-        (None, "openresponses", "openresponses"),
-        ("openresponses", "openai", "openresponses"),
-    ],
-)
-async def test_the_path_says_it_or_else_the_key(
-    named: Dialect | None, key: Dialect, expected: Dialect
-) -> None:
-    seen: list[Scope] = []
-
-    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
-        seen.append(scope)
-
-    async def nothing(*_: object) -> Any: ...
-
-    principal = Principal(TenantId(UUID(int=1)), "acme", UUID(int=2), dialect=key)
-    access: Any = SimpleNamespace(known=lambda _: principal)
-    headers = [(b"authorization", b"Bearer sk-1")]
-    asked = {"type": "http", "path": "/v1/responses", "headers": headers}
-    asked |= {"dialect": named} if named else {}
-    await Authentication(app, access, [])(asked, nothing, nothing)
-    assert (seen[0]["dialect"], seen[0]["principal"]) == (expected, principal)
+async def test_the_path_says_more_than_the_key() -> None:
+    found = await routed("/openresponses/v1/responses", "openai")
+    assert found["dialect"] == "openresponses"
+    assert found["principal"].dialect == "openai"
 
 
 def test_openai_s_dialect_is_what_there_is() -> None:

@@ -29,6 +29,10 @@ def admission(room: Room) -> Admission:
     return Admission(room, lambda: 0.0, lambda action: action())
 
 
+def has_room(gate: Admission, one: One, *, is_probe: bool = False, requests: int = 0) -> bool:
+    return gate.has_room_for(one, is_probe=is_probe, requests=requests)
+
+
 def test_none_has_to_go_before_what_came_with_it_is_read() -> None:
     read: list[Callable[[], None]] = []
     gate = Admission(Room(connections_max=2, reserved=1), lambda: 0.0, read.append)
@@ -36,7 +40,7 @@ def test_none_has_to_go_before_what_came_with_it_is_read() -> None:
     for one in (asking, *others):
         gate.enter(one, PEER)
     assert not any(one.is_closed for one in others)
-    gate.refresh(asking)
+    gate.head_received(asking)
     (make_room,) = read
     make_room()
     assert not asking.is_closed
@@ -48,18 +52,17 @@ def test_one_that_is_being_answered_stays_until_it_is() -> None:
     asking, other = One(), One()
     for one in (asking, other):
         gate.enter(one, PEER)
-        assert gate.may_owe()
-        gate.owe(one)
-    assert not gate.may_owe()
+        assert has_room(gate, one, is_probe=True)
+        gate.request_received(one)
+    assert not has_room(gate, One(), is_probe=True)
     more = [One() for _ in range(9)]
     for one in more:
         gate.enter(one, PEER)
     assert all(one.is_closed for one in more)
-    assert gate.is_keyless(asking)
-    assert gate.has_room_for(asking)
-    gate.settle(asking)
+    assert has_room(gate, asking)
+    gate.answered(asking, is_idle=False)
     gate.trust(other)
-    assert gate.may_owe()
+    assert has_room(gate, One(), is_probe=True)
     for _ in range(2):
         gate.enter(One(), PEER)
     assert (asking.is_closed, other.is_closed) == (True, False)
@@ -70,7 +73,7 @@ def test_the_one_that_was_silent_for_longest_makes_room() -> None:
     silent, speaking, newest, last = One(), One(), One(), One()
     gate.enter(speaking, PEER)
     gate.enter(silent, PEER)
-    gate.refresh(speaking)
+    gate.head_received(speaking)
     gate.enter(newest, PEER)
     assert (silent.is_closed, speaking.is_closed) == (True, False)
     gate.enter(last, PEER)
@@ -81,10 +84,10 @@ def test_one_with_a_key_never_has_to_go() -> None:
     gate = admission(Room(connections_max=2, reserved=1))
     known = One()
     gate.enter(known, PEER)
-    assert gate.is_keyless(known)
+    assert not has_room(gate, known, requests=2)
     gate.trust(known)
     gate.trust(known)
-    assert not gate.is_keyless(known)
+    assert has_room(gate, known, requests=2)
     for _ in range(9):
         gate.enter(One(), PEER)
     assert not known.is_closed
@@ -99,10 +102,11 @@ def test_where_all_have_keys_there_is_room_for_probes_alone() -> None:
     probe = One()
     gate.enter(probe, PEER)
     assert not probe.is_closed
-    assert not gate.has_room_for(probe)
-    assert all(map(gate.has_room_for, known))
+    assert not has_room(gate, probe)
+    assert has_room(gate, probe, is_probe=True)
+    assert all(has_room(gate, one) for one in known)
     gate.leave(known[0], PEER)
-    assert gate.has_room_for(probe)
+    assert has_room(gate, probe)
 
 
 def test_idle_ones_with_a_key_make_room_for_others_with_a_key() -> None:
@@ -111,20 +115,20 @@ def test_idle_ones_with_a_key_make_room_for_others_with_a_key() -> None:
     for one in (busy, idle):
         gate.enter(one, PEER)
         gate.trust(one)
-        gate.rest(one)
-    gate.refresh(busy)
+        gate.answered(one, is_idle=True)
+    gate.head_received(busy)
     for one in (probe, other):
         gate.enter(one, PEER)
-        assert gate.has_room_for(one)
-    gate.rest(probe)
+        assert has_room(gate, one)
+    gate.answered(probe, is_idle=True)
     assert not idle.is_closed
     gate.trust(other)
     assert (busy.is_closed, idle.is_closed, probe.is_closed) == (False, True, False)
     gate.leave(idle, PEER)
-    assert not gate.has_room_for(probe)
-    gate.rest(other)
+    assert not has_room(gate, probe)
+    gate.answered(other, is_idle=True)
     gate.leave(other, PEER)
-    assert gate.has_room_for(probe)
+    assert has_room(gate, probe)
     gate.trust(probe)
     assert not probe.is_closed
 
@@ -153,7 +157,7 @@ def test_it_is_logged_now_and_then_how_many_had_to_go() -> None:
     assert [event["count"] for event in events] == [1, 4]
 
 
-KINDS = ["enter", "trust", "rest", "refresh", "owe", "settle", "leave"]
+KINDS = ["enter", "trust", "head", "request", "idle", "unread", "leave"]
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 30)))
 
 
@@ -172,11 +176,13 @@ def test_there_are_never_more_than_there_is_room_for(
         elif step == "leave" and one not in gone:
             gone.add(one)
             gate.leave(one, PEER)
-        elif step == "trust" and one not in gone and gate.has_room_for(one):
+        elif step == "trust" and one not in gone and has_room(gate, one):
             gate.trust(one)
-        elif step in {"rest", "refresh", "settle"} and one not in gone:
-            getattr(gate, step)(one)
-        elif step == "owe" and one not in gone and gate.may_owe():
-            gate.owe(one)
+        elif step == "head" and one not in gone:
+            gate.head_received(one)
+        elif step in {"idle", "unread"} and one not in gone:
+            gate.answered(one, is_idle=step == "idle")
+        elif step == "request" and one not in gone and has_room(gate, one, is_probe=True):
+            gate.request_received(one)
         here = [one for one in ever if one not in gone and not one.is_closed]
         assert len(here) <= connections_max + reserved

@@ -14,7 +14,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.server.cycle import BoundedFlowControl, Cycle
+from gateway.server.http_protocol import BoundedFlowControl, Cycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,13 +74,8 @@ def ours(
         server_state=SimpleNamespace(default_headers=[DATE]),
         on_response_complete=on_response,
     )
-    return Cycle(
-        protocol,
-        {"type": "http", "method": method, "http_version": version},
-        expects_continue=expects,
-        keep_alive=keep_alive,
-        trust=lambda: None,
-    )
+    head: Any = SimpleNamespace(version=version, expects_continue=expects, keeps_alive=keep_alive)
+    return Cycle(protocol, {"type": "http", "method": method}, head)
 
 
 def theirs(
