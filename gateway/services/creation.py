@@ -167,8 +167,22 @@ class Creation:
         """Start the run with its log in memory, or record it for any replica to go on with: the
         table of this module tells which.
         """
-        if not spec.durable:
-            return self._in_memory(command, spec)
+        at = self._at
+        if spec.durable:
+            return await self._accepted(command, spec)
+        new_fold = at.new_fold_for(spec.head, spec.rules)
+        live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
+
+        async def commit(finished: Finished, fold: Fold) -> None:
+            assert run.claim is not None, "what is stored was recorded before it was generated"
+            await at.archive.finish(spec, finished, fold, run.claim, None)
+
+        journal = MemoryJournal(live, commit if spec.store else None)
+        run = Run(spec, journal, at.engine, requested_at=command.requested_at)
+        at.supervisor.start(run)
+        return ForegroundGeneration(spec, Started(run, live))
+
+    async def _accepted(self, command: CreateCommand, spec: RunSpec) -> AcceptedGeneration:
         is_ours = not command.request.background
         key = self._kept_key(command)
         if not is_ours and key is None and spec.conversation is None:
@@ -185,17 +199,3 @@ class Creation:
         if command.key is None:
             return None
         return IdempotencyKey(command.key.key_hash, command.key.fingerprint, self._key_ttl_s)
-
-    def _in_memory(self, command: CreateCommand, spec: RunSpec) -> ForegroundGeneration:
-        at = self._at
-        new_fold = at.new_fold_for(spec.head, spec.rules)
-        live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
-
-        async def commit(finished: Finished, fold: Fold) -> None:
-            assert run.claim is not None, "what is stored was recorded before it was generated"
-            await at.archive.finish(spec, finished, fold, run.claim, None)
-
-        journal = MemoryJournal(live, commit if spec.store else None)
-        run = Run(spec, journal, at.engine, requested_at=command.requested_at)
-        at.supervisor.start(run)
-        return ForegroundGeneration(spec, Started(run, live))

@@ -13,8 +13,8 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
@@ -22,11 +22,10 @@ from gateway import ids
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
 from gateway.context.assembly import assemble, opening
-from gateway.context.truncation import drop_oldest_turns
+from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
-from gateway.generation import PREAMBLE
 from gateway.models.format import RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
@@ -47,7 +46,7 @@ from gateway.services.history_source import History
 from gateway.store.packing import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
-    from gateway.protocol.parameters import Effort
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.responses.requests import RequestKey
     from gateway.sealing import Sealer
@@ -71,13 +69,8 @@ if TYPE_CHECKING:
     """What a response repeats of its request."""
 
 
-T = TypeVar("T")
-
 REPEATED_ITEM_BYTES: Final = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
-ANSWER_SHARE: Final = 16
-"""Where a request does not say how long its answer may be, old turns make room for the window's
-length divided by this."""
 SALTS_MAX: Final = 4_096
 """Tenants whose salt is kept; that of another is computed anew."""
 DAY_S: Final = 86_400
@@ -112,13 +105,6 @@ class CreateCommand:
     local: Mapping[str, History] = field(default_factory=dict)
     remembered: bool = False
     generate: bool = True
-
-    @property
-    def is_durable(self) -> bool:
-        """The response must outlive its client, and this process."""
-        request, policy = self.request, self.principal.policy
-        is_kept = self.key is not None or policy.on_disconnect == "continue"
-        return self.generate and (request.background or (request.store and is_kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +201,9 @@ class RunBuilder:
             not given.is_opening and is_triggered(request)
         )
         work = self._planned if is_compacted and command.generate else self._specs.spec
-        planned: RunSpec | SummaryPlan = await self._run(work, given)
+        planned: RunSpec | SummaryPlan = await self._executor.run(
+            work, given, size_bytes=self._specs.work_bytes(given)
+        )
         return DueSummary(given, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
@@ -226,8 +214,11 @@ class RunBuilder:
         booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
         """
         made = await self._compactor.make(due.plan.spec)
+        given = replace(due.given, compacted=made.compacted)
         try:
-            yield await self._run(self._specs.spec, replace(due.given, compacted=made.compacted))
+            yield await self._executor.run(
+                self._specs.spec, given, size_bytes=self._specs.work_bytes(given)
+            )
         except BaseException:
             await self._compactor.book(made)
             raise
@@ -240,7 +231,10 @@ class RunBuilder:
         It is yet to be booked (`book`). Raises what `summarised` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        plan = await self._run(self._summary, await self._input(command, with_json=True))
+        given = await self._input(command, with_json=True)
+        plan = await self._executor.run(
+            self._summary, given, size_bytes=self._specs.work_bytes(given)
+        )
         return CompactedContext(plan, await self._compactor.make(plan.spec))
 
     async def book(self, made: MadeSummary) -> None:
@@ -253,7 +247,10 @@ class RunBuilder:
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        return await self._run(self._specs.count, await self._input(command))
+        given = await self._input(command)
+        return await self._executor.run(
+            self._specs.count, given, size_bytes=self._specs.work_bytes(given)
+        )
 
     async def _input(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
         """What the command names, looked up. `with_json`: the items of its history are to be shown,
@@ -280,11 +277,6 @@ class RunBuilder:
             )
             stored = await self._history_source.named_items(tenant_id, request)
         return RunInput(command, model, history, stored, ids.new_uuid(), created_at, is_opening)
-
-    async def _run(self, work: Callable[[RunInput], T], given: RunInput) -> T:
-        return await self._executor.run(
-            partial(work, given), size_bytes=self._specs.work_bytes(given)
-        )
 
     def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
         """The specification, or the plan of the summary that has to be made before it."""
@@ -357,11 +349,28 @@ class SpecBuilder:
         repeated = None if item_by_item or given.is_opening else _repeated(given, format_)
         echoed = _echo(given)
         rules, checker = self._contract(given, echoed)
-        context = self._assembled(given, with_history=repeated is None)
+        request, system = given.command.request, self._system_message
+        if given.is_opening:
+            context = opening(cast("tuple[Message, ...]", request.input), given.uuid)
+        else:
+            context = self._assembled(given, with_history=repeated is None)
         items = context.items
         if given.compacted is not None:
             items = (*items, summary_in(given.compacted))
-        options = self._options(given, rules, echoed["reasoning"]["effort"])
+        day = given.history.root_created_at // DAY_S
+        tools = request.offered_tools
+        options = RenderOptions(
+            instructions=request.instructions,
+            tools=declared(tools) if tools else (),
+            tool_paths=tuple([f"tools{tool.path}" for tool in named(tools)]) if tools else (),
+            effort=echoed["reasoning"]["effort"],
+            current_date=_date(day) if system.with_date else None,
+            model_identity=system.identity,
+            knowledge_cutoff=system.knowledge_cutoff,
+            commentary_without_tools=system.commentary_without_tools,
+            answer=rules.answer,
+            scope=given.command.principal.tenant_id.bytes,
+        )
         prompt = format_.render(items, options, repeated)
         return Written(
             echoed, rules, checker, context, items, options, prompt, repeated is not None
@@ -383,7 +392,10 @@ class SpecBuilder:
         """The specification; `written` is what `write` made of the same input before."""
         written = written or self.write(given)
         command, model, history = given.command, given.model, given.history
-        request, is_durable = command.request, command.is_durable
+        request, policy = command.request, command.principal.policy
+        # What must outlive its client, and this process.
+        is_kept = command.key is not None or policy.on_disconnect == "continue"
+        is_durable = command.generate and (request.background or (request.store and is_kept))
         is_remembered = command.remembered and not request.store
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
@@ -416,7 +428,7 @@ class SpecBuilder:
             checker=written.checker,
             reasoning_budget=sampling_parameters.reasoning_budget(
                 request,
-                command.principal.policy,
+                policy,
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
                 framing_tokens=format_.framing_tokens,
@@ -478,9 +490,11 @@ class SpecBuilder:
         return rules, checker
 
     def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
+        """The context of a request that continues something, or brings more than new messages.
+
+        Without `with_history` the items of its history are left out: the prompt repeats their ids.
+        """
         new, history, stored = given.command.request.input, given.history.items, given.stored
-        if given.is_opening:
-            return opening(cast("tuple[Message, ...]", new), given.uuid)
         if not self.knows_stored_ids(given.model):
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
@@ -494,38 +508,18 @@ class SpecBuilder:
             taken=() if with_history else _taken_ids(history, new),
         )
 
-    def _options(self, given: RunInput, rules: OutputRules, effort: Effort) -> RenderOptions:
-        system, request = self._system_message, given.command.request
-        tools = request.offered_tools
-        return RenderOptions(
-            instructions=request.instructions,
-            tools=declared(tools) if tools else (),
-            tool_paths=tuple([f"tools{tool.path}" for tool in named(tools)]) if tools else (),
-            effort=effort,
-            current_date=_date(given.history.root_created_at // DAY_S)
-            if system.with_date
-            else None,
-            model_identity=system.identity,
-            knowledge_cutoff=system.knowledge_cutoff,
-            commentary_without_tools=system.commentary_without_tools,
-            answer=rules.answer,
-            scope=given.command.principal.tenant_id.bytes,
-        )
-
     def _fitting(self, given: RunInput, written: Written) -> Prompt:
         """The prompt without the oldest turns, which make room for it and for an answer."""
-        request, length, prompt = given.command.request, given.model.context_length, written.prompt
-        room = length - len(prompt.ids)
-        wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
-        if room >= wanted:
-            return prompt
+        length, answer_tokens = given.model.context_length, given.command.request.max_output_tokens
+        missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
+        if missing <= 0:
+            return written.prompt
         if written.is_repeated:
             written = self.write(given, item_by_item=True)
-        items, costs = written.items, [0] * len(written.items)
-        for span in written.prompt.spans:
-            if span.source != PREAMBLE:
-                costs[span.source] += span.end - span.start
-        kept = drop_oldest_turns(items, costs, 1 - room, wanted_tokens=wanted - room)
+        prompt, items = written.prompt, written.items
+        excess_tokens = len(prompt.ids) + 1 - length
+        costs = costs_of(prompt, len(items))
+        kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)
         return self._format_of(given.model.id).render([items[i] for i in kept], written.options)
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
@@ -650,7 +644,7 @@ def _rendered(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...
     """The items that the request brought, with the ids that they have in the whole prompt; without
     one, with none.
     """
-    added = list(context.added)
+    added = list(context.items[context.inherited :])
     if prompt is None:
         return tuple(added)
     for span in prompt.spans:

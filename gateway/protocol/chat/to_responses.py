@@ -7,7 +7,7 @@ token ids) is refused.
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
 without its modality) and `web_search_options` are accepted, and named in the answer's headers; so
 is everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
-looked at once (`responses.requests.checked`).
+looked at once (`responses.requests.create_of`).
 
 | message | items |
 |---|---|
@@ -46,7 +46,7 @@ from gateway.protocol.request_errors import (
     wrong_value,
 )
 from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
-from gateway.protocol.responses.requests import check_counts, checked, presentable
+from gateway.protocol.responses.requests import check_counts, create_of, presentable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -547,7 +547,7 @@ def _converted(
     if bound is not None:
         asked = {**asked, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
     try:
-        request = checked(asked, limits=limits, strict=strict)
+        request = create_of(asked, limits=limits, strict=strict)
     except InvalidRequest as error:
         raise places.restated(error) from None
     request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
-    from gateway.protocol.parameters import Effort, TextOptions
+    from gateway.protocol.parameters import Effort
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import NamedTool, Tool
     from gateway.sealing import Binding
@@ -86,6 +86,17 @@ def echo(
         reasoning["mode"] = REASONING_MODE
     if asked.max_tokens:
         reasoning["max_tokens"] = asked.max_tokens
+    format_, verbosity = request.text.format, request.text.verbosity
+    text: dict[str, Any] = {"format": {"type": format_.type if format_ else "text"}}
+    if isinstance(format_, JsonSchemaFormat):
+        text["format"] |= {
+            "name": format_.name,
+            "description": format_.description,
+            "schema": format_.schema_,
+            "strict": format_.strict,
+        }
+    if verbosity:
+        text["verbosity"] = verbosity
     echoed: dict[str, Any] = {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
@@ -103,7 +114,7 @@ def echo(
         "store": request.store,
         "background": request.background,
         "temperature": request.temperature,
-        "text": _text(request.text),
+        "text": text,
         "tool_choice": choice if isinstance(choice, str) else _tool_choice(choice),
         "tools": _tools(request.tools) if request.tools else [],
         "top_logprobs": request.top_logprobs,
@@ -120,20 +131,6 @@ def echo(
     if request.stop:
         echoed["stop"] = list(request.stop)
     return echoed
-
-
-def _text(asked: TextOptions) -> dict[str, Any]:
-    text: dict[str, Any] = {"format": {"type": asked.format.type if asked.format else "text"}}
-    if isinstance(asked.format, JsonSchemaFormat):
-        text["format"] |= {
-            "name": asked.format.name,
-            "description": asked.format.description,
-            "schema": asked.format.schema_,
-            "strict": asked.format.strict,
-        }
-    if asked.verbosity:
-        text["verbosity"] = asked.verbosity
-    return text
 
 
 def _tool_choice(choice: AllowedTools | ToolChoice) -> dict[str, Any]:

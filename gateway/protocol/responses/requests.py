@@ -145,27 +145,15 @@ def create_of(
     strict: bool = False,
 ) -> CreateResponse:
     """The same for a body that is read already (`json_body.parse_object`)."""
-    document = without_nulls(fields)
+    document, ignored = without_nulls(fields), tuple[str, ...]()
     if "model" not in document:
         raise missing("model")
     if not document.keys().isdisjoint(IN_RESPONSES):
         check_own(document, IN_RESPONSES)
-    served = parameters.served
-    if _CONTEXTS.isdisjoint(document.keys() & served):
+    if _CONTEXTS.isdisjoint(document.keys() & parameters.served):
         raise missing("input")
-    if document.keys() <= served:
-        return checked(document, limits=limits, strict=strict)
-    ignored = tuple(name for name in document if name not in served)
-    for name in ignored:
-        if strict and name not in parameters.documented:
-            raise unknown(name)
-    known = {name: value for name, value in document.items() if name in served}
-    request = checked(known, limits=limits, strict=strict)
-    return request.model_copy(update={"ignored": presentable(ignored)})
-
-
-def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> CreateResponse:
-    """The request of a document that has known names only. Raises `InvalidRequest`."""
+    if not document.keys() <= parameters.served:
+        document, ignored = _without_unserved(document, parameters, strict=strict)
     check_counts(document, limits)
     request = validated(CreateResponse, document)
     check_items(request.input, limits)
@@ -179,7 +167,26 @@ def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> C
     if strict and request.tools:
         _check_hosted(request)
     check_media(request.input, strict=strict or limits.rejects_media)
-    return request
+    return request.model_copy(update={"ignored": ignored}) if ignored else request
+
+
+def _without_unserved(
+    document: dict[str, Any], parameters: Parameters, *, strict: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The parameters that are served, and the names of the others that may be shown.
+
+    With `strict` a name that is not documented either is refused.
+    """
+    served: dict[str, Any] = {}
+    others = []
+    for name, value in document.items():
+        if name in parameters.served:
+            served[name] = value
+        elif strict and name not in parameters.documented:
+            raise unknown(name)
+        else:
+            others.append(name)
+    return served, presentable(tuple(others))
 
 
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
