@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
-    from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.responses.requests import RequestKey
+    from gateway.protocol.responses.create import CreateResponse, RequestKey
     from gateway.sealing import Sealer
     from gateway.services.compaction import Compactor, MadeSummary
     from gateway.services.executor import ThreadExecutor

@@ -7,7 +7,7 @@ token ids) is refused.
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
 without its modality) and `web_search_options` are accepted, and named in the answer's headers; so
 is everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
-looked at once (`responses.requests.create_of`).
+looked at once (`responses.create.create_of`).
 
 | message | items |
 |---|---|
@@ -45,8 +45,13 @@ from gateway.protocol.request_errors import (
     wrong_type,
     wrong_value,
 )
-from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
-from gateway.protocol.responses.requests import check_counts, create_of, presentable
+from gateway.protocol.responses.create import (
+    LOGPROBS,
+    OUTPUT_TOKENS_MIN,
+    check_counts,
+    create_of,
+    presentable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
@@ -59,6 +59,38 @@ REASONING_MODE: Final = "standard"
 """One run of the model answers; there is no mode that takes more."""
 
 
+ECHO_FIELDS: Final = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "model",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "frequency_penalty",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+)
+"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
+_echoed: Final = itemgetter(*ECHO_FIELDS)
+_MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
+_COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
+"""What is repeated as it was asked for."""
+_copied: Final = attrgetter(*_COPIED)
+
+
 def echo(
     request: CreateResponse,
     *,
@@ -98,29 +130,13 @@ def echo(
     if verbosity:
         text["verbosity"] = verbosity
     echoed: dict[str, Any] = {
-        "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
-        "max_tool_calls": request.max_tool_calls,
-        "metadata": request.metadata,
+        **dict(zip(_COPIED, _copied(request), strict=True)),
         "model": model or request.model,
-        "parallel_tool_calls": request.parallel_tool_calls,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "previous_response_id": request.previous_response_id,
-        "prompt_cache_key": request.prompt_cache_key,
         "reasoning": reasoning,
-        "safety_identifier": request.safety_identifier,
         "service_tier": service_tier,
-        "store": request.store,
-        "background": request.background,
-        "temperature": request.temperature,
         "text": text,
         "tool_choice": choice if isinstance(choice, str) else _tool_choice(choice),
         "tools": _tools(request.tools) if request.tools else [],
-        "top_logprobs": request.top_logprobs,
-        "top_p": request.top_p,
-        "truncation": request.truncation,
-        "user": request.user,
     }
     # The conversation, as OpenAI does it, and what OpenAI has not: shown to those who used it.
     if request.conversation:
@@ -176,33 +192,6 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-
-ECHO_FIELDS: Final = (
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "model",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "frequency_penalty",
-    "previous_response_id",
-    "prompt_cache_key",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
-)
-"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
-_echoed: Final = itemgetter(*ECHO_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)

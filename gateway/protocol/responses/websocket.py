@@ -14,7 +14,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import missing, wrong_type, wrong_value
-from gateway.protocol.responses.requests import create_of
+from gateway.protocol.responses.create import create_of
 
 if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits
@@ -76,7 +76,7 @@ def read_turn(text: bytes, *, limits: InputLimits, strict: bool) -> Turn:
 
     `stream`, `stream_options` and `background` must not be sent, but clients that share their code
     with HTTP do (Codex, OpenAI's Agents SDK). So they may ask for what happens anyway, unless
-    `strict`. Raises `InvalidRequest`, as `requests.parse_create` does.
+    `strict`. Raises `InvalidRequest`, as `create.parse_create` does.
     """
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
