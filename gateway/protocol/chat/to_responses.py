@@ -37,6 +37,7 @@ from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     array_empty,
+    invalid,
     missing,
     string_empty,
     unknown,
@@ -276,11 +277,7 @@ def check_served(request: ChatRequest) -> None:
     if request.modalities and "audio" in request.modalities:
         raise unsupported("modalities", "This model writes text only.", value="audio")
     if request.top_logprobs and not request.logprobs:
-        raise InvalidRequest(
-            "Invalid 'top_logprobs': it needs 'logprobs' to be true.",
-            code="invalid_value",
-            param="top_logprobs",
-        )
+        raise invalid("top_logprobs", "it needs 'logprobs' to be true.")
 
 
 def items_of(messages: Sequence[ChatMessage], places: Places) -> list[Json]:

@@ -59,6 +59,7 @@ from gateway.protocol.request_errors import (
     dropped_tools,
     duplicate_name,
     grammars_too_long,
+    invalid,
     missing,
     pattern_mismatch,
     string_too_long,
@@ -598,11 +599,7 @@ def _check_model_options(request: CreateResponse) -> None:
             raise wrong_value(f"context_management[{index}].type", entry.type, ("compaction",))
     for index, item in enumerate(request.input[:-1]):
         if item.type == "compaction_trigger":
-            raise InvalidRequest(
-                f"Invalid 'input[{index}]': a compaction_trigger must be the last input item.",
-                code="invalid_value",
-                param=f"input[{index}]",
-            )
+            raise invalid(f"input[{index}]", "a compaction_trigger must be the last input item.")
 
 
 def _check_hosted(request: CreateResponse) -> None:
@@ -675,12 +672,8 @@ def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> Request
     if not values:
         return None
     if len(values) > 1 or not _KEY.fullmatch(values[0]):
-        raise InvalidRequest(
-            f"Invalid '{IDEMPOTENCY_KEY}': expected one header of 1 to "
-            f"{IDEMPOTENCY_KEY_CHARS_MAX} visible ASCII characters, such as a UUID.",
-            code="invalid_value",
-            param=IDEMPOTENCY_KEY,
-        )
+        length = f"1 to {IDEMPOTENCY_KEY_CHARS_MAX} visible ASCII characters"
+        raise invalid(IDEMPOTENCY_KEY, f"expected one header of {length}, such as a UUID.")
     if not store:
         raise InvalidRequest(
             f"'{IDEMPOTENCY_KEY}' cannot be used when 'store' is false, because the response is "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.request_errors import missing, wrong_type, wrong_value
+from gateway.protocol.request_errors import invalid, missing, wrong_type, wrong_value
 from gateway.protocol.responses.create import create_of
 
 if TYPE_CHECKING:
@@ -114,12 +114,8 @@ def _type(fields: dict[str, Any]) -> FrameType:
 def _stream_id(value: object) -> str | None:
     if value is None or (isinstance(value, str) and STREAM_ID.fullmatch(value)):
         return value
-    raise InvalidRequest(
-        "Invalid 'stream_id': expected a string of 1 to 256 letters, digits, underscores, dashes "
-        "or dots.",
-        code="invalid_stream_id",
-        param="stream_id",
-    )
+    expected = "expected a string of 1 to 256 letters, digits, underscores, dashes or dots."
+    raise invalid("stream_id", expected, "invalid_stream_id")
 
 
 def _generate(value: object) -> bool:
