@@ -371,7 +371,9 @@ def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
-    """How many, before anything looks at each of them. Wrong types are left to the models."""
+    """Refuse more items, tools or metadata than a request may have, before anything looks at each
+    of them. Wrong types are left to the models.
+    """
     said = document.get("input")
     if isinstance(said, str):
         if len(said) > limits.text_chars_max:
@@ -386,26 +388,28 @@ def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
 
 
 def check_metadata(document: dict[str, Any]) -> None:
-    """How many pairs of metadata there are."""
+    """Refuse more pairs of metadata than an object may have."""
     metadata = document.get("metadata")
     if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
         raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
 
 
 def _check_text(path: str, text: str | None, limits: InputLimits) -> None:
-    """How long the text is that stands at `path`; None where there is none."""
+    """Refuse a text that is too long. `path` is where it stands in the request."""
     if text is not None and len(text) > limits.text_chars_max:
         raise string_too_long(path, len(text), limits.text_chars_max)
 
 
 def _check_name(path: str, name: str) -> None:
-    """A name that the model is told must not be able to end the place where it stands."""
+    """Refuse a name in which the model could read the end of a message's header."""
     if not FUNCTION_NAME.fullmatch(name):
         raise pattern_mismatch(path, f"^{FUNCTION_NAME.pattern}$")
 
 
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Texts and names of items, which stand at `param`; a command or a patch counts as one text."""
+    """Refuse texts that are too long and names that are none; a command or a patch counts as one
+    text. `param` is what holds the items.
+    """
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
         match item.type:
@@ -423,7 +427,7 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
 def _check_tool_item(
     path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
 ) -> None:
-    """Texts and names of a call of a tool or of its output."""
+    """The same for a call of a tool or its output."""
     match item.type:
         case "function_call":
             _check_text(f"{path}.arguments", item.arguments, limits)
@@ -452,7 +456,7 @@ def _check_tool_item(
 
 
 def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
-    """The texts among the parts of a message, of reasoning or of an output."""
+    """Refuse texts that are too long among the parts of a message, of reasoning or of an output."""
     for index, part in enumerate(parts):
         field = _PART_TEXTS.get(part.type)
         if field is not None and len(getattr(part, field)) > limits.text_chars_max:
@@ -460,7 +464,7 @@ def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
 
 
 def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input") -> None:
-    """Images and files: the assistant has none, and with `strict` nobody brings new ones.
+    """Refuse images and files of the assistant, and with `strict` new ones of anybody.
 
     What the model has answered already is not new: clients that keep the history themselves could
     never go on with a conversation that has an image in it. Those in outputs of tools are not
@@ -487,7 +491,9 @@ def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input
 
 
 def _check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
-    """Tools that cannot be told to the model."""
+    """Refuse tools that cannot be told to the model: with names that are none or come twice, with
+    texts that are too long, or too many of them.
+    """
     for index, tool in enumerate(tools):
         if isinstance(tool, NamespaceTool):
             _check_name(f"tools[{index}].name", tool.name)
@@ -512,7 +518,7 @@ def _check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
 
 
 def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
-    """Its texts, and the schema of its arguments.
+    """Refuse texts that are too long, and a schema that the arguments cannot be held to.
 
     The schema of a function that is not strict is only shown: whatever can be read of it is. Tools
     come from servers whose schemas nobody who sends the request can mend (`required: true`,
@@ -539,7 +545,7 @@ def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
 
 
 def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
-    """A schema that an answer cannot be held to."""
+    """Refuse a schema that an answer cannot be held to."""
     _check_text("text.format.description", asked.description, limits)
     fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
     if fault is not None:
@@ -551,7 +557,7 @@ def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
 
 
 def _check_support(request: CreateResponse) -> None:
-    """What OpenAI documents and is not served, and combinations that make no sense."""
+    """Refuse what OpenAI documents and is not served, and combinations that make no sense."""
     if request.conversation and request.previous_response_id is not None:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
@@ -586,7 +592,7 @@ def _check_support(request: CreateResponse) -> None:
 
 
 def _check_model_options(request: CreateResponse) -> None:
-    """What is refused of `reasoning`, `stop` and `context_management`."""
+    """The same of `reasoning`, `stop` and compaction."""
     if request.reasoning.context == "all_turns":
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
     asked = request.text.format
@@ -603,6 +609,7 @@ def _check_model_options(request: CreateResponse) -> None:
 
 
 def _check_hosted(request: CreateResponse) -> None:
+    """Refuse tools that OpenAI runs and this gateway drops."""
     for index, tool in enumerate(request.tools):
         if isinstance(tool, HostedTool):
             remedy = "Leave the tool out, or offer a tool that your client executes."
