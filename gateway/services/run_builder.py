@@ -1,14 +1,15 @@
 """From a create command to the specification of its run, with a summary where one is due.
 
 `RunBuilder` looks up what the request continues, and decides in which thread the rest is done.
-`SpecBuilder` does that, without I/O: it renders the prompt, derives the rules for the output, and
-compiles what the output is checked by.
+`SpecBuilder` does that, without I/O: it renders the prompt, derives the rules for the output,
+compiles what the output is checked by, and fills in tier, reasoning budget and sampling parameters.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -26,10 +27,12 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
+from gateway.generation import Sampling
 from gateway.models.format import RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
+from gateway.protocol.parameters import JsonSchemaFormat
 from gateway.protocol.responses.body import (
     HarmonyMessages,
     ResponseHead,
@@ -38,9 +41,15 @@ from gateway.protocol.responses.body import (
     spelled_echo,
 )
 from gateway.protocol.responses.create import ENCRYPTED_REASONING
-from gateway.protocol.tools import declared, named
+from gateway.protocol.tools import (
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    NamespaceTool,
+    declared,
+    named,
+)
 from gateway.sealing import Binding
-from gateway.services import sampling_parameters
 from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
 from gateway.services.history_source import History
 from gateway.store.packing import PackedItems
@@ -56,13 +65,15 @@ if TYPE_CHECKING:
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
+    from gateway.protocol.responses.body import ServiceTier
     from gateway.protocol.responses.create import CreateResponse, RequestKey
+    from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
     from gateway.services.compaction import Compactor, MadeSummary
     from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Model, Models
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal, TenantId, TenantPolicy
 
     Echo = dict[str, Any]
     """What a response repeats of its request."""
@@ -83,6 +94,13 @@ GRAMMAR_WEIGHT: Final = 50
 """A grammar, compiled, takes so many times as much memory as all else that is as long."""
 GRAMMAR_BYTES_MIN: Final = 80 << 10
 """What it weighs however short it is: a class of Unicode's letters takes most of a MiB."""
+
+
+PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
+"""The `TokenRequest.priority` of each tier."""
+
+_FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
+"""Names of what is better than the default; here it is all one tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +349,7 @@ class SpecBuilder:
         size_bytes, request = given.command.body_bytes, given.command.request
         if not given.is_opening:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
-        if (request.tools or request.text.format) and sampling_parameters.is_compiled(request):
+        if (request.tools or request.text.format) and is_compiled(request):
             kept = self._contracts.get(
                 _contract_key(_echo(given), given.command.principal.tenant_id)[0]
             )
@@ -400,7 +418,7 @@ class SpecBuilder:
         if request.truncation == "auto":
             prompt = self._fitting(given, written)
         room = model.context_length - len(prompt.ids)
-        sampling = sampling_parameters.sampling(request, room=room)
+        sampling = sampling_of(request, room=room)
         if not command.generate or (not given.is_opening and is_triggered(request)):
             sampling = replace(sampling, max_tokens=0)
         elif room <= 0:
@@ -425,14 +443,14 @@ class SpecBuilder:
             root_created_at=history.root_created_at,
             rules=written.rules,
             checker=written.checker,
-            reasoning_budget=sampling_parameters.reasoning_budget(
+            reasoning_budget=reasoning_budget(
                 request,
                 policy,
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
                 framing_tokens=format_.framing_tokens,
             ),
-            priority=sampling_parameters.PRIORITIES[written.echo["service_tier"]],
+            priority=PRIORITIES[written.echo["service_tier"]],
             durable=is_durable,
             streamed=request.stream,
             inputs=len(added),
@@ -527,6 +545,63 @@ class SpecBuilder:
         return digest.hex()
 
 
+def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
+    """The tier that the request gets: no better one than its tenant may have."""
+    if request.service_tier == "flex":
+        return "flex"
+    is_faster = request.service_tier in _FASTER and policy.service_tier_max == "priority"
+    return "priority" if is_faster else "default"
+
+
+def reasoning_budget(
+    request: CreateResponse,
+    policy: TenantPolicy,
+    *,
+    max_tokens: int,
+    answer_share: float,
+    framing_tokens: int,
+) -> int | None:
+    """How many tokens the model may think; None: as many as it likes.
+
+    Of `max_tokens`, all that it may say, `answer_share` is left to the answer, and before that
+    `framing_tokens`, what it takes to get from the one to the other.
+    """
+    budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
+    if not budget:
+        return None
+    left = max_tokens - framing_tokens
+    return max(1, min(budget, left - math.ceil(answer_share * left)))
+
+
+def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
+    """Explicit parameters; at most `room` tokens fit behind the prompt."""
+    return Sampling(
+        max_tokens=min(request.max_output_tokens or room, room),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.seed,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        logprobs=request.top_logprobs if request.wants_logprobs else None,
+    )
+
+
+def is_compiled(request: CreateResponse) -> bool:
+    """Whether it brings a schema or a grammar that output is checked against."""
+    has_schema = isinstance(request.text.format, JsonSchemaFormat)
+    return has_schema or any(map(_is_bound, request.offered_tools))
+
+
+def _is_bound(tool: Tool) -> bool:
+    if isinstance(tool, FunctionTool):
+        return tool.strict is True
+    if isinstance(tool, NamespaceTool):
+        return any(map(_is_bound, tool.tools))
+    return isinstance(tool, CustomTool) and isinstance(tool.format, GrammarFormat)
+
+
 def opens(request: CreateResponse) -> bool:
     """Whether it continues nothing, and brings nothing but messages without ids."""
     if request.previous_response_id is not None or request.conversation is not None:
@@ -556,7 +631,7 @@ def _echo(given: RunInput) -> Echo:
         given.command.request,
         model=given.model.id,
         default_effort=given.model.reasoning_effort,
-        service_tier=sampling_parameters.service_tier(given.command.request, policy),
+        service_tier=service_tier(given.command.request, policy),
         summaries=policy.reasoning_summary != "off",
     )
 

@@ -7,7 +7,7 @@ token ids) is refused.
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
 without its modality) and `web_search_options` are accepted, and named in the answer's headers; so
 is everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
-looked at once (`responses.create.create_of`).
+looked at once (`responses.create.parse_create`).
 
 | message | items |
 |---|---|
@@ -50,7 +50,7 @@ from gateway.protocol.responses.create import (
     LOGPROBS,
     OUTPUT_TOKENS_MIN,
     check_counts,
-    create_of,
+    parse_create,
     presentable,
 )
 
@@ -549,7 +549,7 @@ def _converted(
     if bound is not None:
         asked = {**asked, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
     try:
-        request = create_of(asked, limits=limits, strict=strict)
+        request = parse_create(asked, limits=limits, strict=strict)
     except InvalidRequest as error:
         raise places.restated(error) from None
     request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})

@@ -293,34 +293,32 @@ COMPACTION: Final = Parameters.of(COMPACT_PARAMETERS)
 """`POST /v1/responses/compact`"""
 
 
-def parse_create(body: bytes, *, limits: InputLimits, strict: bool = False) -> CreateResponse:
-    """The request that `body` spells.
-
-    Unknown top-level keys are listed in `ignored`, tools that are not served in `dropped_tools`;
-    with `strict` they are refused, and so are images and files. Raises `InvalidRequest` with
-    OpenAI's message, code and param, and nothing else for any bytes.
-    """
-    return create_of(parse_object(body, limits), limits=limits, strict=strict)
-
-
 def parse_subset(
     body: bytes, parameters: Parameters, *, limits: InputLimits, strict: bool = False
 ) -> CreateResponse:
-    """The same for an API that has only these `parameters`. Nothing of it is stored."""
-    fields = parse_object(body, limits)
-    request = create_of(fields, parameters, limits=limits, strict=strict)
+    """The request to an API that has only these `parameters`. Nothing of it is stored.
+
+    Raises as `parse_create` does.
+    """
+    request = parse_create(body, parameters, limits=limits, strict=strict)
     # So it is not refused while a conversation has a writer.
     return request.model_copy(update={"store": False})
 
 
-def create_of(
-    fields: dict[str, Any],
+def parse_create(
+    body: bytes | dict[str, Any],
     parameters: Parameters = CREATION,
     *,
     limits: InputLimits,
     strict: bool = False,
 ) -> CreateResponse:
-    """The same for a body that is read already (`json_body.parse_object`)."""
+    """The request that `body` spells: JSON, or its fields where that was read already.
+
+    Unknown top-level keys are listed in `ignored`, tools that are not served in `dropped_tools`;
+    with `strict` they are refused, and so are images and files. Raises `InvalidRequest` with
+    OpenAI's message, code and param, and nothing else for any bytes.
+    """
+    fields = body if isinstance(body, dict) else parse_object(body, limits)
     document, ignored = without_nulls(fields), tuple[str, ...]()
     if "model" not in document:
         raise missing("model")

@@ -14,7 +14,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, missing, wrong_type, wrong_value
-from gateway.protocol.responses.create import create_of
+from gateway.protocol.responses.create import parse_create
 
 if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits
@@ -81,7 +81,7 @@ def read_turn(text: bytes, *, limits: InputLimits, strict: bool) -> Turn:
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
     body = {name: value for name, value in fields.items() if name not in _ENVELOPE}
-    request = create_of(body | {"stream": True}, limits=limits, strict=strict)
+    request = parse_create(body | {"stream": True}, limits=limits, strict=strict)
     generate = _generate(fields.get("generate"))
     options = fields.get("stream_options") or {}
     return Turn(
