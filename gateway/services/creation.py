@@ -137,23 +137,22 @@ class ForegroundGeneration(Generation):
 
     def __init__(self, spec: RunSpec, started: Started) -> None:
         self.response_id, self.model = ids.response_id(spec.head.uuid), spec.model
-        self._run, self._live = started
         self._started = started
         self._spec = spec
 
     @property
     @override
     def first_token_s(self) -> float | None:
-        return self._run.first_token_s
+        return self._started.run.first_token_s
 
     @override
     def cancel(self) -> None:
-        self._run.cancel()
+        self._started.run.cancel()
 
     @override
     async def produced(self, within_s: float) -> None:
         """Waits first until what `store: true` promises is in the database."""
-        await self._run.begun.wait()
+        await self._started.run.begun.wait()
         await self._started.produced(within_s)
 
     @override
@@ -162,12 +161,12 @@ class ForegroundGeneration(Generation):
         without.
         """
         if grace_s:
-            return self._live.stream(sink, grace_s=grace_s)
+            return self._started.live.stream(sink, grace_s=grace_s)
         return self._stream_recorded(sink)
 
     async def _stream_recorded(self, sink: EventSink) -> None:
         await self.produced(0.0)
-        await self._live.stream(sink)
+        await self._started.live.stream(sink)
 
     @override
     def continued(self) -> History | None:
@@ -175,7 +174,7 @@ class ForegroundGeneration(Generation):
         spec = self._spec
         if spec.inherited is None:
             return None
-        said = (output_context(item) for item in self._live.fold.items())
+        said = (output_context(item) for item in self._started.live.fold.items())
         own = tuple(replace(item, parsed=None) for item in (*spec.added, *said))
         items = (*spec.inherited, *own)
         # What hangs on no stored response would be lost to whoever stores what continues it.
@@ -184,10 +183,10 @@ class ForegroundGeneration(Generation):
 
     @override
     async def response(self) -> bytes:
-        await self._live.closed.wait()
-        if self._live.failure is not None:
-            raise self._live.failure
-        return self._live.fold.encoded_response()
+        await self._started.live.closed.wait()
+        if self._started.live.failure is not None:
+            raise self._started.live.failure
+        return self._started.live.fold.encoded_response()
 
 
 class AcceptedGeneration(Generation):

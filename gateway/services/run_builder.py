@@ -418,11 +418,11 @@ class SpecBuilder:
         if request.truncation == "auto":
             prompt = self._fitting(given, written)
         room = model.context_length - len(prompt.ids)
-        sampling = sampling_of(request, room=room)
         if not command.generate or (not given.is_opening and is_triggered(request)):
-            sampling = replace(sampling, max_tokens=0)
+            room = 0  # the model is not asked
         elif room <= 0:
             raise _no_room(len(prompt.ids), model)
+        sampling = sampling_of(request, room=room)
         added: tuple[ContextItem, ...] = ()
         if request.store or is_durable or is_remembered:
             # Nobody asks again for what is not kept, and a run may take minutes.
