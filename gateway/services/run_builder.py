@@ -1,4 +1,4 @@
-"""From a create command to the specification of its run, with a summary where one is due.
+"""From a create command to its run spec, with a summary where one is due.
 
 `RunBuilder` looks up what the request continues, and decides in which thread the rest is done.
 `SpecBuilder` does that, without I/O: it renders the prompt, derives the rules for the output,
@@ -87,9 +87,9 @@ DAY_S: Final = 86_400
 DATES_MAX: Final = 64
 COMPILED_BYTES: Final = 1 << 20
 """A schema or a grammar, however small, may take as long to compile as so many bytes."""
-CONTRACTS_BYTES_MAX: Final = 2 << 20
-"""All contracts that are kept, each with its weight; they take up to ten times as much memory."""
-CONTRACT_BYTES_MIN: Final = 2 << 10
+RULES_BYTES_MAX: Final = 2 << 20
+"""All cached output rules, each with its weight; they take up to ten times as much memory."""
+RULES_BYTES_MIN: Final = 2 << 10
 GRAMMAR_WEIGHT: Final = 50
 """A grammar, compiled, takes so many times as much memory as all else that is as long."""
 GRAMMAR_BYTES_MIN: Final = 80 << 10
@@ -136,7 +136,7 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """All that a specification is made from: a command, and what was looked up for it.
+    """All that a run spec is made from: a command, and what was looked up for it.
 
     `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
     seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
@@ -186,9 +186,7 @@ class DueSummary(NamedTuple):
 
 
 class RunBuilder:
-    """Turns create commands into run specifications: looks up what they continue, and
-    has the rest done in a thread where it is long.
-    """
+    """Turns create commands into run specs: looks up what they continue, and has the rest done in a thread where it is long."""
 
     def __init__(
         self,
@@ -206,7 +204,7 @@ class RunBuilder:
         self._executor = executor
 
     async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
-        """The specification of a new response, or the summary that has to be made before.
+        """The run spec of a new response, or the summary that has to be made before.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
         nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
@@ -225,7 +223,7 @@ class RunBuilder:
 
     @asynccontextmanager
     async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
-        """Makes the summary, and then the specification of the run that begins with it.
+        """Makes the summary, and then the spec of the run that begins with it.
 
         When the block is left by an exception, nothing comes of the run: then the summary is
         booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
@@ -296,7 +294,7 @@ class RunBuilder:
         return RunInput(command, model, history, stored, ids.new_uuid(), created_at, is_opening)
 
     def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
-        """The specification, or the plan of the summary that has to be made before it."""
+        """The run spec, or the plan of the summary that has to be made before it."""
         request = given.command.request
         if is_triggered(request):
             return self._summary(given)
@@ -318,7 +316,7 @@ class RunBuilder:
 
 
 class SpecBuilder:
-    """Makes specifications. Its methods raise `RequestError` for what the caller has to mend."""
+    """Makes run specs. Its methods raise `RequestError` for what the caller has to mend."""
 
     def __init__(
         self,
@@ -340,8 +338,8 @@ class SpecBuilder:
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._documents = SchemaCache()
-        self._contracts: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
-            size_max=CONTRACTS_BYTES_MAX
+        self._rules: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
+            size_max=RULES_BYTES_MAX
         )
 
     def work_bytes(self, given: RunInput) -> int:
@@ -350,9 +348,7 @@ class SpecBuilder:
         if not given.is_opening:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
         if (request.tools or request.text.format) and is_compiled(request):
-            kept = self._contracts.get(
-                _contract_key(_echo(given), given.command.principal.tenant_id)[0]
-            )
+            kept = self._rules.get(_rules_key(_echo(given), given.command.principal.tenant_id)[0])
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
         return size_bytes
@@ -365,7 +361,7 @@ class SpecBuilder:
         format_ = self._format_of(given.model.id)
         repeated = None if item_by_item or given.is_opening else _repeated(given, format_)
         echoed = _echo(given)
-        rules, checker = self._contract(given, echoed)
+        rules, checker = self._rules_and_checker(given, echoed)
         request, system = given.command.request, self._system_message
         if given.is_opening:
             context = opening(cast("tuple[Message, ...]", request.input), given.uuid)
@@ -406,7 +402,7 @@ class SpecBuilder:
         return len((self._fitting(given, written) if is_cut else written.prompt).ids)
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
-        """The specification; `written` is what `write` made of the same input before."""
+        """The run spec; `written` is what `write` made of the same input before."""
         written = written or self.write(given)
         command, model, history = given.command, given.model, given.history
         request, policy = command.request, command.principal.policy
@@ -478,14 +474,15 @@ class SpecBuilder:
             messages=messages,
         )
 
-    def _contract(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
-        """Where output has to be checked against something, that is compiled for it; what comes
-        again and again is kept. What a request costs must not depend on what another tenant sent
-        before, so what a user wrote is kept for its tenant.
+    def _rules_and_checker(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
+        """The rules of the output, and what it is checked by, with schemas and grammars compiled.
+
+        Both are cached, as clients send the same tools again and again. What a request costs must
+        not depend on what another tenant sent before, so what users wrote is cached per tenant.
         """
         tenant = given.command.principal.tenant_id
-        key, size = _contract_key(echoed, tenant)
-        kept = self._contracts.get(key)
+        key, size = _rules_key(echoed, tenant)
+        kept = self._rules.get(key)
         if kept is not None and kept[1] is not None:
             return kept[0], kept[1]
         rules = rules_of(echoed) if kept is None else kept[0]
@@ -503,7 +500,7 @@ class SpecBuilder:
         if kept is None:
             # What patterns take of memory, compiled, cannot be told from their length.
             shared = None if checker.has_patterns else checker
-            self._contracts.put(key, (rules, shared), size=size + _grammar_bytes(rules))
+            self._rules.put(key, (rules, shared), size=size + _grammar_bytes(rules))
         return rules, checker
 
     def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
@@ -636,13 +633,13 @@ def _echo(given: RunInput) -> Echo:
     )
 
 
-def _contract_key(echoed: Echo, tenant: TenantId) -> tuple[bytes, int]:
-    """What a contract is kept under: a digest of all that `rules_of` reads; and what it weighs."""
+def _rules_key(echoed: Echo, tenant: TenantId) -> tuple[bytes, int]:
+    """What rules are cached under: a digest of all that `rules_of` reads; and their weight."""
     tools, text, stop = echoed["tools"], echoed["text"]["format"], echoed.get("stop")
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
     choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
     spelled = orjson.dumps([tools, text, stop, choice, parallel, echoed["reasoning"]["summary"]])
-    return hashlib.sha256(scope + spelled).digest(), len(spelled) + CONTRACT_BYTES_MIN
+    return hashlib.sha256(scope + spelled).digest(), len(spelled) + RULES_BYTES_MIN
 
 
 def _grammar_bytes(rules: OutputRules) -> int:
