@@ -186,7 +186,9 @@ class DueSummary(NamedTuple):
 
 
 class RunBuilder:
-    """Turns create commands into run specs: looks up what they continue, and has the rest done in a thread where it is long."""
+    """Turns create commands into run specs: looks up what they continue, and has the rest done in a
+    thread where it is long.
+    """
 
     def __init__(
         self,
