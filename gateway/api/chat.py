@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.protocol.chat.to_responses import Converted
     from gateway.protocol.events import Deltas, Event
     from gateway.protocol.json_body import InputLimits
-    from gateway.services.generation import Generation
+    from gateway.services.creation import Generation
 
 HIDDEN_EVENTS_MAX: Final = 64
 """After so many events that show this client nothing, it is sent a comment."""

@@ -119,7 +119,7 @@ class BodyReader:
     """Reads and parses request bodies, for every endpoint that takes one.
 
     A body has at most `bytes_max` bytes, which must arrive within `timeout_s`. `input_limits` and
-    `strict` are what every parser is given (`protocol.responses.requests`).
+    `strict` are what every parser is given (`protocol.responses.create`).
     """
 
     executor: ThreadExecutor

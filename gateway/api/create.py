@@ -12,7 +12,7 @@ from gateway.api import dialects
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.requests import parse_create, request_key
+from gateway.protocol.responses.create import parse_create, request_key
 from gateway.services.run_builder import CreateCommand
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from gateway.protocol.chat.to_responses import Places
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
-    from gateway.services.creation import Creation
-    from gateway.services.generation import Generation
+    from gateway.services.creation import Creation, Generation
 
     Headers = list[tuple[bytes, bytes]]
 

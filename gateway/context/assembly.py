@@ -72,15 +72,12 @@ _ID_PREFIXES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`items` in prompt order; the first `inherited` of them came from the previous response."""
+    """`items` in prompt order. The first `inherited` of them came from the previous response; the
+    others the request brought: they are stored and listed as its input.
+    """
 
     items: tuple[ContextItem, ...]
     inherited: int
-
-    @property
-    def added(self) -> tuple[ContextItem, ...]:
-        """What this request brought: stored and listed as its input."""
-        return self.items[self.inherited :]
 
 
 def referenced_ids(items: Iterable[InputItem]) -> list[str]:
@@ -272,10 +269,20 @@ def _is_output(item: InputItem) -> TypeIs[OutputItem]:
 
 
 def _message_item(message: Message, item_id: str) -> ContextItem:
+    match message:
+        case Message(status=None, phase=None, content=(InputText(text=text),)):
+            # What `_body` makes of a message that is one text, as most are.
+            content = [{"type": "input_text", "text": text}]
+            named = {} if message.id is None else {"id": item_id}
+            said = {"type": "message", **named, "role": message.role, "content": content}
+            body = orjson.dumps(said | {"id": item_id, "status": "completed"})
+            json = b"".join((body, b""))  # a copy, as in `_body`
+        case _:
+            json = _body(message, item_id, "completed")
     return ContextItem(
         kind="message",
         item_id=item_id,
-        json=_body(message, item_id, "completed"),
+        json=json,
         role=message.role,
         phase=message.phase,
         parsed=message,
@@ -287,15 +294,7 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id}
     else:
-        match item:
-            case Message(status=None, phase=None, content=(InputText(text=text),)):
-                # What `model_dump` makes of a message that is one text, as most are.
-                content = [{"type": "input_text", "text": text}]
-                named = {} if item.id is None else {"id": item_id}
-                body = {"type": item.type, **named, "role": item.role, "content": content}
-            case _:
-                body = item.model_dump(exclude_none=True)
-        body |= {"id": item_id, "status": status}
+        body = item.model_dump(exclude_none=True) | {"id": item_id, "status": status}
     return lasting_json(body)
 
 

@@ -8,14 +8,37 @@ and developer messages always stay.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ContextLengthExceeded
+from gateway.generation import PREAMBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.generation import Prompt
     from gateway.protocol.context_item import ContextItem
+
+ANSWER_SHARE: Final = 16
+"""Where a request does not say how long its answer may be, old turns make room for the window's
+length divided by this."""
+
+
+def missing_tokens(prompt: Prompt, context_length: int, *, answer_tokens: int | None) -> int:
+    """How many tokens of the prompt should go so that an answer of `answer_tokens` fits behind it;
+    0 or less: none. An answer never makes room for more than half of the window.
+    """
+    wanted = min(answer_tokens or context_length // ANSWER_SHARE, context_length // 2)
+    return len(prompt.ids) + wanted - context_length
+
+
+def costs_of(prompt: Prompt, count: int) -> list[int]:
+    """How many tokens of a prompt each of its `count` items takes."""
+    costs = [0] * count
+    for span in prompt.spans:
+        if span.source != PREAMBLE:
+            costs[span.source] += span.end - span.start
+    return costs
 
 
 def drop_oldest_turns(

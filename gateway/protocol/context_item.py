@@ -99,7 +99,11 @@ class ContextItem:
         return self.parsed or _ITEM.validate_json(self.json)
 
     def with_ids(self, ids: array[int]) -> ContextItem:
-        """The same item with the `ids` that stand for it in a prompt."""
+        """The same item with the `ids` that stand for it in a prompt.
+
+        It is no longer `parsed`: a prompt takes its ids from then on, and a run, which keeps it for
+        minutes, needs nothing else of it but its JSON.
+        """
         return ContextItem(
             kind=self.kind,
             item_id=self.item_id,
@@ -110,7 +114,6 @@ class ContextItem:
             name=self.name,
             complete=self.complete,
             ids=ids,
-            parsed=self.parsed,
         )
 
 

@@ -14,7 +14,7 @@ from gateway.protocol.items import AnyInputItem, CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
 from gateway.protocol.request_errors import array_too_long, unknown, unsupported, validated
-from gateway.protocol.responses.requests import check_items, check_media, check_metadata
+from gateway.protocol.responses.create import check_items, check_media, check_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Final, overload
 
 from typing_extensions import override
@@ -98,7 +99,7 @@ class Deltas(Sequence[Event]):
 
     @override
     def __iter__(self) -> Iterator[Event]:
-        return map(self.pattern.event, self._numbers, self.texts)
+        return map(self.pattern.event, count(self.sequence_number), self.texts)
 
     @overload
     def __getitem__(self, at: int) -> Event: ...
@@ -108,10 +109,7 @@ class Deltas(Sequence[Event]):
 
     @override
     def __getitem__(self, at: int | slice) -> Event | list[Event]:
+        numbers = range(self.sequence_number, self.sequence_number + len(self.texts))
         if isinstance(at, slice):
-            return list(map(self.pattern.event, self._numbers[at], self.texts[at]))
-        return self.pattern.event(self._numbers[at], self.texts[at])
-
-    @property
-    def _numbers(self) -> range:
-        return range(self.sequence_number, self.sequence_number + len(self.texts))
+            return list(map(self.pattern.event, numbers[at], self.texts[at]))
+        return self.pattern.event(numbers[at], self.texts[at])

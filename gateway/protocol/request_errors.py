@@ -48,13 +48,16 @@ def listed(values: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(quoted[:-1])}, {conjunction} {quoted[-1]}"
 
 
+def invalid(param: str, what: str, code: str = "invalid_value") -> InvalidRequest:
+    """`what` is the sentence behind the place, such as `empty array. Expected ...`."""
+    return InvalidRequest(f"Invalid '{param}': {what}", code=code, param=param)
+
+
 def unknown_place() -> InvalidRequest:
     """The error for an `after` that is not the id of an item of the list."""
-    return InvalidRequest(
-        "Invalid 'after': this list has no item of that id, or has it no longer. Begin again "
-        "without 'after'.",
-        code="invalid_value",
-        param="after",
+    return invalid(
+        "after",
+        "this list has no item of that id, or has it no longer. Begin again without 'after'.",
     )
 
 
@@ -90,76 +93,49 @@ def number_out_of_range(param: str, value: float, *, bound: float, above: bool) 
     """`bound` itself is allowed; the message speaks of integers where the bound is one."""
     kind, limit = ("integer", f"{bound}") if isinstance(bound, int) else ("decimal", f"{bound:g}")
     side, sign = ("above maximum", "<=") if above else ("below minimum", ">=")
-    code = f"{kind}_{'above_max' if above else 'below_min'}_value"
-    return InvalidRequest(
-        f"Invalid '{param}': {kind} {side} value. Expected a value {sign} {limit}, but got "
-        f"{value} instead.",
-        code=code,
-        param=param,
-    )
+    what = f"{kind} {side} value. Expected a value {sign} {limit}, but got {value} instead."
+    return invalid(param, what, f"{kind}_{'above_max' if above else 'below_min'}_value")
 
 
 def string_too_long(param: str, length: int, maximum: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{param}': string too long. Expected a string with maximum length {maximum}, "
-        f"but got a string with length {length} instead.",
-        code="string_above_max_length",
-        param=param,
-    )
+    expected = f"Expected a string with maximum length {maximum}"
+    what = f"string too long. {expected}, but got a string with length {length} instead."
+    return invalid(param, what, "string_above_max_length")
 
 
 def string_empty(param: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{param}': empty string. Expected a string with minimum length 1, but got an "
-        "empty string instead.",
-        code="empty_string",
-        param=param,
-    )
+    expected = "Expected a string with minimum length 1"
+    what = f"empty string. {expected}, but got an empty string instead."
+    return invalid(param, what, "empty_string")
 
 
 def pattern_mismatch(param: str, pattern: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{param}': string does not match pattern. Expected a string that matches the "
-        f"pattern '{pattern}'.",
-        code="invalid_value",
-        param=param,
-    )
+    expected = f"Expected a string that matches the pattern '{pattern}'"
+    return invalid(param, f"string does not match pattern. {expected}.")
 
 
 def bad_id(param: str, value: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{param}': '{shown(value)}'. Expected an ID that contains letters, numbers, "
-        "underscores, or dashes, but this value contained additional characters.",
-        code="invalid_value",
-        param=param,
-    )
+    expected = "Expected an ID that contains letters, numbers, underscores, or dashes"
+    what = f"'{shown(value)}'. {expected}, but this value contained additional characters."
+    return invalid(param, what)
 
 
 def array_too_long(param: str, length: int, maximum: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{param}': array too long. Expected an array with maximum length {maximum}, but "
-        f"got an array with length {length} instead.",
-        code="array_above_max_length",
-        param=param,
-    )
+    expected = f"Expected an array with maximum length {maximum}"
+    what = f"array too long. {expected}, but got an array with length {length} instead."
+    return invalid(param, what, "array_above_max_length")
 
 
 def array_empty(param: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an "
-        "empty array instead.",
-        code="empty_array",
-        param=param,
-    )
+    expected = "Expected an array with minimum length 1"
+    what = f"empty array. {expected}, but got an empty array instead."
+    return invalid(param, what, "empty_array")
 
 
 def too_many_properties(param: str, count: int, maximum: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{param}': too many properties. Expected an object with at most {maximum} "
-        f"properties, but got an object with {count} properties instead.",
-        code="object_above_max_properties",
-        param=param,
-    )
+    expected = f"Expected an object with at most {maximum} properties"
+    what = f"too many properties. {expected}, but got an object with {count} properties instead."
+    return invalid(param, what, "object_above_max_properties")
 
 
 def property_name_too_long(param: str, name: str, maximum: int) -> InvalidRequest:
@@ -209,22 +185,14 @@ def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRe
 
 def duplicate_name(param: str, name: str) -> InvalidRequest:
     """Two tools that the model could not tell apart."""
-    return InvalidRequest(
-        f"Invalid '{param}': there is more than one tool named '{shown(name)}'. Give every tool a "
-        "name of its own.",
-        code="invalid_value",
-        param=param,
-    )
+    more = f"there is more than one tool named '{shown(name)}'"
+    return invalid(param, f"{more}. Give every tool a name of its own.")
 
 
 def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
     """The grammars of the custom tools up to this one, in bytes of UTF-8."""
-    return InvalidRequest(
-        f"Invalid '{param}': the grammars of the tools up to this one have {size} bytes together. "
-        f"Expected at most {maximum} bytes.",
-        code="invalid_value",
-        param=param,
-    )
+    found = f"the grammars of the tools up to this one have {size} bytes together"
+    return invalid(param, f"{found}. Expected at most {maximum} bytes.")
 
 
 M = TypeVar("M", bound=WireModel)

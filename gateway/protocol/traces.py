@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from gateway import ids
-from gateway.errors import InvalidRequest
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     array_too_long,
+    invalid,
     missing,
     string_empty,
     string_too_long,
@@ -100,11 +100,10 @@ def _record(value: object, path: str, limits: TraceLimits) -> TraceRecord:
 def _json(record: dict[str, Any], path: str, limits: TraceLimits) -> bytes:
     json = orjson.dumps(record)
     if len(json) > limits.record_bytes_max:
-        raise InvalidRequest(
-            f"Invalid '{path}': it has {len(json)} bytes. Expected at most "
-            f"{limits.record_bytes_max} bytes; shorten the texts in it.",
-            code="invalid_value",
-            param=path,
+        raise invalid(
+            path,
+            f"it has {len(json)} bytes. Expected at most {limits.record_bytes_max} bytes; shorten "
+            "the texts in it.",
         )
     return json
 

@@ -98,15 +98,6 @@ class BoundedFlowControl(FlowControl):
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Reads requests one after the other, and closes a connection that is not worth its place."""
 
-    # Of uvicorn's: its attributes and ours together are more than share the keys of a dict.
-    __slots__ = (
-        "access_log", "access_logger", "app", "app_state", "asgi_version", "client", "config",
-        "connections", "cycle", "expect_100_continue", "flow", "headers", "limit_concurrency",
-        "logger", "loop", "parser", "pipeline", "root_path", "scheme", "scope", "server",
-        "server_state", "tasks", "timeout_keep_alive", "timeout_keep_alive_task", "transport",
-        "ws_protocol_class",
-    )  # fmt: skip
-
     head_bounds: HeadBounds
     head_timeout_s: float
     linger_s: float

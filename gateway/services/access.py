@@ -270,10 +270,12 @@ class Access:
     async def _decided(
         self, secret: str, mark: bytes, now: float, known: _Decision | None
     ) -> _Decision:
-        """What `_decide` returns or raises, done once for all requests that wait for it together.
-
-        When a decision is too old, all requests of its key miss it at once, and the slower the
+        """What the database says of a key, asked once for all requests that wait for it together:
+        when a decision is too old, all requests of its key miss it at once, and the slower the
         database, the more there are.
+
+        `known` is what it said before, which counts for `cache_stale_s` more while the database
+        is down. Raises `StoreError`.
         """
         while (lookup := self._lookups.get(mark)) is not None:
             await lookup.over.wait()
@@ -283,7 +285,18 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            lookup.decision = await self._decide(secret, mark, now, known)
+            principal = await tenants.find_principal(
+                self._database, self._hash(secret), self._defaults
+            )
+            lookup.decision = _Decision(principal, now)
+            # Not what the database said before a tenant or a key was changed.
+            if self._lookups.get(mark) is lookup:
+                self._keep(mark, lookup.decision)
+        except StoreUnavailable as error:
+            if known is None or now - known.at > self._cache_ttl_s + self._cache_stale_s:
+                lookup.failure = error
+                raise
+            lookup.decision = known
         except Exception as error:
             lookup.failure = error
             raise
@@ -298,27 +311,16 @@ class Access:
         self._known.clear()
         self._lookups.clear()
 
-    async def _decide(
-        self, secret: str, mark: bytes, now: float, known: _Decision | None
-    ) -> _Decision:
-        try:
-            principal = await tenants.find_principal(
-                self._database, self._hash(secret), self._defaults
-            )
-        except StoreUnavailable:
-            if known is not None and now - known.at <= self._cache_ttl_s + self._cache_stale_s:
-                return known
-            raise
-        decision = _Decision(principal, now)
+    def _keep(self, mark: bytes, decision: _Decision) -> None:
+        """Cache a decision, in place of the one that was least recently used."""
         cache, other = self._known, self._unknown
-        if principal is None:
+        if decision.principal is None:
             cache, other = other, cache
         other.pop(mark, None)
         cache[mark] = decision
         cache.move_to_end(mark)
         if len(cache) > self._cache_keys_max:
             cache.popitem(last=False)
-        return decision
 
     async def _tenant(self, name: str) -> Tenant:
         tenant = await tenants.find_tenant(self._database, name)

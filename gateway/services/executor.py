@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 from gateway.errors import RateLimited
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 
 class ThreadExecutor:
@@ -38,15 +39,15 @@ class ThreadExecutor:
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="heavy")
         self._for_runs = ThreadPoolExecutor(threads_max, thread_name_prefix="runs")
 
-    async def run(self, work: Callable[[], T], *, size_bytes: int) -> T:
-        """Do `work` on a request of `size_bytes`, and return what it returns.
+    async def run(self, work: Callable[[*Given], T], *given: *Given, size_bytes: int) -> T:
+        """Do `work` on what is `given`, a request of `size_bytes`, and return what it returns.
 
         Raises what it raises, and `RateLimited` where too much waits; a single request may be of
         any size. When the caller is cancelled, work that has begun goes on in its thread to its
         end.
         """
         if size_bytes <= self.inline_bytes_max:
-            return work()
+            return work(*given)
         if self._waiting_bytes and self._waiting_bytes + size_bytes > self._waiting_bytes_max:
             raise RateLimited(
                 "The server is reading as many large requests as it can. Please retry in a moment.",
@@ -55,7 +56,7 @@ class ThreadExecutor:
         self._waiting_bytes += size_bytes
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, work)
+            return await loop.run_in_executor(self._executor, work, *given)
         finally:
             self._waiting_bytes -= size_bytes
 

@@ -169,8 +169,13 @@ def codex_catalog(models: Models) -> dict[str, Any]:
 
 
 def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
-    """`priority` is the place in Codex's list; the first is its default."""
-    is_alias = name != model.id
+    """`priority` is the place in Codex's list; the first is its default.
+
+    gpt-oss calls one tool at a time and reads text only. Lengths are in tokens; the effective part
+    of the window is what Codex shows as the whole: it uses no more.
+    """
+    is_alias, length = name != model.id, model.context_length
+    tool_output = min(length * TOOL_OUTPUT_PERCENT // 100, TOOL_OUTPUT_TOKENS_MAX)
     return {
         "slug": name,
         "display_name": name,
@@ -181,39 +186,19 @@ def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
         "availability_nux": None,
         "upgrade": None,
         "base_instructions": _INSTRUCTIONS,
-        **_thinking(model),
-        **_window(model.context_length),
-        **_tools(),
-    }
-
-
-def _thinking(model: Model) -> dict[str, Any]:
-    levels = [{"effort": effort, "description": said} for effort, said in _EFFORTS.items()]
-    return {
         "default_reasoning_level": model.reasoning_effort,
-        "supported_reasoning_levels": levels,
+        "supported_reasoning_levels": [
+            {"effort": effort, "description": said} for effort, said in _EFFORTS.items()
+        ],
         "supports_reasoning_summaries": True,
         "default_reasoning_summary": "auto",
         "support_verbosity": False,
         "default_verbosity": None,
-    }
-
-
-def _window(context_length: int) -> dict[str, Any]:
-    """In tokens. The effective part is what Codex shows as the whole: it uses no more."""
-    tool_output = context_length * TOOL_OUTPUT_PERCENT // 100
-    return {
-        "context_window": context_length,
-        "max_context_window": context_length,
+        "context_window": length,
+        "max_context_window": length,
         "effective_context_window_percent": COMPACTION_PERCENT,
-        "auto_compact_token_limit": context_length * COMPACTION_PERCENT // 100,
-        "truncation_policy": {"mode": "tokens", "limit": min(tool_output, TOOL_OUTPUT_TOKENS_MAX)},
-    }
-
-
-def _tools() -> dict[str, Any]:
-    """gpt-oss calls one tool at a time and reads text only."""
-    return {
+        "auto_compact_token_limit": length * COMPACTION_PERCENT // 100,
+        "truncation_policy": {"mode": "tokens", "limit": tool_output},
         "shell_type": "unified_exec",
         "apply_patch_tool_type": "freeform",
         "supports_parallel_tool_calls": False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
@@ -22,13 +22,10 @@ from gateway.store import messages
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
+    from gateway.engine.archive import Archive
     from gateway.eventlog.feed import Feed
     from gateway.protocol.events import EventSource
     from gateway.protocol.responses.body import ResponseHead
-    from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
@@ -43,17 +40,10 @@ ENDED: Final = {
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
-class Cancellation(Protocol):
-    """What ends a response on behalf of its client; `engine.archive.Archive`."""
-
-    async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
-        """The response as it is afterwards, which may have ended before; None: unknown."""
-
-
 class Retrieval:
     """The use cases of `/v1/responses/{id}`; all raise `ResourceNotFound`, `StoreUnavailable`."""
 
-    def __init__(self, *, database: Database, feed: Feed, archive: Cancellation) -> None:
+    def __init__(self, *, database: Database, feed: Feed, archive: Archive) -> None:
         self._database = database
         self._feed = feed
         self._archive = archive
@@ -74,7 +64,21 @@ class Retrieval:
 
         Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
         """
-        stored, beginning = await self._streamed(principal, response_id)
+        stored = await self._find(principal, response_id)
+        if not stored.durable:
+            raise _no_stream(response_id, "cannot", "it was not created with background=true")
+        if not stored.streamed:
+            raise _no_stream(response_id, "cannot", "it was not created with stream=true")
+        if stored.fold_version != FOLD_VERSION:
+            why = "it was created with another release of this server"
+            raise _no_stream(response_id, "can no longer", why)
+        kept_s, ended_at = principal.policy.log_retention_s, stored.completed_at
+        beginning = None
+        if ended_at is None or datetime.now(UTC) - ended_at <= timedelta(seconds=kept_s):
+            beginning = await self._feed.beginning(principal.tenant_id, stored)
+        if beginning is None:
+            why = f"its log is kept for {_span(kept_s)} after the end"
+            raise _no_stream(response_id, "can no longer", why)
         return partial(
             self._feed.stream,
             principal.tenant_id,
@@ -82,29 +86,6 @@ class Retrieval:
             after=after,
             beginning=beginning,
         )
-
-    async def _streamed(
-        self, principal: Principal, response_id: str
-    ) -> tuple[StoredResponse, Sequence[LogRow]]:
-        """The row of the response, and the first rows of its log."""
-        stored = await self._find(principal, response_id)
-        if not stored.durable:
-            raise _not_streamed(response_id, "it was not created with background=true")
-        if not stored.streamed:
-            raise _not_streamed(response_id, "it was not created with stream=true")
-        if stored.fold_version != FOLD_VERSION:
-            raise _no_longer_streamed(
-                response_id, "it was created with another release of this server"
-            )
-        kept_s = principal.policy.log_retention_s
-        beginning = None
-        if not _is_over(stored, kept_s):
-            beginning = await self._feed.beginning(principal.tenant_id, stored)
-        if beginning is None:
-            raise _no_longer_streamed(
-                response_id, f"its log is kept for {_span(kept_s)} after the end"
-            )
-        return stored, beginning
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
         """The Response object, cancelled; once more, the same.
@@ -197,23 +178,15 @@ class Retrieval:
         return response_body(head_of(stored), Outcome(status), [])
 
 
-def _is_over(stored: StoredResponse, kept_s: int) -> bool:
-    """Has its log been kept as long as was promised?"""
-    ended_at = stored.completed_at
-    return ended_at is not None and datetime.now(UTC) - ended_at > timedelta(seconds=kept_s)
-
-
-def _not_streamed(response_id: str, why: str) -> InvalidRequest:
-    return _without_stream(response_id, f"This response cannot be streamed because {why}.")
-
-
-def _no_longer_streamed(response_id: str, why: str) -> InvalidRequest:
-    return _without_stream(response_id, f"This response can no longer be streamed because {why}.")
-
-
-def _without_stream(response_id: str, refusal: str) -> InvalidRequest:
-    """Who sent a request again with its key may know the response by nothing but this."""
-    return InvalidRequest(f"{refusal} Retrieve '{response_id}' without `stream`.", param="stream")
+def _no_stream(response_id: str, can: str, why: str) -> InvalidRequest:
+    """`can`: `cannot` or `can no longer`. The id is told, because who sent a request again with its
+    idempotency key may know the response by nothing else.
+    """
+    return InvalidRequest(
+        f"This response {can} be streamed because {why}. Retrieve '{response_id}' without "
+        "`stream`.",
+        param="stream",
+    )
 
 
 def _span(seconds: int) -> str:

@@ -1,20 +1,21 @@
-"""From a create command to the specification of its run, with a summary where one is due.
+"""From a create command to its run spec, with a summary where one is due.
 
 `RunBuilder` looks up what the request continues, and decides in which thread the rest is done.
-`SpecBuilder` does that, without I/O: it renders the prompt, derives the rules for the output, and
-compiles what the output is checked by.
+`SpecBuilder` does that, without I/O: it renders the prompt, derives the rules for the output,
+compiles what the output is checked by, and fills in tier, reasoning budget and sampling parameters.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
@@ -22,15 +23,16 @@ from gateway import ids
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
 from gateway.context.assembly import assemble, opening
-from gateway.context.truncation import drop_oldest_turns
+from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
-from gateway.generation import PREAMBLE
+from gateway.generation import Sampling
 from gateway.models.format import RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
+from gateway.protocol.parameters import JsonSchemaFormat
 from gateway.protocol.responses.body import (
     HarmonyMessages,
     ResponseHead,
@@ -39,15 +41,21 @@ from gateway.protocol.responses.body import (
     spelled_echo,
 )
 from gateway.protocol.responses.create import ENCRYPTED_REASONING
-from gateway.protocol.tools import declared, named
+from gateway.protocol.tools import (
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    NamespaceTool,
+    declared,
+    named,
+)
 from gateway.sealing import Binding
-from gateway.services import sampling_parameters
 from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
 from gateway.services.history_source import History
 from gateway.store.packing import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
@@ -57,40 +65,42 @@ if TYPE_CHECKING:
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
-    from gateway.protocol.parameters import Effort
-    from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.responses.requests import RequestKey
+    from gateway.protocol.responses.body import ServiceTier
+    from gateway.protocol.responses.create import CreateResponse, RequestKey
+    from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
     from gateway.services.compaction import Compactor, MadeSummary
     from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Model, Models
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal, TenantId, TenantPolicy
 
     Echo = dict[str, Any]
     """What a response repeats of its request."""
 
 
-T = TypeVar("T")
-
 REPEATED_ITEM_BYTES: Final = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
-ANSWER_SHARE: Final = 16
-"""Where a request does not say how long its answer may be, old turns make room for the window's
-length divided by this."""
 SALTS_MAX: Final = 4_096
 """Tenants whose salt is kept; that of another is computed anew."""
 DAY_S: Final = 86_400
 DATES_MAX: Final = 64
 COMPILED_BYTES: Final = 1 << 20
 """A schema or a grammar, however small, may take as long to compile as so many bytes."""
-CONTRACTS_BYTES_MAX: Final = 2 << 20
-"""All contracts that are kept, each with its weight; they take up to ten times as much memory."""
-CONTRACT_BYTES_MIN: Final = 2 << 10
+RULES_BYTES_MAX: Final = 2 << 20
+"""All cached output rules, each with its weight; they take up to ten times as much memory."""
+RULES_BYTES_MIN: Final = 2 << 10
 GRAMMAR_WEIGHT: Final = 50
 """A grammar, compiled, takes so many times as much memory as all else that is as long."""
 GRAMMAR_BYTES_MIN: Final = 80 << 10
 """What it weighs however short it is: a class of Unicode's letters takes most of a MiB."""
+
+
+PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
+"""The `TokenRequest.priority` of each tier."""
+
+_FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
+"""Names of what is better than the default; here it is all one tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +123,6 @@ class CreateCommand:
     remembered: bool = False
     generate: bool = True
 
-    @property
-    def is_durable(self) -> bool:
-        """The response must outlive its client, and this process."""
-        request, policy = self.request, self.principal.policy
-        is_kept = self.key is not None or policy.on_disconnect == "continue"
-        return self.generate and (request.background or (request.store and is_kept))
-
 
 @dataclass(frozen=True, slots=True)
 class SystemMessage:
@@ -133,7 +136,7 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """All that a specification is made from: a command, and what was looked up for it.
+    """All that a run spec is made from: a command, and what was looked up for it.
 
     `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
     seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
@@ -183,8 +186,8 @@ class DueSummary(NamedTuple):
 
 
 class RunBuilder:
-    """Turns create commands into run specifications: looks up what they continue, and
-    has the rest done in a thread where it is long.
+    """Turns create commands into run specs: looks up what they continue, and has the rest done in a
+    thread where it is long.
     """
 
     def __init__(
@@ -203,7 +206,7 @@ class RunBuilder:
         self._executor = executor
 
     async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
-        """The specification of a new response, or the summary that has to be made before.
+        """The run spec of a new response, or the summary that has to be made before.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
         nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
@@ -215,19 +218,24 @@ class RunBuilder:
             not given.is_opening and is_triggered(request)
         )
         work = self._planned if is_compacted and command.generate else self._specs.spec
-        planned: RunSpec | SummaryPlan = await self._run(work, given)
+        planned: RunSpec | SummaryPlan = await self._executor.run(
+            work, given, size_bytes=self._specs.work_bytes(given)
+        )
         return DueSummary(given, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
     async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
-        """Makes the summary, and then the specification of the run that begins with it.
+        """Makes the summary, and then the spec of the run that begins with it.
 
         When the block is left by an exception, nothing comes of the run: then the summary is
         booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
         """
         made = await self._compactor.make(due.plan.spec)
+        given = replace(due.given, compacted=made.compacted)
         try:
-            yield await self._run(self._specs.spec, replace(due.given, compacted=made.compacted))
+            yield await self._executor.run(
+                self._specs.spec, given, size_bytes=self._specs.work_bytes(given)
+            )
         except BaseException:
             self._compactor.book(made)
             raise
@@ -240,7 +248,10 @@ class RunBuilder:
         It is yet to be booked (`book`). Raises what `summarised` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        plan = await self._run(self._summary, await self._input(command, with_json=True))
+        given = await self._input(command, with_json=True)
+        plan = await self._executor.run(
+            self._summary, given, size_bytes=self._specs.work_bytes(given)
+        )
         return CompactedContext(plan, await self._compactor.make(plan.spec))
 
     def book(self, made: MadeSummary) -> None:
@@ -253,7 +264,10 @@ class RunBuilder:
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        return await self._run(self._specs.count, await self._input(command))
+        given = await self._input(command)
+        return await self._executor.run(
+            self._specs.count, given, size_bytes=self._specs.work_bytes(given)
+        )
 
     async def _input(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
         """What the command names, looked up. `with_json`: the items of its history are to be shown,
@@ -281,13 +295,8 @@ class RunBuilder:
             stored = await self._history_source.named_items(tenant_id, request)
         return RunInput(command, model, history, stored, ids.new_uuid(), created_at, is_opening)
 
-    async def _run(self, work: Callable[[RunInput], T], given: RunInput) -> T:
-        return await self._executor.run(
-            partial(work, given), size_bytes=self._specs.work_bytes(given)
-        )
-
     def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
-        """The specification, or the plan of the summary that has to be made before it."""
+        """The run spec, or the plan of the summary that has to be made before it."""
         request = given.command.request
         if is_triggered(request):
             return self._summary(given)
@@ -309,7 +318,7 @@ class RunBuilder:
 
 
 class SpecBuilder:
-    """Makes specifications. Its methods raise `RequestError` for what the caller has to mend."""
+    """Makes run specs. Its methods raise `RequestError` for what the caller has to mend."""
 
     def __init__(
         self,
@@ -331,8 +340,8 @@ class SpecBuilder:
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._documents = SchemaCache()
-        self._contracts: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
-            size_max=CONTRACTS_BYTES_MAX
+        self._rules: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
+            size_max=RULES_BYTES_MAX
         )
 
     def work_bytes(self, given: RunInput) -> int:
@@ -340,10 +349,8 @@ class SpecBuilder:
         size_bytes, request = given.command.body_bytes, given.command.request
         if not given.is_opening:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
-        if (request.tools or request.text.format) and sampling_parameters.is_compiled(request):
-            kept = self._contracts.get(
-                _contract_key(_echo(given), given.command.principal.tenant_id)[0]
-            )
+        if (request.tools or request.text.format) and is_compiled(request):
+            kept = self._rules.get(_rules_key(_echo(given), given.command.principal.tenant_id)[0])
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
         return size_bytes
@@ -356,12 +363,29 @@ class SpecBuilder:
         format_ = self._format_of(given.model.id)
         repeated = None if item_by_item or given.is_opening else _repeated(given, format_)
         echoed = _echo(given)
-        rules, checker = self._contract(given, echoed)
-        context = self._assembled(given, with_history=repeated is None)
+        rules, checker = self._rules_and_checker(given, echoed)
+        request, system = given.command.request, self._system_message
+        if given.is_opening:
+            context = opening(cast("tuple[Message, ...]", request.input), given.uuid)
+        else:
+            context = self._assembled(given, with_history=repeated is None)
         items = context.items
         if given.compacted is not None:
             items = (*items, summary_in(given.compacted))
-        options = self._options(given, rules, echoed["reasoning"]["effort"])
+        day = given.history.root_created_at // DAY_S
+        tools = request.offered_tools
+        options = RenderOptions(
+            instructions=request.instructions,
+            tools=declared(tools) if tools else (),
+            tool_paths=tuple([f"tools{tool.path}" for tool in named(tools)]) if tools else (),
+            effort=echoed["reasoning"]["effort"],
+            current_date=_date(day) if system.with_date else None,
+            model_identity=system.identity,
+            knowledge_cutoff=system.knowledge_cutoff,
+            commentary_without_tools=system.commentary_without_tools,
+            answer=rules.answer,
+            scope=given.command.principal.tenant_id.bytes,
+        )
         prompt = format_.render(items, options, repeated)
         return Written(
             echoed, rules, checker, context, items, options, prompt, repeated is not None
@@ -380,20 +404,23 @@ class SpecBuilder:
         return len((self._fitting(given, written) if is_cut else written.prompt).ids)
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
-        """The specification; `written` is what `write` made of the same input before."""
+        """The run spec; `written` is what `write` made of the same input before."""
         written = written or self.write(given)
         command, model, history = given.command, given.model, given.history
-        request, is_durable = command.request, command.is_durable
+        request, policy = command.request, command.principal.policy
+        # What must outlive its client, and this process.
+        is_kept = command.key is not None or policy.on_disconnect == "continue"
+        is_durable = command.generate and (request.background or (request.store and is_kept))
         is_remembered = command.remembered and not request.store
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
             prompt = self._fitting(given, written)
         room = model.context_length - len(prompt.ids)
-        sampling = sampling_parameters.sampling(request, room=room)
         if not command.generate or (not given.is_opening and is_triggered(request)):
-            sampling = replace(sampling, max_tokens=0)
+            room = 0  # the model is not asked
         elif room <= 0:
             raise _no_room(len(prompt.ids), model)
+        sampling = sampling_of(request, room=room)
         added: tuple[ContextItem, ...] = ()
         if request.store or is_durable or is_remembered:
             # Nobody asks again for what is not kept, and a run may take minutes.
@@ -414,14 +441,14 @@ class SpecBuilder:
             root_created_at=history.root_created_at,
             rules=written.rules,
             checker=written.checker,
-            reasoning_budget=sampling_parameters.reasoning_budget(
+            reasoning_budget=reasoning_budget(
                 request,
-                command.principal.policy,
+                policy,
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
                 framing_tokens=format_.framing_tokens,
             ),
-            priority=sampling_parameters.PRIORITIES[written.echo["service_tier"]],
+            priority=PRIORITIES[written.echo["service_tier"]],
             durable=is_durable,
             streamed=request.stream,
             inputs=len(added),
@@ -449,14 +476,15 @@ class SpecBuilder:
             messages=messages,
         )
 
-    def _contract(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
-        """Where output has to be checked against something, that is compiled for it; what comes
-        again and again is kept. What a request costs must not depend on what another tenant sent
-        before, so what a user wrote is kept for its tenant.
+    def _rules_and_checker(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
+        """The rules of the output, and what it is checked by, with schemas and grammars compiled.
+
+        Both are cached, as clients send the same tools again and again. What a request costs must
+        not depend on what another tenant sent before, so what users wrote is cached per tenant.
         """
         tenant = given.command.principal.tenant_id
-        key, size = _contract_key(echoed, tenant)
-        kept = self._contracts.get(key)
+        key, size = _rules_key(echoed, tenant)
+        kept = self._rules.get(key)
         if kept is not None and kept[1] is not None:
             return kept[0], kept[1]
         rules = rules_of(echoed) if kept is None else kept[0]
@@ -474,13 +502,15 @@ class SpecBuilder:
         if kept is None:
             # What patterns take of memory, compiled, cannot be told from their length.
             shared = None if checker.has_patterns else checker
-            self._contracts.put(key, (rules, shared), size=size + _grammar_bytes(rules))
+            self._rules.put(key, (rules, shared), size=size + _grammar_bytes(rules))
         return rules, checker
 
     def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
+        """The context of a request that continues something, or brings more than new messages.
+
+        Without `with_history` the items of its history are left out: the prompt repeats their ids.
+        """
         new, history, stored = given.command.request.input, given.history.items, given.stored
-        if given.is_opening:
-            return opening(cast("tuple[Message, ...]", new), given.uuid)
         if not self.knows_stored_ids(given.model):
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
@@ -494,44 +524,81 @@ class SpecBuilder:
             taken=() if with_history else _taken_ids(history, new),
         )
 
-    def _options(self, given: RunInput, rules: OutputRules, effort: Effort) -> RenderOptions:
-        system, request = self._system_message, given.command.request
-        tools = request.offered_tools
-        return RenderOptions(
-            instructions=request.instructions,
-            tools=declared(tools) if tools else (),
-            tool_paths=tuple([f"tools{tool.path}" for tool in named(tools)]) if tools else (),
-            effort=effort,
-            current_date=_date(given.history.root_created_at // DAY_S)
-            if system.with_date
-            else None,
-            model_identity=system.identity,
-            knowledge_cutoff=system.knowledge_cutoff,
-            commentary_without_tools=system.commentary_without_tools,
-            answer=rules.answer,
-            scope=given.command.principal.tenant_id.bytes,
-        )
-
     def _fitting(self, given: RunInput, written: Written) -> Prompt:
         """The prompt without the oldest turns, which make room for it and for an answer."""
-        request, length, prompt = given.command.request, given.model.context_length, written.prompt
-        room = length - len(prompt.ids)
-        wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
-        if room >= wanted:
-            return prompt
+        length, answer_tokens = given.model.context_length, given.command.request.max_output_tokens
+        missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
+        if missing <= 0:
+            return written.prompt
         if written.is_repeated:
             written = self.write(given, item_by_item=True)
-        items, costs = written.items, [0] * len(written.items)
-        for span in written.prompt.spans:
-            if span.source != PREAMBLE:
-                costs[span.source] += span.end - span.start
-        kept = drop_oldest_turns(items, costs, 1 - room, wanted_tokens=wanted - room)
+        prompt, items = written.prompt, written.items
+        excess_tokens = len(prompt.ids) + 1 - length
+        costs = costs_of(prompt, len(items))
+        kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)
         return self._format_of(given.model.id).render([items[i] for i in kept], written.options)
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
         digest = hmac.digest(self._cache_salt_key, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
+
+
+def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
+    """The tier that the request gets: no better one than its tenant may have."""
+    if request.service_tier == "flex":
+        return "flex"
+    is_faster = request.service_tier in _FASTER and policy.service_tier_max == "priority"
+    return "priority" if is_faster else "default"
+
+
+def reasoning_budget(
+    request: CreateResponse,
+    policy: TenantPolicy,
+    *,
+    max_tokens: int,
+    answer_share: float,
+    framing_tokens: int,
+) -> int | None:
+    """How many tokens the model may think; None: as many as it likes.
+
+    Of `max_tokens`, all that it may say, `answer_share` is left to the answer, and before that
+    `framing_tokens`, what it takes to get from the one to the other.
+    """
+    budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
+    if not budget:
+        return None
+    left = max_tokens - framing_tokens
+    return max(1, min(budget, left - math.ceil(answer_share * left)))
+
+
+def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
+    """Explicit parameters; at most `room` tokens fit behind the prompt."""
+    return Sampling(
+        max_tokens=min(request.max_output_tokens or room, room),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.seed,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        logprobs=request.top_logprobs if request.wants_logprobs else None,
+    )
+
+
+def is_compiled(request: CreateResponse) -> bool:
+    """Whether it brings a schema or a grammar that output is checked against."""
+    has_schema = isinstance(request.text.format, JsonSchemaFormat)
+    return has_schema or any(map(_is_bound, request.offered_tools))
+
+
+def _is_bound(tool: Tool) -> bool:
+    if isinstance(tool, FunctionTool):
+        return tool.strict is True
+    if isinstance(tool, NamespaceTool):
+        return any(map(_is_bound, tool.tools))
+    return isinstance(tool, CustomTool) and isinstance(tool.format, GrammarFormat)
 
 
 def opens(request: CreateResponse) -> bool:
@@ -563,18 +630,18 @@ def _echo(given: RunInput) -> Echo:
         given.command.request,
         model=given.model.id,
         default_effort=given.model.reasoning_effort,
-        service_tier=sampling_parameters.service_tier(given.command.request, policy),
+        service_tier=service_tier(given.command.request, policy),
         summaries=policy.reasoning_summary != "off",
     )
 
 
-def _contract_key(echoed: Echo, tenant: TenantId) -> tuple[bytes, int]:
-    """What a contract is kept under: a digest of all that `rules_of` reads; and what it weighs."""
+def _rules_key(echoed: Echo, tenant: TenantId) -> tuple[bytes, int]:
+    """What rules are cached under: a digest of all that `rules_of` reads; and their weight."""
     tools, text, stop = echoed["tools"], echoed["text"]["format"], echoed.get("stop")
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
     choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
     spelled = orjson.dumps([tools, text, stop, choice, parallel, echoed["reasoning"]["summary"]])
-    return hashlib.sha256(scope + spelled).digest(), len(spelled) + CONTRACT_BYTES_MIN
+    return hashlib.sha256(scope + spelled).digest(), len(spelled) + RULES_BYTES_MIN
 
 
 def _grammar_bytes(rules: OutputRules) -> int:
@@ -650,7 +717,7 @@ def _rendered(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...
     """The items that the request brought, with the ids that they have in the whole prompt; without
     one, with none.
     """
-    added = list(context.added)
+    added = list(context.items[context.inherited :])
     if prompt is None:
         return tuple(added)
     for span in prompt.spans:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.responses.requests import parse_create
+from gateway.protocol.responses.create import parse_create
 
 if TYPE_CHECKING:
     from gateway.protocol.responses.create import CreateResponse

@@ -13,7 +13,7 @@ from gateway.protocol.items import ItemReference
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses import open_responses
 from gateway.protocol.responses.body import Outcome, ResponseHead, echo, response_body
-from gateway.protocol.responses.requests import parse_create
+from gateway.protocol.responses.create import parse_create
 from tests.conformance.checking import Document, read_specification
 from tests.fakes.open_requests import bodies, with_tools
 from tests.fakes.response_heads import CREATED_AT, UUID_OF_TEST

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gateway.errors import InvalidRequest
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.responses.create import PARAMETERS, CreateResponse
-from gateway.protocol.responses.requests import parse_create
+from gateway.protocol.responses.create import PARAMETERS, CreateResponse, parse_create
 from gateway.protocol.tools import declared
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.create_bodies import SCHEMA, TOOLS

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.responses.create import CreateResponse
-from gateway.protocol.responses.requests import parse_create
+from gateway.protocol.responses.create import CreateResponse, parse_create
 
 LIMITS = InputLimits(
     json_depth_max=20,

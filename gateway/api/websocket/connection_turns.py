@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
     from gateway.protocol.responses.websocket import ClientFrame, Turn
-    from gateway.services.creation import Creation
-    from gateway.services.generation import Generation
+    from gateway.services.creation import Creation, Generation
     from gateway.telemetry import Metrics
 
     SendText = Callable[[str], Awaitable[None]]

@@ -7,7 +7,7 @@ token ids) is refused.
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
 without its modality) and `web_search_options` are accepted, and named in the answer's headers; so
 is everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
-looked at once (`responses.requests.checked`).
+looked at once (`responses.create.parse_create`).
 
 | message | items |
 |---|---|
@@ -37,6 +37,7 @@ from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     array_empty,
+    invalid,
     missing,
     string_empty,
     unknown,
@@ -45,8 +46,13 @@ from gateway.protocol.request_errors import (
     wrong_type,
     wrong_value,
 )
-from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
-from gateway.protocol.responses.requests import check_counts, checked, presentable
+from gateway.protocol.responses.create import (
+    LOGPROBS,
+    OUTPUT_TOKENS_MIN,
+    check_counts,
+    parse_create,
+    presentable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -271,11 +277,7 @@ def check_served(request: ChatRequest) -> None:
     if request.modalities and "audio" in request.modalities:
         raise unsupported("modalities", "This model writes text only.", value="audio")
     if request.top_logprobs and not request.logprobs:
-        raise InvalidRequest(
-            "Invalid 'top_logprobs': it needs 'logprobs' to be true.",
-            code="invalid_value",
-            param="top_logprobs",
-        )
+        raise invalid("top_logprobs", "it needs 'logprobs' to be true.")
 
 
 def items_of(messages: Sequence[ChatMessage], places: Places) -> list[Json]:
@@ -547,7 +549,7 @@ def _converted(
     if bound is not None:
         asked = {**asked, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
     try:
-        request = checked(asked, limits=limits, strict=strict)
+        request = parse_create(asked, limits=limits, strict=strict)
     except InvalidRequest as error:
         raise places.restated(error) from None
     request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})

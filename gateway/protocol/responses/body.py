@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
-    from gateway.protocol.parameters import Effort, TextOptions
+    from gateway.protocol.parameters import Effort
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import NamedTool, Tool
     from gateway.sealing import Binding
@@ -57,6 +57,38 @@ REASONING_CONTEXT: Final = "current_turn"
 """Reasoning before the last answer is not shown to the model again."""
 REASONING_MODE: Final = "standard"
 """One run of the model answers; there is no mode that takes more."""
+
+
+ECHO_FIELDS: Final = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "model",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "frequency_penalty",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+)
+"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
+_echoed: Final = itemgetter(*ECHO_FIELDS)
+_MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
+_COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
+"""What is repeated as it was asked for."""
+_copied: Final = attrgetter(*_COPIED)
 
 
 def echo(
@@ -86,30 +118,25 @@ def echo(
         reasoning["mode"] = REASONING_MODE
     if asked.max_tokens:
         reasoning["max_tokens"] = asked.max_tokens
+    format_, verbosity = request.text.format, request.text.verbosity
+    text: dict[str, Any] = {"format": {"type": format_.type if format_ else "text"}}
+    if isinstance(format_, JsonSchemaFormat):
+        text["format"] |= {
+            "name": format_.name,
+            "description": format_.description,
+            "schema": format_.schema_,
+            "strict": format_.strict,
+        }
+    if verbosity:
+        text["verbosity"] = verbosity
     echoed: dict[str, Any] = {
-        "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
-        "max_tool_calls": request.max_tool_calls,
-        "metadata": request.metadata,
+        **dict(zip(_COPIED, _copied(request), strict=True)),
         "model": model or request.model,
-        "parallel_tool_calls": request.parallel_tool_calls,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "previous_response_id": request.previous_response_id,
-        "prompt_cache_key": request.prompt_cache_key,
         "reasoning": reasoning,
-        "safety_identifier": request.safety_identifier,
         "service_tier": service_tier,
-        "store": request.store,
-        "background": request.background,
-        "temperature": request.temperature,
-        "text": _text(request.text),
+        "text": text,
         "tool_choice": choice if isinstance(choice, str) else _tool_choice(choice),
         "tools": _tools(request.tools) if request.tools else [],
-        "top_logprobs": request.top_logprobs,
-        "top_p": request.top_p,
-        "truncation": request.truncation,
-        "user": request.user,
     }
     # The conversation, as OpenAI does it, and what OpenAI has not: shown to those who used it.
     if request.conversation:
@@ -120,20 +147,6 @@ def echo(
     if request.stop:
         echoed["stop"] = list(request.stop)
     return echoed
-
-
-def _text(asked: TextOptions) -> dict[str, Any]:
-    text: dict[str, Any] = {"format": {"type": asked.format.type if asked.format else "text"}}
-    if isinstance(asked.format, JsonSchemaFormat):
-        text["format"] |= {
-            "name": asked.format.name,
-            "description": asked.format.description,
-            "schema": asked.format.schema_,
-            "strict": asked.format.strict,
-        }
-    if asked.verbosity:
-        text["verbosity"] = asked.verbosity
-    return text
 
 
 def _tool_choice(choice: AllowedTools | ToolChoice) -> dict[str, Any]:
@@ -179,33 +192,6 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-
-ECHO_FIELDS: Final = (
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "model",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "frequency_penalty",
-    "previous_response_id",
-    "prompt_cache_key",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
-)
-"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
-_echoed: Final = itemgetter(*ECHO_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,50 @@
-"""`CreateResponse`: every parameter of `POST /v1/responses`.
+"""`POST /v1/responses`: its parameters, and how requests with them or some of them are checked.
 
-The order of the fields is the order in which OpenAI's validator looks at them, measured: of two
-mistakes the one in the earlier field is reported.
+The order of the fields of `CreateResponse` is the order in which OpenAI's validator looks at them,
+measured: of two mistakes the one in the earlier field is reported. One mistake is reported at a
+time: a missing model, another missing parameter, unknown names, then types, bounds and values field
+by field, and last what OpenAI documents and this release refuses, and combinations that make no
+sense. Parameters of another API are told at once: whoever sends `messages` misses no `input`.
+
+Nothing that is accepted is silently left undone: it is honoured, or `CreateResponse` says that it
+has no effect, or it is refused here with what to do instead. Every check raises `InvalidRequest`
+for the first thing that is wrong.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+import re
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import Integer, Many, WireModel, whole
-from gateway.protocol.documented import Includable, ServiceTier, literal_values
+from gateway.constraints.schemas import schema_fault, size_fault
+from gateway.errors import InvalidRequest
+from gateway.protocol.base import Integer, Many, WireModel, whole, without_nulls
+from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
+from gateway.protocol.documented import (
+    COMPACT_PARAMETERS,
+    COUNT_PARAMETERS,
+    CREATE_PARAMETERS,
+    IN_RESPONSES,
+    Includable,
+    ServiceTier,
+    check_own,
+    literal_values,
+)
 from gateway.protocol.items import AnyInputItem
+from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
+    METADATA_PAIRS_MAX,
+    AllowedTools,
     AnyConversation,
     AnyToolChoice,
     ContextManagement,
+    JsonObjectFormat,
+    JsonSchemaFormat,
     Metadata,
     Moderation,
     PromptCacheOptions,
@@ -25,8 +52,47 @@ from gateway.protocol.parameters import (
     ReasoningOptions,
     StreamOptions,
     TextOptions,
+    ToolChoice,
 )
-from gateway.protocol.tools import AnyTool, HostedTool, Tool
+from gateway.protocol.request_errors import (
+    array_too_long,
+    dropped_tools,
+    duplicate_name,
+    grammars_too_long,
+    invalid,
+    missing,
+    pattern_mismatch,
+    string_too_long,
+    too_many_properties,
+    tool_not_found,
+    unknown,
+    unsupported,
+    unsupported_value,
+    validated,
+    wrong_value,
+)
+from gateway.protocol.tools import (
+    FUNCTION_NAME,
+    AnyTool,
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    HostedTool,
+    NamespaceTool,
+    ShellTool,
+    Tool,
+    allowed_names,
+    flat_name,
+    means,
+    named,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
+    from gateway.protocol.json_body import InputLimits
+    from gateway.protocol.tools import ClientTool, NamedTool
 
 MODEL_CHARS_MAX: Final = 256
 RESPONSE_ID_CHARS_MAX: Final = 512
@@ -183,3 +249,451 @@ class CreateResponse(WireModel):
 
 PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored"}
 """The names a body may use."""
+
+IGNORED_NAMES_MAX: Final = 32
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
+
+_CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
+"""A request has at least one of them."""
+_HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
+_PART_TEXTS: Final = {
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "summary_text": "text",
+    "reasoning_text": "text",
+}
+"""The field with the text of a part. Images and files have none: their models bound them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Names of parameters: `served` have the effect that they have on a response, `documented` are
+    no mistake.
+    """
+
+    served: frozenset[str]
+    documented: frozenset[str]
+
+    @classmethod
+    def of(cls, documented: frozenset[str]) -> Parameters:
+        """Those of an API that has some of the parameters of a response."""
+        return cls(documented & PARAMETERS, documented)
+
+
+CREATION: Final = Parameters(PARAMETERS, CREATE_PARAMETERS)
+"""`POST /v1/responses`; `image` and `access_programs` are documented, and have no effect."""
+_COUNTED: Final = Parameters.of(COUNT_PARAMETERS)
+# With `truncation: auto` the prompt depends on how much room the answer wants.
+COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
+"""`POST /v1/responses/input_tokens`"""
+COMPACTION: Final = Parameters.of(COMPACT_PARAMETERS)
+"""`POST /v1/responses/compact`"""
+
+
+def parse_subset(
+    body: bytes, parameters: Parameters, *, limits: InputLimits, strict: bool = False
+) -> CreateResponse:
+    """The request to an API that has only these `parameters`. Nothing of it is stored.
+
+    Raises as `parse_create` does.
+    """
+    request = parse_create(body, parameters, limits=limits, strict=strict)
+    # So it is not refused while a conversation has a writer.
+    return request.model_copy(update={"store": False})
+
+
+def parse_create(
+    body: bytes | dict[str, Any],
+    parameters: Parameters = CREATION,
+    *,
+    limits: InputLimits,
+    strict: bool = False,
+) -> CreateResponse:
+    """The request that `body` spells: JSON, or its fields where that was read already.
+
+    Unknown top-level keys are listed in `ignored`, tools that are not served in `dropped_tools`;
+    with `strict` they are refused, and so are images and files. Raises `InvalidRequest` with
+    OpenAI's message, code and param, and nothing else for any bytes.
+    """
+    fields = body if isinstance(body, dict) else parse_object(body, limits)
+    document, ignored = without_nulls(fields), tuple[str, ...]()
+    if "model" not in document:
+        raise missing("model")
+    if not document.keys().isdisjoint(IN_RESPONSES):
+        check_own(document, IN_RESPONSES)
+    if _CONTEXTS.isdisjoint(document.keys() & parameters.served):
+        raise missing("input")
+    if not document.keys() <= parameters.served:
+        document, ignored = _without_unserved(document, parameters, strict=strict)
+    check_counts(document, limits)
+    request = validated(CreateResponse, document)
+    check_items(request.input, limits)
+    if request.tools:
+        _check_tools(request.tools, limits)
+    if isinstance(request.text.format, JsonSchemaFormat):
+        _check_format(request.text.format, limits)
+    if request.instructions:
+        _check_text("instructions", request.instructions, limits)
+    _check_support(request)
+    if strict and request.tools:
+        _check_hosted(request)
+    check_media(request.input, strict=strict or limits.rejects_media)
+    return request.model_copy(update={"ignored": ignored}) if ignored else request
+
+
+def _without_unserved(
+    document: dict[str, Any], parameters: Parameters, *, strict: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The parameters that are served, and the names of the others that may be shown.
+
+    With `strict` a name that is not documented either is refused.
+    """
+    served: dict[str, Any] = {}
+    others = []
+    for name, value in document.items():
+        if name in parameters.served:
+            served[name] = value
+        elif strict and name not in parameters.documented:
+            raise unknown(name)
+        else:
+            others.append(name)
+    return served, presentable(tuple(others))
+
+
+def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that may stand in a response header; others are not from any client's author."""
+    return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
+
+
+def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
+    """Refuse more items, tools or metadata than a request may have, before anything looks at each
+    of them. Wrong types are left to the models.
+    """
+    said = document.get("input")
+    if isinstance(said, str):
+        if len(said) > limits.text_chars_max:
+            raise string_too_long("input", len(said), limits.text_chars_max)
+    elif isinstance(said, list) and len(said) > limits.items_max:
+        raise array_too_long("input", len(said), limits.items_max)
+    tools = document.get("tools")
+    if isinstance(tools, list) and len(tools) > limits.tools_max:
+        raise array_too_long("tools", len(tools), limits.tools_max)
+    if "metadata" in document:
+        check_metadata(document)
+
+
+def check_metadata(document: dict[str, Any]) -> None:
+    """Refuse more pairs of metadata than an object may have."""
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
+        raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
+
+
+def _check_text(path: str, text: str | None, limits: InputLimits) -> None:
+    """Refuse a text that is too long. `path` is where it stands in the request."""
+    if text is not None and len(text) > limits.text_chars_max:
+        raise string_too_long(path, len(text), limits.text_chars_max)
+
+
+def _check_name(path: str, name: str) -> None:
+    """Refuse a name in which the model could read the end of a message's header."""
+    if not FUNCTION_NAME.fullmatch(name):
+        raise pattern_mismatch(path, f"^{FUNCTION_NAME.pattern}$")
+
+
+def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
+    """Refuse texts that are too long and names that are none; a command or a patch counts as one
+    text. `param` is what holds the items.
+    """
+    for index, item in enumerate(items):
+        path = f"{param}[{index}]"
+        match item.type:
+            case "message":
+                _check_parts(f"{path}.content", item.content, limits)
+            case "reasoning":
+                _check_parts(f"{path}.summary", item.summary, limits)
+                _check_parts(f"{path}.content", item.content or (), limits)
+            case "item_reference" | "compaction" | "compaction_trigger":
+                pass
+            case _:
+                _check_tool_item(path, item, limits)
+
+
+def _check_tool_item(
+    path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
+) -> None:
+    """The same for a call of a tool or its output."""
+    match item.type:
+        case "function_call":
+            _check_text(f"{path}.arguments", item.arguments, limits)
+            _check_name(f"{path}.name", flat_name(item.namespace, item.name))
+        case "custom_tool_call":
+            _check_text(f"{path}.input", item.input, limits)
+            _check_name(f"{path}.name", flat_name(item.namespace, item.name))
+        case "local_shell_call" | "shell_call":
+            _check_text(f"{path}.action", call_of(item).arguments, limits)
+        case "apply_patch_call":
+            _check_text(f"{path}.operation", call_of(item).arguments, limits)
+        case "function_call_output" | "custom_tool_call_output" if not isinstance(item.output, str):
+            _check_parts(f"{path}.output", item.output, limits)
+        case (
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "shell_call_output"
+            | "apply_patch_call_output"
+        ):
+            _check_text(f"{path}.output", output_text(item), limits)
+        case _:
+            _check_text(path, hosted_text(item), limits)
+    if item.type == "function_call_output" and (name := author_of(item)):
+        _check_name(f"{path}.name", name)
+
+
+def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
+    """Refuse texts that are too long among the parts of a message, of reasoning or of an output."""
+    for index, part in enumerate(parts):
+        field = _PART_TEXTS.get(part.type)
+        if field is not None and len(getattr(part, field)) > limits.text_chars_max:
+            _check_text(f"{path}[{index}].{field}", getattr(part, field), limits)
+
+
+def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input") -> None:
+    """Refuse images and files of the assistant, and with `strict` new ones of anybody.
+
+    What the model has answered already is not new: clients that keep the history themselves could
+    never go on with a conversation that has an image in it. Those in outputs of tools are not
+    looked at: a tool that returns one must not end a session. `param` names the items.
+    """
+    is_new = strict
+    refused: InvalidRequest | None = None
+    for i in reversed(range(len(items))):
+        item = items[i]
+        if item.type != "message":
+            is_new = is_new and item.type == "compaction_trigger"
+            continue
+        is_new = is_new and item.role != "assistant"
+        for j in reversed(range(len(item.content))):
+            part = item.content[j]
+            if part.type in {"input_image", "input_file"}:
+                path = f"{param}[{i}].content[{j}].type"
+                if item.role == "assistant":
+                    refused = wrong_value(path, part.type, ("output_text", "refusal"))
+                elif is_new:
+                    refused = unsupported(path, "This model reads text only.", value=part.type)
+    if refused is not None:
+        raise refused  # the first of them
+
+
+def _check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
+    """Refuse tools that cannot be told to the model: with names that are none or come twice, with
+    texts that are too long, or too many of them.
+    """
+    for index, tool in enumerate(tools):
+        if isinstance(tool, NamespaceTool):
+            _check_name(f"tools[{index}].name", tool.name)
+            _check_text(f"tools[{index}].description", tool.description, limits)
+    callables = tuple(named(tools))
+    if len(callables) > limits.tools_max:
+        raise array_too_long("tools", len(callables), limits.tools_max)
+    taken: set[str] = set()
+    grammars_bytes = 0
+    for each in callables:
+        path = f"tools{each.path}"
+        _check_name(f"{path}.name", each.name)
+        if each.name in taken:
+            raise duplicate_name(f"{path}.name", each.name)
+        taken.add(each.name)
+        _check_tool(path, each.tool, limits)
+        if isinstance(each.tool, CustomTool) and isinstance(each.tool.format, GrammarFormat):
+            grammars_bytes += len(each.tool.format.definition.encode())
+        if grammars_bytes > limits.grammar_bytes_max:
+            where = f"{path}.format.definition"
+            raise grammars_too_long(where, grammars_bytes, limits.grammar_bytes_max)
+
+
+def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
+    """Refuse texts that are too long, and a schema that the arguments cannot be held to.
+
+    The schema of a function that is not strict is only shown: whatever can be read of it is. Tools
+    come from servers whose schemas nobody who sends the request can mend (`required: true`,
+    `type: any`, `properties: []`), and the engines' own endpoints take them.
+    """
+    if isinstance(tool, ShellTool):
+        for index, skill in enumerate(tool.skills):
+            place = f"{path}.environment.skills[{index}].description"
+            _check_text(place, skill.description, limits)
+    if not isinstance(tool, FunctionTool | CustomTool):
+        return
+    _check_text(f"{path}.description", tool.description, limits)
+    if isinstance(tool, FunctionTool) and tool.parameters is not None:
+        if tool.strict:
+            fault = schema_fault(tool.parameters, limits, of_objects=True)
+        else:
+            fault = size_fault(tool.parameters, limits)
+        if fault is not None:
+            raise InvalidRequest(
+                f"Invalid schema for function '{tool.name}': {fault}",
+                code="invalid_function_parameters",
+                param=f"{path}.parameters",
+            )
+
+
+def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
+    """Refuse a schema that an answer cannot be held to."""
+    _check_text("text.format.description", asked.description, limits)
+    fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
+    if fault is not None:
+        raise InvalidRequest(
+            f"Invalid schema for response_format '{asked.name}': {fault}",
+            code="invalid_json_schema",
+            param="text.format.schema",
+        )
+
+
+def _check_support(request: CreateResponse) -> None:
+    """Refuse what OpenAI documents and is not served, and combinations that make no sense."""
+    if request.conversation and request.previous_response_id is not None:
+        raise InvalidRequest(
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
+            "are only providing one of them.",
+            code="mutually_exclusive_parameters",
+        )
+    if request.prompt:
+        raise unsupported("prompt", "Send the text of the prompt in 'instructions' and 'input'.")
+    if not (request.input or request.conversation or request.previous_response_id is not None):
+        raise InvalidRequest(
+            "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be "
+            "provided.",
+            code="missing_required_parameter",
+        )
+    if request.background and not request.store:
+        raise InvalidRequest(
+            "Unsupported parameter: 'background' cannot be true when 'store' is false. Set 'store' "
+            "to true, or leave 'background' out.",
+            code="unsupported_parameter",
+            param="background",
+        )
+    if request.stream_options and not request.stream:
+        raise InvalidRequest(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            param="stream_options",
+        )
+    if request.tool_choice != "auto":
+        _check_tool_choice(request)
+    _check_model_options(request)
+    if request.moderation:
+        raise unsupported("moderation", "Moderate the text with a service of your own.")
+
+
+def _check_model_options(request: CreateResponse) -> None:
+    """The same of `reasoning`, `stop` and compaction."""
+    if request.reasoning.context == "all_turns":
+        raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
+    asked = request.text.format
+    if request.stop and isinstance(asked, JsonObjectFormat | JsonSchemaFormat):
+        # A stop could end the answer in the middle of its JSON.
+        remedy = f"Leave 'stop' out, or 'text.format' of type '{asked.type}'."
+        raise unsupported("stop", f"An answer in a format ends where its JSON does. {remedy}")
+    for index, entry in enumerate(request.context_management or ()):
+        if entry.type != "compaction":
+            raise wrong_value(f"context_management[{index}].type", entry.type, ("compaction",))
+    for index, item in enumerate(request.input[:-1]):
+        if item.type == "compaction_trigger":
+            raise invalid(f"input[{index}]", "a compaction_trigger must be the last input item.")
+
+
+def _check_hosted(request: CreateResponse) -> None:
+    """Refuse tools that OpenAI runs and this gateway drops."""
+    for index, tool in enumerate(request.tools):
+        if isinstance(tool, HostedTool):
+            remedy = "Leave the tool out, or offer a tool that your client executes."
+            raise unsupported(f"tools[{index}].type", remedy, value=tool.type)
+
+
+def _check_tool_choice(request: CreateResponse) -> None:
+    tools = tuple(named(request.tools))
+    match request.tool_choice:
+        case ToolChoice() as choice:
+            _check_choice(choice, tools, request.dropped_tools)
+        case AllowedTools() as allowed:
+            _check_allowed(allowed, tools, request.dropped_tools)
+        case "required" if not tools and request.dropped_tools:
+            raise dropped_tools(request.dropped_tools)
+        case "required" if not tools:
+            raise InvalidRequest(
+                "Tool choice 'required' must be specified with 'tools' parameter.",
+                param="tool_choice",
+            )
+        case _:
+            pass
+
+
+def _check_choice(choice: ToolChoice, tools: Sequence[NamedTool], dropped: Sequence[str]) -> None:
+    if any(means(choice, tool) for tool in tools):
+        return
+    if any(_is_variant(choice.type, kind) for kind in dropped):
+        raise dropped_tools([choice.type])
+    raise tool_not_found(choice.type)
+
+
+def _is_variant(chosen: str, kind: str) -> bool:
+    """Hosted tools have several names each: `web_search_preview` is chosen for `web_search`."""
+    return chosen.startswith(kind) or kind.startswith(chosen)
+
+
+def _check_allowed(
+    allowed: AllowedTools, tools: Sequence[NamedTool], dropped: Sequence[str]
+) -> None:
+    """Dropped tools may be in the list, but not alone."""
+    for index, wanted in enumerate(allowed.tools):
+        is_dropped = any(_is_variant(wanted.type, kind) for kind in dropped)
+        found = is_dropped or any(means(wanted, tool) for tool in tools)
+        if not found:
+            raise tool_not_found(wanted.type, f"tool_choice.tools[{index}]")
+    if not allowed_names(allowed, tools):
+        raise dropped_tools([wanted.type for wanted in allowed.tools])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """SHA-256 of the key, and of the body it came with."""
+
+    key_hash: bytes
+    fingerprint: bytes
+
+
+def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> RequestKey | None:
+    """The key among a request's headers (`values` are those of `Idempotency-Key`), if it has one.
+
+    OpenAI promises none for these routes. What holds here: the same key with the same body stands
+    for the same response, as long as the operator says (`retention.idempotency_key_s`).
+    `store`: whether the response is kept. Raises `InvalidRequest` for a key that is none, for more
+    than one, and for a response that could not be returned again because it is not kept.
+    """
+    if not values:
+        return None
+    if len(values) > 1 or not _KEY.fullmatch(values[0]):
+        length = f"1 to {IDEMPOTENCY_KEY_CHARS_MAX} visible ASCII characters"
+        raise invalid(IDEMPOTENCY_KEY, f"expected one header of {length}, such as a UUID.")
+    if not store:
+        raise InvalidRequest(
+            f"'{IDEMPOTENCY_KEY}' cannot be used when 'store' is false, because the response is "
+            "not kept and cannot be returned again. Set 'store' to true, or leave the header out.",
+            code="unsupported_parameter",
+            param=IDEMPOTENCY_KEY,
+        )
+    return RequestKey(sha256(values[0]).digest(), sha256(body).digest())
+
+
+def reused_key() -> InvalidRequest:
+    """The key stands for a request with another body."""
+    return InvalidRequest(
+        f"This '{IDEMPOTENCY_KEY}' was used with another request body. Use a new key for a new "
+        "request.",
+        code="idempotency_key_reused",
+        param=IDEMPOTENCY_KEY,
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.request_errors import missing, wrong_type, wrong_value
-from gateway.protocol.responses.requests import create_of
+from gateway.protocol.request_errors import invalid, missing, wrong_type, wrong_value
+from gateway.protocol.responses.create import parse_create
 
 if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits
@@ -76,12 +76,12 @@ def read_turn(text: bytes, *, limits: InputLimits, strict: bool) -> Turn:
 
     `stream`, `stream_options` and `background` must not be sent, but clients that share their code
     with HTTP do (Codex, OpenAI's Agents SDK). So they may ask for what happens anyway, unless
-    `strict`. Raises `InvalidRequest`, as `requests.parse_create` does.
+    `strict`. Raises `InvalidRequest`, as `create.parse_create` does.
     """
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
     body = {name: value for name, value in fields.items() if name not in _ENVELOPE}
-    request = create_of(body | {"stream": True}, limits=limits, strict=strict)
+    request = parse_create(body | {"stream": True}, limits=limits, strict=strict)
     generate = _generate(fields.get("generate"))
     options = fields.get("stream_options") or {}
     return Turn(
@@ -114,12 +114,8 @@ def _type(fields: dict[str, Any]) -> FrameType:
 def _stream_id(value: object) -> str | None:
     if value is None or (isinstance(value, str) and STREAM_ID.fullmatch(value)):
         return value
-    raise InvalidRequest(
-        "Invalid 'stream_id': expected a string of 1 to 256 letters, digits, underscores, dashes "
-        "or dots.",
-        code="invalid_stream_id",
-        param="stream_id",
-    )
+    expected = "expected a string of 1 to 256 letters, digits, underscores, dashes or dots."
+    raise invalid("stream_id", expected, "invalid_stream_id")
 
 
 def _generate(value: object) -> bool:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,13 +14,14 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.services.access import Access
+from gateway.store import tenants
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantPolicy
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
-    from gateway.tenancy import PolicyChanges
+    from gateway.tenancy import PolicyChanges, Principal
     from tests.fakes.postgres import PostgresServer
 
 
@@ -249,6 +250,29 @@ async def _looked_up(access: Access, secret: str) -> None:
     """Wait for the look that is about to begin."""
     await asyncio.sleep(0)
     await access._lookups[access._mark(secret)].over.wait()
+
+
+async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
+    access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = await new_secret(access)
+    find, is_read, is_disabled = tenants.find_principal, asyncio.Event(), asyncio.Event()
+
+    async def slow(*given: Any) -> Principal | None:
+        principal = await find(*given)
+        is_read.set()
+        await is_disabled.wait()
+        return principal
+
+    monkeypatch.setattr(tenants, "find_principal", slow)
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(access.authenticate(secret))
+        await is_read.wait()
+        await access.disable_tenant("acme")
+        is_disabled.set()
+    assert asking.result().tenant_name == "acme"
+    assert access.known(secret) is None
+    await refusal(access, secret)
 
 
 async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_request(

@@ -74,7 +74,7 @@ def test_new_items_follow_the_history_and_are_told_apart() -> None:
     context = assembled(user("two"), history=first)
     assert [item.json for item in context.items[:1]] == [first[0].json]
     assert context.inherited == 1
-    assert b"two" in context.added[0].json
+    assert b"two" in context.items[context.inherited].json
 
 
 @pytest.mark.requirement("context.input-gets-ids")

@@ -57,6 +57,6 @@ def test_a_summary_that_the_context_has_is_not_taken_in_again() -> None:
         response=UUID(int=7),
     )
     assert [item.kind for item in context.items] == ["message", "compaction", "compaction"]
-    (added,) = context.added
+    (added,) = context.items[context.inherited :]
     assert added.item_id.startswith("cmp_")
     assert added.item() == summary_message("They met.")

@@ -78,7 +78,7 @@ NOT_IN_SDK = {"local_shell_call_output": {"call_id"}}
 
 def listed(items: list[dict[str, Any]], response: UUID) -> list[dict[str, Any]]:
     context = assemble((), parse(input=items).input, stored={}, unsealed={}, response=response)
-    return [orjson.loads(item.json) for item in context.added]
+    return [orjson.loads(item.json) for item in context.items[context.inherited :]]
 
 
 @pytest.mark.parametrize("items", INPUTS.values(), ids=INPUTS)

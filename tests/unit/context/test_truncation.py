@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import cast, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.context.truncation import drop_oldest_turns
+from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
 from gateway.errors import ContextLengthExceeded
+from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.protocol.context_item import CallKind, ContextItem, OutputKind
 
 DEVELOPER = ContextItem("message", "d", b"", role="developer")
@@ -19,6 +21,31 @@ CALL = ContextItem("function_call", "c", b"", call_id="1", name="f")
 OUTPUT = ContextItem("function_call_output", "o", b"", call_id="1")
 
 CALL_KINDS: tuple[CallKind, ...] = get_args(CallKind)
+
+
+PROMPT = Prompt(array("I", range(10)), (Span(PREAMBLE, 0, 3), Span(0, 3, 5), Span(1, 5, 9)))
+
+
+@pytest.mark.parametrize(
+    ("context_length", "answer_tokens", "missing"),
+    [
+        (30, 20, -5),  # an answer makes room for half of the window at most
+        (30, 5, -15),
+        (14, 5, 1),
+        (8, 50, 6),
+        (160, None, -140),  # no length was asked for: a sixteenth of the window
+        (10, None, 0),
+        (17, 0, -6),  # 17 // 16
+    ],
+)
+def test_what_is_missing_for_the_answer(
+    context_length: int, answer_tokens: int | None, missing: int
+) -> None:
+    assert missing_tokens(PROMPT, context_length, answer_tokens=answer_tokens) == missing
+
+
+def test_an_item_costs_its_tokens_and_the_preamble_is_no_item_s() -> None:
+    assert costs_of(PROMPT, 3) == [2, 4, 0]
 
 
 def test_nothing_goes_when_nothing_has_to() -> None:

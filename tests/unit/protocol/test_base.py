@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import whole
 from gateway.protocol.chat.to_responses import parse_chat, parse_completion
-from gateway.protocol.responses.requests import parse_create
+from gateway.protocol.responses.create import parse_create
 from tests.fakes.create_bodies import LIMITS
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.protocol.context_item import CallKind, ContextItem, Kind, OutputKind
 from gateway.protocol.documented import literal_values
-from gateway.protocol.items import Item
+from gateway.protocol.items import InputText, Item, Message
 from tests.fakes.call_items import CALLS, OUTPUTS
 
 
@@ -24,9 +24,12 @@ def test_calls_and_their_outputs_are_told_apart(kind: Any) -> None:
     assert item.is_output is (kind in get_args(OutputKind))
 
 
-def test_an_item_is_the_same_with_its_ids() -> None:
-    item = ContextItem(kind="message", item_id="i", json=b"{}")
-    assert item.with_ids(array("I", [1])) == replace(item, ids=array("I", [1]))
+def test_an_item_is_the_same_with_its_ids_and_read_again_only_from_its_json() -> None:
+    message = Message(role="user", content=(InputText(text="hi"),))
+    item = ContextItem("message", "i", message.model_dump_json().encode(), "user", parsed=message)
+    rendered = item.with_ids(array("I", [1]))
+    assert rendered == replace(item, ids=array("I", [1]), parsed=None)
+    assert rendered.item() == message
 
 
 @pytest.mark.parametrize("raw", [case[0] for case in (*CALLS, *OUTPUTS)])

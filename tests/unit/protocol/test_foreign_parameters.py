@@ -16,8 +16,13 @@ from gateway.protocol.chat.to_responses import (
     parse_completion,
 )
 from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, IN_RESPONSES, is_harmless
-from gateway.protocol.responses.create import PARAMETERS
-from gateway.protocol.responses.requests import COMPACTION, COUNTING, parse_create, parse_subset
+from gateway.protocol.responses.create import (
+    COMPACTION,
+    COUNTING,
+    PARAMETERS,
+    parse_create,
+    parse_subset,
+)
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:

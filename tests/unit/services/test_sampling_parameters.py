@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from gateway.generation import Sampling
-from gateway.services import sampling_parameters
+from gateway.services.run_builder import (
+    PRIORITIES,
+    is_compiled,
+    reasoning_budget,
+    sampling_of,
+    service_tier,
+)
 from gateway.tenancy import TenantPolicy
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, GRAMMAR, NAMESPACE, SCHEMA, STRICT, parse
 
@@ -17,24 +23,24 @@ PLAIN, FAST = TenantPolicy(), TenantPolicy(service_tier_max="priority")
 
 @pytest.mark.parametrize("asked", ["priority", "scale", "fast", "ultrafast"])
 def test_a_faster_tier_is_for_tenants_that_may_have_it(asked: str) -> None:
-    assert sampling_parameters.service_tier(parse(service_tier=asked), FAST) == "priority"
-    assert sampling_parameters.service_tier(parse(service_tier=asked), PLAIN) == "default"
+    assert service_tier(parse(service_tier=asked), FAST) == "priority"
+    assert service_tier(parse(service_tier=asked), PLAIN) == "default"
 
 
 @pytest.mark.parametrize("asked", [None, "auto", "default"])
 @pytest.mark.parametrize("policy", [PLAIN, FAST])
 def test_nobody_has_another_tier_without_asking(asked: str | None, policy: TenantPolicy) -> None:
-    assert sampling_parameters.service_tier(parse(service_tier=asked), policy) == "default"
+    assert service_tier(parse(service_tier=asked), policy) == "default"
 
 
 def test_anybody_may_wait() -> None:
-    assert sampling_parameters.service_tier(parse(service_tier="flex"), PLAIN) == "flex"
+    assert service_tier(parse(service_tier="flex"), PLAIN) == "flex"
 
 
 def test_better_tiers_go_first() -> None:
-    ordered = [sampling_parameters.PRIORITIES[tier] for tier in ("flex", "default", "priority")]
+    ordered = [PRIORITIES[tier] for tier in ("flex", "default", "priority")]
     assert ordered == sorted(set(ordered))
-    assert sampling_parameters.PRIORITIES["default"] == 0
+    assert PRIORITIES["default"] == 0
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,7 @@ def test_a_budget_leaves_its_share_to_the_answer(
 ) -> None:
     request = parse(reasoning={"max_tokens": asked})
     policy = TenantPolicy(reasoning_budget_tokens=policy_tokens)
-    granted = sampling_parameters.reasoning_budget(
+    granted = reasoning_budget(
         request, policy, max_tokens=max_tokens, answer_share=0.25, framing_tokens=12
     )
     assert granted == budget
@@ -65,15 +71,15 @@ def test_sampling_is_what_was_asked_for_within_the_room_there_is() -> None:
     request = parse(
         temperature=0.5, top_p=0.9, seed=7, top_k=40, min_p=0.1, top_logprobs=3, **PENALTIES
     )
-    assert sampling_parameters.sampling(request, room=500) == Sampling(
+    assert sampling_of(request, room=500) == Sampling(
         500, 0.5, 0.9, 0.25, -0.5, seed=7, top_k=40, min_p=0.1, logprobs=3
     )
-    assert sampling_parameters.sampling(parse(max_output_tokens=16), room=500) == Sampling(16)
-    assert sampling_parameters.sampling(parse(max_output_tokens=600), room=500) == Sampling(500)
+    assert sampling_of(parse(max_output_tokens=16), room=500) == Sampling(16)
+    assert sampling_of(parse(max_output_tokens=600), room=500) == Sampling(500)
 
 
 def test_logprobs_can_be_had_without_alternatives() -> None:
-    asked = sampling_parameters.sampling(parse(include=["message.output_text.logprobs"]), room=1)
+    asked = sampling_of(parse(include=["message.output_text.logprobs"]), room=1)
     assert asked.logprobs == 0
 
 
@@ -91,4 +97,4 @@ def test_logprobs_can_be_had_without_alternatives() -> None:
     ],
 )
 def test_schemas_and_grammars_are_compiled(body: dict[str, Any], compiled: bool) -> None:
-    assert sampling_parameters.is_compiled(parse(**body)) is compiled
+    assert is_compiled(parse(**body)) is compiled

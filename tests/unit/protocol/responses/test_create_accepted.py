@@ -23,8 +23,12 @@ from gateway.protocol.items import (
 )
 from gateway.protocol.parameters import Effort
 from gateway.protocol.responses.body import echo
-from gateway.protocol.responses.create import ENCRYPTED_REASONING, CreateResponse
-from gateway.protocol.responses.requests import IGNORED_NAMES_MAX, parse_create
+from gateway.protocol.responses.create import (
+    ENCRYPTED_REASONING,
+    IGNORED_NAMES_MAX,
+    CreateResponse,
+    parse_create,
+)
 from gateway.protocol.tools import (
     ApplyPatchTool,
     CustomTool,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.requests import parse_create
+from gateway.protocol.responses.create import parse_create
 from tests.fakes.create_bodies import (
     CALL,
     CUSTOM,

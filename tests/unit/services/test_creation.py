@@ -10,7 +10,7 @@ import pytest
 
 from gateway.entries import Compacted
 from gateway.errors import ConversationLocked, UpstreamFailed
-from gateway.services.generation import ForegroundGeneration, Started
+from gateway.services.creation import ForegroundGeneration, Started
 from tests.fakes.staged_run import MemoryArchive, ScriptedTokens, Stage, run_spec
 
 if TYPE_CHECKING:
