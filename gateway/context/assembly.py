@@ -293,7 +293,8 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id}
     else:
-        body = item.model_dump(exclude_none=True) | {"id": item_id, "status": status}
+        body = item.model_dump(exclude_none=True)
+        body |= {"id": item_id, "status": status}
     encoded = orjson.dumps(body)
     # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
     return b"".join((encoded, b""))
