@@ -275,8 +275,7 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
             content = [{"type": "input_text", "text": text}]
             named = {} if message.id is None else {"id": item_id}
             said = {"type": "message", **named, "role": message.role, "content": content}
-            body = orjson.dumps(said | {"id": item_id, "status": "completed"})
-            json = b"".join((body, b""))  # a copy, as in `_body`
+            json = lasting_json(said | {"id": item_id, "status": "completed"})
         case _:
             json = _body(message, item_id, "completed")
     return ContextItem(

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
-    from gateway.protocol.context_item import ConversationPlace
     from gateway.protocol.events import EventSink, EventSource
     from gateway.protocol.responses.create import CreateResponse, RequestKey
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
@@ -360,22 +359,18 @@ class Creation:
             built = await self._builder.build(command)
             if not isinstance(built, DueSummary):
                 return await self._begun(command, built)
+            principal, is_background = command.principal, command.request.background
             if command.request.store:
-                await self._check(command, built.conversation)
+                # What accepting it would refuse is refused before tokens are spent on a summary.
+                await rows.check(
+                    self._database,
+                    principal.tenant_id,
+                    conversation=built.conversation,
+                    idempotency=self._kept_key(command),
+                    queued_max=principal.policy.background_queued_max if is_background else None,
+                )
             async with self._builder.summarised(built) as spec:
                 return await self._begun(command, spec)
-
-    async def _check(self, command: CreateCommand, conversation: ConversationPlace | None) -> None:
-        """Raise what accepting it would, as far as that is known before tokens are spent on it."""
-        principal = command.principal
-        queued_max = principal.policy.background_queued_max
-        await rows.check(
-            self._database,
-            principal.tenant_id,
-            conversation=conversation,
-            idempotency=self._kept_key(command),
-            queued_max=queued_max if command.request.background else None,
-        )
 
     async def _begun(self, command: CreateCommand, spec: RunSpec) -> Generation:
         """Start the run with its log in memory, or record it for any replica to go on with: the

@@ -65,30 +65,12 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-SHARED: Final = frozenset(
-    {
-        "frequency_penalty",
-        "metadata",
-        "min_p",
-        "model",
-        "moderation",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "seed",
-        "service_tier",
-        "stop",
-        "store",
-        "stream",
-        "temperature",
-        "top_k",
-        "top_p",
-        "user",
-    }
-)
+SHARED: Final = frozenset({
+    "frequency_penalty", "metadata", "min_p", "model", "moderation", "parallel_tool_calls",
+    "presence_penalty", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "safety_identifier", "seed", "service_tier", "stop", "store", "stream", "temperature", "top_k",
+    "top_p", "user",
+})  # fmt: skip
 """Parameters that are the same in all these APIs, but for the default of `store`."""
 
 CHAT_PARAMETERS: Final = frozenset(ChatRequest.model_fields) | SHARED

@@ -60,29 +60,11 @@ REASONING_MODE: Final = "standard"
 
 
 ECHO_FIELDS: Final = (
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "model",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "frequency_penalty",
-    "previous_response_id",
-    "prompt_cache_key",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
-)
+    "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
+    "parallel_tool_calls", "presence_penalty", "frequency_penalty", "previous_response_id",
+    "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature",
+    "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
+)  # fmt: skip
 """What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
 _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
