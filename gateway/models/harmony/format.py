@@ -73,9 +73,7 @@ class HarmonyFormat(Renderer):
         return messages_of_turn(self.vocabulary, ids, taken_back, with_ids=with_ids)
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        """A parser for one turn of a response that is held to `rules`: it knows their tools, and
-        beside an answer in a format preambles are reasoning. With `trace` text has positions.
-        """
+        """One that knows the tools, and takes preambles beside JSON for reasoning."""
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         return Parser(self.vocabulary, tools, trace=trace, preambles=rules.answer is None)
 
