@@ -144,19 +144,20 @@ async def finish_all(
                 await turn_to(connection, tenant_id)
             rows: list[dict[str, Any]] = []
             items: list[dict[str, Any]] = []
-            places: dict[UUID, int] = {}
-            for place, end in group:
+            for _, end in group:
                 rows.append(_end_row(end))
                 items += messages.rows_of(end.uuid, end.items)
-                places[end.uuid] = place
             statement, parameters = _END_ALL.of(rows, items)
-            parameters |= {"tenant": tenant_id, "ids": list(places)}
-            for uuid in await connection.scalars(statement, parameters):
-                ended[places[uuid]] = True
+            parameters |= {"tenant": tenant_id, "ids": [row["id"] for row in rows]}
+            found = frozenset(await connection.scalars(statement, parameters))
+            for place, end in group:
+                if end.uuid in found:
+                    ended[place] = True
     return ended
 
 
 def _end_row(end: FinishedResponse) -> dict[str, Any]:
+    """The columns of `_ENDS`: the end of a response, the last row of its log, its usage."""
     entries = end.entries
     return {
         "id": end.uuid,
@@ -195,15 +196,8 @@ async def deposit(database: Database, tenant_id: TenantId, finished: FinishedRes
     did not end so. Safe to repeat when the outcome of a commit was lost.
     """
     async with database.transaction(tenant_id) as connection:
-        parameters = {
-            "tenant": tenant_id,
-            "id": finished.uuid,
-            "status": finished.status,
-            "epoch": finished.epoch,
-            "body": finished.body,
-            "recoveries": finished.recoveries,
-        }
-        kept = (await connection.execute(_DEPOSIT, parameters)).one_or_none()
+        row = {"tenant": tenant_id, **_end_row(finished)}
+        kept = (await connection.execute(_DEPOSIT, row)).one_or_none()
         if kept is None:
             stored = await responses.find(connection, tenant_id, finished.uuid)
             return stored is not None and stored.epoch == finished.epoch + 2
@@ -262,19 +256,14 @@ async def _end(
     if finished.status not in TERMINAL:
         raise ValueError(f"{finished.status} is no end")
     entries = finished.entries
-    end = {
+    row = _end_row(finished) | {
         "tenant": claim.tenant_id,
         "id": claim.uuid,
         "held_epoch": held_epoch,
         "epoch": claim.epoch,
-        "first_entry": entries and entries.first_entry,
         "next_entry": entries and entries.first_entry + entries.count,
-        "status": finished.status,
-        "completed_at": finished.completed_at,
-        "body": finished.body,
-        "recoveries": finished.recoveries,
     }
-    ended = (await connection.execute(_END, end)).one_or_none()
+    ended = (await connection.execute(_END, row)).one_or_none()
     if ended is None:
         return False
     if entries is not None:

@@ -100,6 +100,8 @@ CLASSES: Final = {
 
 HEADER_IDS_MAX: Final = 256
 """Room for a tool's name of 128 characters, a content type, and some stammering."""
+_BODY: Final = Where.BODY
+"""Looked up for every token."""
 
 
 @dataclass(slots=True)
@@ -198,7 +200,7 @@ class Parser:
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """Take the next ids, any number of them."""
-        if self._state is Where.BODY and not self._trace:
+        if self._state is _BODY and not self._trace:
             # Nearly every read is text and nothing else: it takes a few calls however long it is.
             text = self._detokenizer.read(ids)
             if text is not None:
@@ -221,7 +223,7 @@ class Parser:
         more text of a segment that has begun; the others are not read.
         """
         draft = self._draft
-        is_flowing = self._state is Where.BODY and draft.started and not draft.glue
+        is_flowing = self._state is _BODY and draft.started and not draft.glue
         if not is_flowing or self._trace:
             return []
         texts = self._detokenizer.read_each(ids)

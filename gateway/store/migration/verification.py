@@ -337,7 +337,7 @@ def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
 
 def told(lacking: Sequence[Requirement]) -> str:
     """One line that names the first of them and counts the rest."""
-    shown = "; ".join(requirement.text.partition(": ")[0] for requirement in lacking[:TOLD_MAX])
+    shown = "; ".join(map(_word, lacking[:TOLD_MAX]))
     more = len(lacking) - TOLD_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
 
@@ -445,6 +445,7 @@ def repair_access(connection: Connection) -> Repaired:
 
 
 def _word(requirement: Requirement) -> str:
+    """The requirement in short: of a policy, without its condition."""
     return requirement.text.partition(": ")[0]
 
 
