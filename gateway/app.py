@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Route, WebSocketRoute
-from typing_extensions import override
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
 from gateway.api.auth import Authentication
 from gateway.api.chat import ChatRequest
@@ -28,9 +26,7 @@ from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
-
-    from starlette.types import Receive, Scope, Send
+    from collections.abc import Sequence
 
     from gateway.settings import Settings
 
@@ -38,27 +34,22 @@ COMMENT_INTERVAL_S = 15.0
 """Half of what impatient proxies wait for a byte."""
 
 
-class Gateway(Starlette):
-    """The ASGI application of a process: its routes behind request context and keys."""
+class Gateway(RequestContext):
+    """The ASGI application of a process: its routes behind request context and keys.
 
-    def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
-        """`served` are the routes; `state.process` is the process."""
-        super().__init__(routes=served, lifespan=lambda _: process.running())
-        self.state.process = process
+    Starlette's own application would add its middlewares for errors, which are answered here.
+    """
+
+    def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         # A redirect would name the scheme and the host that this process sees behind its proxy.
-        self.router.redirect_slashes = False
-        known = Authentication(self.router.middleware_stack, process.access, served)
-        self._outermost = RequestContext(known, process.foundation.metrics)
-
-    @override
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Without Starlette's middlewares for errors: `RequestContext` answers all of them."""
-        scope["app"] = self
-        return self._outermost(scope, receive, send)
+        router = Router(routes, redirect_slashes=False, lifespan=lambda _: process.running())
+        known = Authentication(router.app, process.access, routes)
+        super().__init__(known, process.foundation.metrics, routes)
+        self.process = process
 
 
 def create_app(settings: Settings) -> Gateway:
-    """The gateway as an ASGI application; `state.process` is what it serves.
+    """The gateway as an ASGI application; `process` is what it serves.
 
     `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they
     are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.

@@ -19,8 +19,9 @@ from gateway.api.error_responses import error_response, routing_error_response
 from gateway.errors import GatewayError, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.telemetry import Metrics
@@ -52,13 +53,17 @@ _log = telemetry.EventLog("gateway.api")
 
 
 class RequestContext:
-    """ASGI middleware: gives every request an id, counts and logs it, answers what it raises."""
+    """ASGI application around another: gives every request an id, counts and logs it, answers what
+    it raises. For the router and for the message of a 404 it is the application, with the `routes`.
+    """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[BaseRoute] = ()) -> None:
         self._app = app
         self._metrics = metrics
+        self.routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return

@@ -15,12 +15,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.settings import load_settings
-from gateway.tenancy import (
-    DAY_S,
-    HOUR_S,
-    POLICY_VALUES,
-    Dialect,
-)
+from gateway.tenancy import DAY_S, HOUR_S, POLICY_VALUES, Dialect
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             app = create_app(settings)
             frames = FrameBounds.of(settings)
             logged = AccessLog(app, terminal.show)
-            gateway = Server(logged, listener, settings.server, app.state.process, frames)
+            gateway = Server(logged, listener, settings.server, app.process, frames)
             stack.enter_context(stopped_by_signals(gateway, simulator))
             await stack.enter_async_context(simulator)
             models = ", ".join(options.models)

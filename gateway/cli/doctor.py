@@ -257,11 +257,7 @@ class _Count:
 async def _one_token(look: _Look, model: str, client: Client, format_: ModelFormat) -> None:
     """Generate one token. Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(
-        look.backend,
-        client,
-        timeouts=timeouts,
-    )
+    upstream = InferenceServer(look.backend, client, timeouts=timeouts)
     upstream.runs(look.engine)
     upstream.serves(look.served)
     request = TokenRequest(

@@ -55,7 +55,7 @@ async def serve_gateway(settings: Settings, listener: socket.socket) -> None:
     """The gateway on a socket until a signal; needs settings that are complete."""
     app = create_app(settings)
     frames = FrameBounds.of(settings)
-    server = Server(app, listener, settings.server, app.state.process, frames)
+    server = Server(app, listener, settings.server, app.process, frames)
     await _until_signal(server, EventLog("gateway"))
 
 

@@ -1,15 +1,16 @@
 """Which connections a server keeps when there are too many.
 
-A connection is keyless until a request on it has shown a valid API key. Keyless ones cost their
-clients nothing, so they never shut out the others: they have what those with a key leave of
-`connections_max`, but at least `reserved`, and when there are more the one is closed that has been
-without a complete request for longest. None is closed before what came with it is read, and none
-while a whole request on it is being answered. So whoever asks for `/healthz`, or comes with a key,
-gets through while keyless connections are being opened as fast as may be. An answer that its client
-does not take is not waited for, and of answers there are no more than keyless connections.
+A connection is keyless until a request on it has shown a valid API key. Opening a keyless one costs
+a client nothing, so keyless ones never shut out the others. They may have what connections with a
+key leave of `connections_max`, but at least `reserved`. When there are more, the one is closed that
+has sent no complete head for longest; never before what came with it is read, and never while a
+complete request on it is answered. So a probe of `/healthz`, or a client with a key, gets through
+while others open keyless connections as fast as they can. A connection whose client does not take
+its answer may be closed again, and at most as many requests are answered without a key as there may
+be keyless connections.
 
-Nor may one key shut out another: where all connections have one, that which has been idle for
-longest makes room for the next that shows one. Without a key nobody has such a one closed.
+Nor does one key shut out another: where all connections have shown one, the one that has been idle
+for longest is closed for the next that does. No keyless connection has one with a key closed.
 """
 
 from __future__ import annotations

@@ -226,9 +226,8 @@ def _keep_pauses_short() -> None:
 
 
 def _give_memory_back() -> None:
-    """What reading the vocabulary took: glibc keeps some megabytes of it, until it is told.
-
-    Other C libraries have no such call, and return what is free by themselves.
+    """Have glibc return free memory to the system: it keeps some megabytes that reading the
+    vocabulary took. Other C libraries have no such call, and return it by themselves.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

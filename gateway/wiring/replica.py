@@ -44,9 +44,10 @@ QUIET_INTERVALS: Final = 5
 
 
 class NotificationRouter:
-    """Who is told of what: notices from here to here, to other replicas, and from them.
+    """Passes notices on: what happened here to this process and to other replicas, and what
+    happened there to this process.
 
-    It never waits, and is not needed: all that it tells is found by polling, too.
+    It never waits. A notice that is lost costs time only: all that it tells is found by polling.
     """
 
     def __init__(

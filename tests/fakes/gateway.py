@@ -59,7 +59,7 @@ async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
     """The gateway of `settings`, with a tenant `acme`."""
     app = create_app(settings)
     async with serving(app) as url:
-        yield RunningGateway(url, await new_key(settings, "acme"), app.state.process)
+        yield RunningGateway(url, await new_key(settings, "acme"), app.process)
 
 
 async def new_key(
