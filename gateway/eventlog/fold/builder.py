@@ -320,8 +320,8 @@ class Builder:
         *closing, done = item.envelope.closing
         events += [self._emit(name, item.fields(name)) for name in closing]
         if summary := item.summary:
-            for name in SUMMARY_CLOSING_EVENTS:
-                events.append(self._emit(name, item.summary_fields(name, summary)))
+            names = SUMMARY_CLOSING_EVENTS
+            events += [self._emit(name, item.summary_fields(name, summary)) for name in names]
         events.append(self._keep(done, item.output_index, item.body()))
         self._item = self.flowing = None
 
