@@ -75,6 +75,9 @@ T = TypeVar("T")
 
 REPEATED_ITEM_BYTES: Final = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
+LONG_ECHO_BYTES: Final = 4 << 10
+"""What events repeat of a request is kept as JSON from this size on: less takes a few microseconds
+to make, and a stream may last for minutes."""
 ANSWER_SHARE: Final = 16
 """Where a request does not say how long its answer may be, old turns make room for the window's
 length divided by this."""
@@ -439,13 +442,14 @@ class SpecBuilder:
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
             messages = HarmonyMessages(shown, request.wants_output_ids)
+        spelled = spelled_echo(echoed)
         return ResponseHead(
             given.uuid,
             given.created_at,
             request.background,
             echoed,
             binding,
-            spelled=spelled_echo(echoed),
+            spelled=spelled if len(spelled) >= LONG_ECHO_BYTES else b"",
             messages=messages,
         )
 
