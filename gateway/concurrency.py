@@ -47,19 +47,15 @@ class OnceEvent:
 
     async def wait(self) -> None:
         """Return once it is set."""
-        if not self._is_set:
-            await self._wait()
+        await self.within(None)
 
-    async def within(self, seconds: float) -> bool:
-        """Return once it is set, or after so many seconds: whether it is set by then.
+    async def within(self, seconds: float | None) -> bool:
+        """Return once it is set, or after so many seconds (None: not before): whether it is set.
 
         One timer, where `asyncio.timeout` would have the waiting task cancelled and called back.
         """
-        if not self._is_set:
-            await self._wait(seconds)
-        return self._is_set
-
-    async def _wait(self, seconds: float | None = None) -> None:
+        if self._is_set:
+            return True
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, _wake, waiter)
@@ -70,6 +66,7 @@ class OnceEvent:
             if timer is not None:
                 timer.cancel()
             self._waiters = tuple(one for one in self._waiters if one is not waiter)
+        return self._is_set
 
 
 class Event(OnceEvent):

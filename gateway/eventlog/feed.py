@@ -233,7 +233,10 @@ class Feed:
                         await live.stream(cursor, cursor.after)
                         cursor.is_over = not live.handed_over
                     elif cursor.beginning:
-                        await self._stream_beginning(cursor)
+                        # Of a log that ends with these rows nothing is watched.
+                        rows, cursor.beginning = cursor.beginning, ()
+                        await self._fold(cursor, rows)
+                        cursor.is_over = cursor.is_through()
                     else:
                         await self._stream_rows(cursor)
                 if not (cursor.is_ended or cursor.is_gone) and (rest := sink([])) is not None:
@@ -274,12 +277,6 @@ class Feed:
         self.is_closed = True
         for cursor in self._cursors:
             cursor.close()
-
-    async def _stream_beginning(self, cursor: Cursor) -> None:
-        """Events of the rows that were read before: of a log that ends there nothing is watched."""
-        beginning, cursor.beginning = cursor.beginning, ()
-        await self._fold(cursor, beginning)
-        cursor.is_over = cursor.is_through()
 
     async def _stream_rows(self, cursor: Cursor) -> None:
         """Events of rows, until the end, or until the response is generated here."""

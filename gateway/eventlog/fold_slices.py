@@ -59,7 +59,9 @@ class EntryBuffer:
             self.append(portion)
 
     def portions(self, start: int, stop: int) -> Iterator[Portion]:
-        """The same as `between`, those with a single id together."""
+        """The entries from number `start` on, before number `stop`, which must be there; those with
+        a single id together.
+        """
         while start < stop:
             ids = self._singles(start, min(stop, start + SINGLES_MAX))
             yield Singles(ids) if ids else self._at(start)
@@ -75,20 +77,14 @@ class EntryBuffer:
             end = end_of_one
         return tuple(self._ids[first:end])
 
-    def between(self, start: int, stop: int) -> Iterator[Entry]:
-        """Those from number `start` on, before number `stop`, which must be there."""
-        for number in range(start, stop):
-            yield self._at(number)
-
     def __len__(self) -> int:
         return len(self._ends)
 
     def __iter__(self) -> Iterator[Entry]:
-        return self.between(0, len(self))
+        return map(self._at, range(len(self)))
 
     def __reversed__(self) -> Iterator[Entry]:
-        for number in reversed(range(len(self))):
-            yield self._at(number)
+        return map(self._at, reversed(range(len(self))))
 
     def _at(self, number: int) -> Entry:
         other = self._others.get(number)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLog
     from gateway.eventlog.log_writer import Channel
-    from gateway.protocol.events import Event
     from gateway.store.events import LogRow
 
 
@@ -161,7 +160,14 @@ class DurableJournal(Journal):
         be called again.
         """
         try:
-            events = await self._end(finished)
+            async with self.channel.ending() as rest:
+                events = self.live.fold.apply(finished)
+                try:
+                    await self._commit(finished, self.live.fold, rest)
+                except BaseException:
+                    self.live.refold()
+                    raise
+                self.channel.close(has_ended=True)
         except ClaimLost:
             raise
         except Exception:
@@ -169,17 +175,6 @@ class DurableJournal(Journal):
             await self.channel.flushed()
             raise
         self.live.close(finished, events)
-
-    async def _end(self, finished: Finished) -> list[Event]:
-        async with self.channel.ending() as rest:
-            events = self.live.fold.apply(finished)
-            try:
-                await self._commit(finished, self.live.fold, rest)
-            except BaseException:
-                self.live.refold()
-                raise
-            self.channel.close(has_ended=True)
-        return events
 
     @override
     def release(self) -> None:

@@ -48,10 +48,10 @@ class LiveLog:
     """
 
     __slots__ = (
-        "_clock", "_defect", "_entries", "_gathered", "_is_produced", "_is_unreleased",
-        "_last_shown", "_new_fold", "_opening", "_reader_events_max", "_readers", "_shown",
-        "_slice_s", "_turn", "_withheld", "closed", "failure", "fold", "handed_over", "produced",
-        "shown_at",
+        "_clock", "_defect", "_entries", "_first_tokens", "_gathered", "_is_produced",
+        "_is_unreleased", "_last_shown", "_new_fold", "_opening", "_reader_events_max", "_readers",
+        "_shown", "_slice_s", "_turn", "_withheld", "closed", "failure", "fold", "handed_over",
+        "produced", "shown_at",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,7 @@ class LiveLog:
         self._reader_events_max = reader_events_max
         self._turn = turn or asyncio.Lock()
         self._entries = EntryBuffer()
+        self._first_tokens: int | None = None  # number of the first entry with output
         self._shown = 0
         self._last_shown: int | None = -1
         self._opening: list[Event] | None = []
@@ -105,6 +106,8 @@ class LiveLog:
         live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
         live.fold = fold
         live._entries = entries
+        tokens = (number for number, one in enumerate(entries) if isinstance(one, Tokens))
+        live._first_tokens = next(tokens, None)
         live._reveal(len(entries), None)
         return live
 
@@ -147,6 +150,8 @@ class LiveLog:
         Raises `ValueError`, and keeps nothing, for one that cannot stand here.
         """
         events = self.fold.apply(entry)
+        if self._first_tokens is None and isinstance(entry, Tokens):
+            self._first_tokens = len(self._entries)
         self._entries.append(entry)
         if self._withheld is not None:
             self._withheld.put(events)
@@ -154,7 +159,7 @@ class LiveLog:
         self._shown += 1
         if events:
             self._tell(events)
-        if not self._is_produced and isinstance(entry, Tokens):
+        if not self._is_produced and self._first_tokens is not None:
             self._produce()
 
     @contextmanager
@@ -271,13 +276,12 @@ class LiveLog:
 
     def _reveal(self, count: int, events: Sequence[Event] | None) -> None:
         """Entries below number `count` are visible from now on; `events`, if known, are new."""
-        before, self._shown = self._shown, count
+        self._shown = count
         if events is None or events:
             self._tell(events)
-        if not self._is_produced:
-            shown = self._entries.between(before, count)
-            if any(isinstance(entry, Tokens) for entry in shown):
-                self._produce()
+        first = self._first_tokens
+        if not self._is_produced and first is not None and first < count:
+            self._produce()
 
     def _produce(self) -> None:
         self._is_produced = True  # asked for at every entry, where `is_set` would be a call

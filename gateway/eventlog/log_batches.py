@@ -151,7 +151,7 @@ class Flusher:
             due = self._due()
             if due:
                 self._is_sure = False
-                await self._write([self._tracks[uuid].batch(None) for uuid in due])
+                await self._write(due)
                 self._is_sure = True
             await self._prune()
 
@@ -242,19 +242,21 @@ class Flusher:
             committed = committed | flushed if committed else flushed
         return committed
 
-    def _due(self) -> set[UUID]:
-        """Whose flushes are to be settled now."""
+    def _due(self) -> list[LogBatch]:
+        """What flushes have of some responses, to be moved into their own logs now."""
         now = asyncio.get_running_loop().time()
-        tracks = self._tracks
         if not self._round and now >= self._round_at:
             self._round_at = now + self._settle_interval_s
-            for uuid in [uuid for uuid, one in tracks.items() if one.is_over and not one.count]:
-                del tracks[uuid]
-            self._round = [uuid for uuid, one in tracks.items() if one.count]
+            kept = {uuid: one for uuid, one in self._tracks.items() if one.count or not one.is_over}
+            self._tracks, self._round = kept, [uuid for uuid, one in kept.items() if one.count]
             self._may_prune = True
         due, self._round = self._round[:SETTLED_AT_ONCE_MAX], self._round[SETTLED_AT_ONCE_MAX:]
-        known = [tracks[uuid] for uuid in due if uuid in tracks]
-        return {one.claim.uuid for one in known if one.count and not one.is_ending}
+        batches: list[LogBatch] = []
+        for uuid in due:
+            track = self._tracks.get(uuid)
+            if track is not None and track.count and not track.is_ending:
+                batches.append(track.batch(None))
+        return batches
 
     async def _learn_fences(self, tenants: set[TenantId]) -> None:
         """From here on they are the ones to flush under: each claim has to be proven again."""

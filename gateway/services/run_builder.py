@@ -81,6 +81,9 @@ if TYPE_CHECKING:
 
 REPEATED_ITEM_BYTES: Final = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
+LONG_ECHO_BYTES: Final = 4 << 10
+"""What events repeat of a request is kept as JSON from this size on: less takes a few microseconds
+to make, and a stream may last for minutes."""
 SALTS_MAX: Final = 4_096
 """Tenants whose salt is kept; that of another is computed anew."""
 DAY_S: Final = 86_400
@@ -466,13 +469,14 @@ class SpecBuilder:
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
             messages = HarmonyMessages(shown, request.wants_output_ids)
+        spelled = spelled_echo(echoed)
         return ResponseHead(
             given.uuid,
             given.created_at,
             request.background,
             echoed,
             binding,
-            spelled=spelled_echo(echoed),
+            spelled=spelled if len(spelled) >= LONG_ECHO_BYTES else b"",
             messages=messages,
         )
 

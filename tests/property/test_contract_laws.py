@@ -13,7 +13,14 @@ from gateway.protocol.responses.create import CreateResponse
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import CreateCommand, RunInput, SpecBuilder, SystemMessage, opens
+from gateway.services.run_builder import (
+    LONG_ECHO_BYTES,
+    CreateCommand,
+    RunInput,
+    SpecBuilder,
+    SystemMessage,
+    opens,
+)
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 
@@ -114,7 +121,8 @@ def test_a_kept_contract_is_the_request_s_own(
     assert _but_for_checker(made) == _but_for_checker(alone)
     head = made.head
     assert made.rules == rules_of(head.echo)
-    assert head.spelled == spelled_echo(head.echo)
+    echoed = spelled_echo(head.echo)
+    assert head.spelled == (echoed if len(echoed) >= LONG_ECHO_BYTES else b"")
     assert head.echo == echo(
         request,
         model=model.id,

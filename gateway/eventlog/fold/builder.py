@@ -72,7 +72,7 @@ class Builder:
     """
 
     __slots__ = (
-        "_echo", "_ended", "_head", "_item", "_outcome", "_rules", "_seal", "_segment",
+        "_ended", "_head", "_item", "_outcome", "_rules", "_seal", "_segment",
         "_sequence_number", "_whole", "breaks_off", "endings", "flowing", "is_called",
         "is_finished", "is_started", "is_visible", "is_waiting", "last_name", "output",
     )  # fmt: skip
@@ -86,7 +86,6 @@ class Builder:
         self._head = head
         self._rules = rules
         self._seal = seal
-        self._echo = head.spelled
         self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")
         self._sequence_number = 0
@@ -320,8 +319,8 @@ class Builder:
         *closing, done = item.envelope.closing
         events += [self._emit(name, item.fields(name)) for name in closing]
         if summary := item.summary:
-            for name in SUMMARY_CLOSING_EVENTS:
-                events.append(self._emit(name, item.summary_fields(name, summary)))
+            names = SUMMARY_CLOSING_EVENTS
+            events += [self._emit(name, item.summary_fields(name, summary)) for name in names]
         events.append(self._keep(done, item.output_index, item.body()))
         self._item = self.flowing = None
 
@@ -392,8 +391,8 @@ class Builder:
         return item.write(text, number, logprobs)
 
     def _encoded(self, output: Sequence[dict[str, Any]]) -> bytes:
-        self._echo = self._echo or spelled_echo(self._head.echo)
-        return encoded_body(self._head, self._outcome, output, echo=self._echo)
+        echo = self._head.spelled or spelled_echo(self._head.echo)
+        return encoded_body(self._head, self._outcome, output, echo=echo)
 
     def _show(self, event_type: str, body: bytes) -> Event:
         """An event with the Response object."""

@@ -78,8 +78,10 @@ class OpenItem:
         self._text = bytearray()  # UTF-8: a list of short texts takes ten times as much.
         self._logprobs: list[dict[str, Any]] = []
         self._spelled_bytes = 0  # of the text, so many have logprobs
+        before, between, behind = _delta_template(envelope)
+        between %= (item_id.encode(), output_index)
         # To be formatted with number and text: there is no other `%` in it.
-        self._delta = b"%b%%d%b%%b%b" % self._delta_parts()
+        self._delta = b"%b%%d%b%%b%b" % (before, between, behind)
 
     @property
     def text(self) -> str:
@@ -118,13 +120,9 @@ class OpenItem:
         """
         self._text += "".join(texts).encode()
         known = max(0, after + 1 - sequence_number)
-        pattern = DeltaPattern(self.envelope.delta, *self._delta_parts())
+        before, rest = self._delta.split(b"%d")
+        pattern = DeltaPattern(self.envelope.delta, before, *rest.split(b"%b"))
         return Deltas(pattern, sequence_number + known, texts[known:])
-
-    def _delta_parts(self) -> tuple[bytes, bytes, bytes]:
-        """What stands before the number of its deltas, before their text, and behind it."""
-        before, between, behind = _delta_template(self.envelope)
-        return before, between % (self.item_id.encode(), self.output_index), behind
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end."""

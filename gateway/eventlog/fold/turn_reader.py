@@ -51,14 +51,14 @@ class _Stages:
     `feed` tells what more ids show; the first of them shows what the prefill says, too.
     """
 
-    __slots__ = ("_prefilled", "feed", "parser", "screen")
+    __slots__ = ("feed", "parser", "prefilled", "screen")
 
     def __init__(
         self, parser: TokenParser, screen: Screen | None, prefilled: list[SegmentEvent]
     ) -> None:
         self.parser = parser
         self.screen = screen
-        self._prefilled = prefilled
+        self.prefilled = prefilled
         is_plain = screen is None and not prefilled
         self.feed: Callable[[Sequence[int]], list[SegmentEvent]] = (
             parser.feed if is_plain else self._feed_shown
@@ -66,16 +66,11 @@ class _Stages:
 
     def _feed_shown(self, ids: Sequence[int]) -> list[SegmentEvent]:
         segments = self.parser.feed(ids)
-        if self._prefilled and ids:
-            segments, self._prefilled = [*self._prefilled, *segments], []
+        if self.prefilled and ids:
+            segments, self.prefilled = [*self.prefilled, *segments], []
             if self.screen is None:
                 self.feed = self.parser.feed
         return segments if self.screen is None else self.screen.feed(segments)
-
-    @property
-    def is_plain(self) -> bool:
-        """What the parser tells is shown as it is."""
-        return self.screen is None and not self._prefilled
 
 
 class TurnReader:
@@ -183,7 +178,7 @@ class TurnReader:
         it: a screen, logprobs, or what the prefill says.
         """
         turn, stages = self.turn, self._stages
-        if not stages.is_plain or self.is_traced or turn.logprobs:
+        if stages.screen is not None or stages.prefilled or self.is_traced or turn.logprobs:
             return []
         texts = stages.parser.feed_each(ids)
         last = next((at for at in reversed(range(len(texts))) if texts[at]), None)

@@ -193,8 +193,8 @@ class ResponseHead:
     """What a response is known by before a token was generated; the fold's only other input.
 
     `echo` holds every field of the Response object that follows from the request alone. With a
-    `binding` its reasoning items are sealed. `spelled` is `spelled_echo(echo)` where that was made
-    already: with many tools it is long, and every event with the Response object repeats it.
+    `binding` its reasoning items are sealed. `spelled` is `spelled_echo(echo)` where that is long,
+    as with many tools: every event with the Response object repeats it. Empty: it is made anew.
     With `messages` the Response object shows them, and those of the output, once it has ended.
     """
 
