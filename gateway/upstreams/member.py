@@ -230,7 +230,9 @@ class Member:
         self.engine: InferenceEngine | None = None
         self.listed: Mapping[str, Listed] | None = None
         """What it lists; None until it has said so."""
-        self.models: Mapping[str, int | None] = _configured(backend)
+        self.models: Mapping[str, int | None] = {
+            model: backend.context_lengths.get(model) for model in backend.models
+        }
         """Context lengths by public id: of what is configured, until it has said what it lists."""
         self.unusable: Unusable | None = None
         """Why nothing is ever sent to it."""
@@ -408,7 +410,3 @@ class Member:
     def _report(self) -> None:
         if (healthy := self.healthy) is not None:
             self._metrics.upstream_is_up(self.name, int(healthy))
-
-
-def _configured(backend: Backend) -> dict[str, int | None]:
-    return {model: backend.context_lengths.get(model) for model in backend.models}

@@ -132,12 +132,13 @@ class Connection(asyncio.Protocol):
             self.pour(listener)
         else:
             self._expecting = listener
-        while not reader.has_head:
+        while not reader.status:
             self._raise_error()
             is_awake = await self._wait(timeouts.get("read"))
-            if not is_awake and not reader.has_head:
+            if not is_awake and not reader.status:
                 raise httpx2.ReadTimeout("backend does not answer")
-        return reader.status, reader.headers
+        headers, reader.headers = reader.headers, []  # a stream outlives their use by minutes
+        return reader.status, headers
 
     async def read(self, timeouts: HttpTimeouts) -> bytes:
         """All body bytes there are, waiting for the first; empty at the end of the body.
