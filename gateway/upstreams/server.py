@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = EventLog("gateway.upstreams")
 
 INLINE_CALLS = 16
-"""A grammar of so many calls is put into an engine's words in a millisecond."""
+"""The structural tag of a grammar with so many calls is made in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
 _NOT_TAKEN = (
@@ -90,18 +90,18 @@ class InferenceServer:
 
     @property
     def can(self) -> Capabilities:
-        """What may be asked of it."""
+        """What its engine can do, as far as it is known and the operator lets it."""
         return self._writer.can
 
     def runs(self, engine: InferenceEngine) -> None:
-        """It was found out which engine it is."""
+        """Speak to it as to this engine from now on."""
         can = engine.capabilities(
             grammars=self._backend.grammars, priorities=self._backend.priorities
         )
         self._writer = RequestWriter(engine, can)
 
     def serves(self, served: Mapping[str, Served]) -> None:
-        """It was found out what its models are, by public id."""
+        """Ask it only for these models from now on; keys are public ids."""
         self._served = served
 
     def generate(
@@ -165,13 +165,13 @@ class InferenceServer:
 
         Of several threads that have something to do each would hold up the event loop in turn.
         """
-        if constraint.calls <= INLINE_CALLS or self._writer.has_words_for(constraint):
+        if constraint.calls <= INLINE_CALLS or self._writer.has_tag_for(constraint):
             return self._writer.grammar(request)
         async with self._one_grammar:
             return await asyncio.to_thread(self._writer.grammar, request)
 
     def _note_refusal(self, error: UpstreamError) -> None:
-        """The grammar was to blame. Whoever refuses all is not sent another until asked anew."""
+        """Log that a grammar was refused. Who refuses all gets none until described anew."""
         _log.warning("backend refuses a grammar", upstream=self.name, error=error)
         if has_no_grammars(error):
             self._writer = replace(self._writer, can=replace(self._writer.can, grammars="none"))

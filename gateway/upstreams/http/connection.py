@@ -158,11 +158,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_pouring(self) -> bool:
-        """Somebody has the body poured, and it has not ended."""
+        """A listener takes the body, which has not ended."""
         return self._listener is not None
 
     def pour(self, listener: BodyListener) -> None:
-        """Hand the body to `listener` from now on, what there is of it at once."""
+        """Hand the body to `listener` as it comes, and at once what has come already."""
         self._listener = listener
         self.go_on()
 
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def rest(self, seconds: float) -> None:
-        """Nothing is asked for now; close the socket if that lasts for so long."""
+        """Close the socket unless another request is sent within `seconds`."""
         self.deadline.set(seconds)
 
     def hang_up(self, why: str) -> None:

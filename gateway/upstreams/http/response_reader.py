@@ -83,13 +83,8 @@ class ResponseReader:
 
     def take(self) -> bytes:
         """All body bytes that have arrived since the last call; empty when there are none."""
-        pieces = self._pieces
-        if len(pieces) == 1:
-            data = pieces[0]
-            pieces.clear()
-        else:
-            data = b"".join(pieces)
-            pieces.clear()
+        data = b"".join(self._pieces)  # of one piece it makes no copy
+        self._pieces.clear()
         return data
 
     def close(self) -> None:
