@@ -320,8 +320,8 @@ class SegmentEnded:
 
     `start:end` are the ids of its whole message, header and terminator included, counted from the
     first id fed to this parser. `verbatim` is False when a recovery rule had a part in it, or its
-    header has more in it than it says: such a message is rendered anew for the next prompt instead
-    of being repeated as it was. `complete` is False for a message that was cut off. `broken`: the
+    header has more in it than it says. `complete` is False for a message that was cut off. The next
+    prompt repeats a message that is both id for id; any other is rendered anew. `broken`: the
     arguments of a call end in the middle of their JSON, although nobody cut them off.
     """
 
@@ -330,11 +330,6 @@ class SegmentEnded:
     complete: bool = True
     verbatim: bool = True
     broken: bool = False
-
-    @property
-    def is_repeated(self) -> bool:
-        """The next prompt repeats its message id for id; any other is rendered anew."""
-        return self.verbatim and self.complete
 
 
 SegmentEvent = SegmentStarted | SegmentText | SegmentEnded

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _log = EventLog("gateway.upstreams")
 
+_PROMPT_ID_BYTES = 8
+"""Six digits, a comma and a space."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
 
@@ -184,13 +186,16 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
+        sampling = request.sampling
+        told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
+        # The first event may repeat the prompt, and each has the logprobs that were asked for.
+        frame_bytes_max = self._limits.event_bytes_max * (1 + told)
+        frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
         reader = CompletionReader(
             self.name,
-            request.sampling,
+            sampling,
             stop_ids=request.stop_ids,
-            frame_bytes_max=self._limits.frame_bytes_max(
-                len(request.prompt_ids), request.sampling.logprobs
-            ),
+            frame_bytes_max=frame_bytes_max,
             id_end=request.id_end,
             constrained=grammar is not None and grammar.holds,
         )
