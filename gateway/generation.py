@@ -151,7 +151,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """The part or nothing."""
+    """The part, once or not at all."""
 
     part: Node
 
@@ -176,7 +176,7 @@ class Constraint:
     `turn` describes every id to come, up to the one that ends the turn, which is not part of it.
     `answer` is the schema of the final message alone, for engines whose grammars begin only there;
     None where there is none, or where more than the answer is bound. `calls` is how many different
-    calls it tells of: with hundreds of them it takes long to put into an engine's words. `exact`:
+    calls it allows: with hundreds of them it takes long to write for an engine. `exact`:
     what it lets through is what was demanded. `bare`: no marker is to come before the end.
     `markers` are the ids that frame messages; `answer_opening` those that a final message opens
     with.
@@ -189,8 +189,8 @@ class Constraint:
     bare: bool = False
     markers: tuple[int, ...] = ()
     answer_opening: tuple[int, ...] = ()
-    told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What it is in the words of engines, for the next request that is bound by it."""
+    tags: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What engines were sent for it, by engine, kept for the next request that is bound by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +320,8 @@ class SegmentEnded:
 
     `start:end` are the ids of its whole message, header and terminator included, counted from the
     first id fed to this parser. `verbatim` is False when a recovery rule had a part in it, or its
-    header has more in it than it says: such a message is rendered anew for the next prompt instead
-    of being repeated as it was. `complete` is False for a message that was cut off. `broken`: the
+    header has more in it than it says. `complete` is False for a message that was cut off. The next
+    prompt repeats a message that is both id for id; any other is rendered anew. `broken`: the
     arguments of a call end in the middle of their JSON, although nobody cut them off.
     """
 
@@ -330,11 +330,6 @@ class SegmentEnded:
     complete: bool = True
     verbatim: bool = True
     broken: bool = False
-
-    @property
-    def is_repeated(self) -> bool:
-        """The next prompt repeats its message id for id; any other is rendered anew."""
-        return self.verbatim and self.complete
 
 
 SegmentEvent = SegmentStarted | SegmentText | SegmentEnded

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import httpx2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_PROMPT_ID_BYTES: Final = 8
-"""Six digits, a comma and a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +76,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Bytes of one event of a stream, beside what was asked for that makes it long (the prompt,
-    which the first one may repeat, and logprobs), and of a refusal's body.
-    """
+    """Bytes of one event of a stream without prompt and logprobs, and of a refusal's body."""
 
     event_bytes_max: int = 1024 * 1024
     error_bytes_max: int = 64 * 1024
-
-    def frame_bytes_max(self, prompt_ids: int, logprobs: int | None) -> int:
-        """Of one event, for a prompt of so many ids, and so many alternatives told of each id."""
-        told = 0 if logprobs is None else 1 + logprobs
-        return self.event_bytes_max * (1 + told) + _PROMPT_ID_BYTES * prompt_ids

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
 SLICE_BYTES: Final = 128 * 1024
-"""So much of a read is looked at in one turn of the event loop, and one event more at most."""
+"""So much of a read is looked at in one turn of the event loop: half a millisecond's work."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -126,7 +126,7 @@ class CompletionReader:
         """There is a fault, or all that belongs to the turn."""
 
     def feed(self, data: bytes) -> TokenChunk | None:
-        """Take in one read."""
+        """Take in one read of the body: of a long one the first `SLICE_BYTES`, see `has_more`."""
         if len(data) > SLICE_BYTES:
             self._unread, self._unread_from = data, 0
             return self.go_on()
@@ -158,7 +158,7 @@ class CompletionReader:
 
     @property
     def _has_begun(self) -> bool:
-        """Some id has come."""
+        """At least one id has come."""
         return self.ids_left < self._ids_max
 
     def _check_bounds(self) -> None:
@@ -174,7 +174,7 @@ class CompletionReader:
             self._break(f"{self._read_bytes} bytes without an id")
 
     def _chunk(self) -> TokenChunk | None:
-        """What was found since the last one, if anything is to be handed on."""
+        """The ids since the last chunk, with the finish once it is known; None without either."""
         ids, logprobs, finish, cached = self._ids, None, None, None
         if self._is_over and self.fault is None:
             self.finished = True
@@ -188,7 +188,10 @@ class CompletionReader:
         return TokenChunk(ids, finish, cached, logprobs, self._constrained, self._upstream)
 
     def _event(self, payload: bytes) -> None:
-        """Take in the `data` of one event."""
+        """Take in one event, of which `payload` is the data.
+
+        What breaks the stream, or ends it, is noted in `fault`, `finish` and `overran`.
+        """
         if len(payload) > self._frame_bytes_max:
             self._break(f"an event is longer than {self._frame_bytes_max} bytes")
             return
@@ -221,7 +224,7 @@ class CompletionReader:
                 self._break(f"finish reason {message_of(reason)}")
 
     def _take(self, ids: list[int], logprobs: object) -> bool:
-        """Keep the ids of an event, and what is told of them; False: nothing may follow them."""
+        """Keep ids with their logprobs, up to the limit; False: nothing may follow them."""
         told: Sequence[TokenLogprob] = ()
         if ids and self._alternatives is not None:
             try:
@@ -262,7 +265,7 @@ class CompletionReader:
             self._without_ids(event.get("choices"))
 
     def _without_ids(self, choices: object) -> None:
-        """The choices of an event that is no error, and brings no ids."""
+        """Judge an event that is no error and brings no ids by its choices."""
         if not isinstance(choices, list):
             self._break("event has no choices")
             return
@@ -366,7 +369,7 @@ class SseSplitter:
 
 
 class Misaligned(ValueError):
-    """What is told does not belong to the ids it came with."""
+    """The logprobs of an event do not fit its ids."""
 
 
 def aligned_logprobs(told: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:

@@ -58,12 +58,12 @@ class Health:
 
     @property
     def reachable(self) -> bool:
-        """Polls say that something is there."""
+        """Fewer than `failures_max` polls in a row went wrong."""
         return self._polls_failed < self._policy.failures_max
 
     @property
     def in_doubt(self) -> bool:
-        """The last poll went wrong: whether something is there will be known soon."""
+        """The last poll went wrong. The next ones will tell whether the backend is gone."""
         return self._polls_failed > 0
 
     @property
@@ -102,12 +102,15 @@ class Health:
         self._on_trial = False
 
     def answered(self) -> bool:
-        """It generates; True if it was ejected until now."""
+        """A request got its first ids, or a refusal that only a working backend gives.
+
+        True if the backend was ejected until now.
+        """
         was_ejected, self._ejected_until = self._ejected_until is not None, None
         return was_ejected
 
     def completed(self) -> None:
-        """A stream ended well."""
+        """A stream ended well: failures are counted anew, the next ejection is a short one."""
         self._ejected_until = None
         self.failures = 0
         self._ejections = 0
@@ -162,12 +165,12 @@ class FaultReport:
         return None if source is None else self._causes[source]
 
     def begin(self, source: FaultSource, cause: str) -> None:
-        """Something is wrong, or goes on to be wrong, perhaps for another cause."""
+        """Note the cause of a fault that begins, or goes on for another cause."""
         self._causes[source] = cause
         self._tell()
 
     def over(self, source: FaultSource) -> None:
-        """Nothing is wrong any more, as far as this source knows."""
+        """The fault that this source told of is over; without one nothing happens."""
         if source in self._causes:
             del self._causes[source]
             self._tell()
@@ -230,7 +233,9 @@ class Member:
         self.engine: InferenceEngine | None = None
         self.listed: Mapping[str, Listed] | None = None
         """What it lists; None until it has said so."""
-        self.models: Mapping[str, int | None] = _configured(backend)
+        self.models: Mapping[str, int | None] = {
+            model: backend.context_lengths.get(model) for model in backend.models
+        }
         """Context lengths by public id: of what is configured, until it has said what it lists."""
         self.unusable: Unusable | None = None
         """Why nothing is ever sent to it."""
@@ -265,7 +270,7 @@ class Member:
         return self._server.can if self.engine is not None else None
 
     def state(self) -> BackendState:
-        """What selection and operators look at."""
+        """A copy of what is known of it now, for health reports."""
         now = self._clock()
         return BackendState(
             name=self.name,
@@ -282,7 +287,7 @@ class Member:
         )
 
     async def generate(self, request: TokenRequest, sink: TokenSink) -> None:
-        """What the backend generates; raises what it raises, and what the sink does."""
+        """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
         on_trial = self.health.begin_trial(started_at)
         self._in_flight += 1
@@ -351,7 +356,7 @@ class Member:
         self._report()
 
     def undescribed(self, cause: str) -> None:
-        """The backend does not say now what it serves."""
+        """The backend was asked what it serves and did not answer, because of `cause`."""
         self._faults.begin("models", cause)
 
     def name_models(self, known: Collection[str]) -> None:
@@ -367,7 +372,7 @@ class Member:
         }
 
     def _lose(self, model: str) -> None:
-        """It does not serve it, whatever it said before; until it says so again."""
+        """Send no more requests for `model` until the backend lists it anew."""
         self.models = {name: self.models[name] for name in self.models if name != model}
         if self.listed is not None and model in self._served:
             gone = self._served[model].name
@@ -379,7 +384,7 @@ class Member:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
     def _answered(self, started_at: float) -> None:
-        """It generates, `clock` said `started_at` when it was asked to."""
+        """The first ids came of a request that was sent at `started_at`, by the clock."""
         self._metrics.upstream_first_token(self.name, self._clock() - started_at)
         is_back = self.health.answered()
         if is_back or not self._reached:
@@ -408,7 +413,3 @@ class Member:
     def _report(self) -> None:
         if (healthy := self.healthy) is not None:
             self._metrics.upstream_is_up(self.name, int(healthy))
-
-
-def _configured(backend: Backend) -> dict[str, int | None]:
-    return {model: backend.context_lengths.get(model) for model in backend.models}

@@ -65,7 +65,7 @@ def candidates(
 
 
 def round_robin(choices: Sequence[Member], turn: int) -> Member | None:
-    """Each in its turn; None when there is none."""
+    """The choice for request number `turn`; None without any."""
     return choices[turn % len(choices)] if choices else None
 
 
@@ -162,7 +162,7 @@ class Pool:
         self._review()
 
     async def run(self) -> None:
-        """Keep asking, until cancelled."""
+        """Poll and describe every backend at its intervals, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._keep_polling(member))

@@ -116,22 +116,16 @@ async def _ask(
     try:
         status, _ = await _get(client, backend, path, timeout_s)
     except UpstreamUnavailable as error:
-        return _unanswered(error, path, timeout_s, late)
+        cause = error.__cause__
+        if isinstance(cause, httpx2.PoolTimeout):
+            # Refused by our own bound on connections: the backend is busy with us, hence there.
+            return HealthCheck(CheckOutcome.WELL)
+        if isinstance(cause, httpx2.TimeoutException):
+            return HealthCheck(late, f"GET {path}: no answer within {timeout_s:g} s")
+        return HealthCheck(CheckOutcome.GONE, error.reason)
     if status == 200:
         return HealthCheck(CheckOutcome.WELL)
     return HealthCheck(CheckOutcome.REFUSES, f"GET {path} answered {status}")
-
-
-def _unanswered(
-    error: UpstreamUnavailable, path: str, timeout_s: float, late: CheckOutcome
-) -> HealthCheck:
-    cause = error.__cause__
-    if isinstance(cause, httpx2.PoolTimeout):
-        # Refused by our own bound on connections: the backend is busy with us, hence there.
-        return HealthCheck(CheckOutcome.WELL)
-    if isinstance(cause, httpx2.TimeoutException):
-        return HealthCheck(late, f"GET {path}: no answer within {timeout_s:g} s")
-    return HealthCheck(CheckOutcome.GONE, error.reason)
 
 
 def served_models(body: bytes) -> dict[str, Listed]:

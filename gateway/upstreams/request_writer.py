@@ -43,7 +43,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class RequestWriter:
-    """How one backend is spoken to."""
+    """Writes requests to one backend, in the form of its engine and within what that `can`."""
 
     engine: InferenceEngine = field(default_factory=UnknownEngine)
     can: Capabilities = field(default_factory=Capabilities)
@@ -106,18 +106,18 @@ class RequestWriter:
         # A long prompt is not copied until all of the message is put together.
         return [b'{"prompt":', *prompt, b",", orjson.dumps(body)[1:]]
 
-    def has_words_for(self, constraint: Constraint) -> bool:
-        """Whether these need not be found any more."""
-        return self._words in constraint.told
+    def has_tag_for(self, constraint: Constraint) -> bool:
+        """Whether the structural tag of the constraint was made for an earlier request."""
+        return self._tag_key in constraint.tags
 
     @property
-    def _words(self) -> Hashable:
+    def _tag_key(self) -> Hashable:
         return type(self.engine), self.can.max_whitespace
 
     def _structural_tag(self, constraint: Constraint) -> Grammar | None:
-        if self._words not in constraint.told:
-            constraint.told[self._words] = self._new_tag(constraint)
-        grammar: Grammar | None = constraint.told[self._words]
+        if self._tag_key not in constraint.tags:
+            constraint.tags[self._tag_key] = self._new_tag(constraint)
+        grammar: Grammar | None = constraint.tags[self._tag_key]
         return grammar
 
     def _new_tag(self, constraint: Constraint) -> Grammar | None:
@@ -136,7 +136,7 @@ class RequestWriter:
 
 
 def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
-    """Whether the ones are among the others, together.
+    """Whether `ids` contain `wanted_ids` one after the other.
 
     Looks for bytes: a number for each id of a long prompt would take the loop milliseconds.
     """

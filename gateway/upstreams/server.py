@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 _log = EventLog("gateway.upstreams")
 
+_PROMPT_ID_BYTES = 8
+"""Six digits, a comma and a space."""
 INLINE_CALLS = 16
-"""A grammar of so many calls is put into an engine's words in a millisecond."""
+"""The structural tag of a grammar with so many calls is made in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
 _NOT_TAKEN = (
@@ -90,18 +92,18 @@ class InferenceServer:
 
     @property
     def can(self) -> Capabilities:
-        """What may be asked of it."""
+        """What its engine can do, as far as it is known and the operator lets it."""
         return self._writer.can
 
     def runs(self, engine: InferenceEngine) -> None:
-        """It was found out which engine it is."""
+        """Speak to it as to this engine from now on."""
         can = engine.capabilities(
             grammars=self._backend.grammars, priorities=self._backend.priorities
         )
         self._writer = RequestWriter(engine, can)
 
     def serves(self, served: Mapping[str, Served]) -> None:
-        """It was found out what its models are, by public id."""
+        """Ask it only for these models from now on; keys are public ids."""
         self._served = served
 
     def generate(
@@ -165,13 +167,13 @@ class InferenceServer:
 
         Of several threads that have something to do each would hold up the event loop in turn.
         """
-        if constraint.calls <= INLINE_CALLS or self._writer.has_words_for(constraint):
+        if constraint.calls <= INLINE_CALLS or self._writer.has_tag_for(constraint):
             return self._writer.grammar(request)
         async with self._one_grammar:
             return await asyncio.to_thread(self._writer.grammar, request)
 
     def _note_refusal(self, error: UpstreamError) -> None:
-        """The grammar was to blame. Whoever refuses all is not sent another until asked anew."""
+        """Log that a grammar was refused. Who refuses all gets none until described anew."""
         _log.warning("backend refuses a grammar", upstream=self.name, error=error)
         if has_no_grammars(error):
             self._writer = replace(self._writer, can=replace(self._writer.can, grammars="none"))
@@ -184,13 +186,16 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
+        sampling = request.sampling
+        told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
+        # The first event may repeat the prompt, and each has the logprobs that were asked for.
+        frame_bytes_max = self._limits.event_bytes_max * (1 + told)
+        frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
         reader = CompletionReader(
             self.name,
-            request.sampling,
+            sampling,
             stop_ids=request.stop_ids,
-            frame_bytes_max=self._limits.frame_bytes_max(
-                len(request.prompt_ids), request.sampling.logprobs
-            ),
+            frame_bytes_max=frame_bytes_max,
             id_end=request.id_end,
             constrained=grammar is not None and grammar.holds,
         )

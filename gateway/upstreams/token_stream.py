@@ -136,7 +136,10 @@ class TokenStream:
         self._pass_on(self._reader.end(why))
 
     def _pass_on(self, chunk: TokenChunk | None) -> None:
-        """Give the sink what a read brought; without a chunk see what else it did."""
+        """Give the sink a chunk, and hold, end or break off the stream where that follows.
+
+        None: the read brought no ids; it may have brought a fault.
+        """
         reader = self._reader
         if chunk is None:
             if reader.fault is not None:
@@ -190,7 +193,7 @@ class TokenStream:
             self._hold()
 
     def _hold(self) -> None:
-        """Have the task take what comes next, and nothing else come meanwhile."""
+        """Stop reading, and wake the task, which goes on with `_go_on`."""
         if self.connection is not None:
             self._is_held = True
             self.connection.hold()

@@ -465,7 +465,7 @@ class Fold:
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
         """A message of a turn as the next prompt repeats it."""
-        if not ending.is_repeated:
+        if not (ending.verbatim and ending.complete):
             return None
         prefill, said = reader.turn.prefill, reader.turn.said
         begin, end = max(0, ending.start - len(prefill)), max(0, ending.end - len(prefill))

@@ -164,7 +164,7 @@ def retold_ids(
 def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
     """The ids of a message that is told again, without the `<|start|>assistant` before it."""
     begun, ended = message.begun, message.ended
-    if ended.is_repeated:
+    if ended.verbatim and ended.complete:
         said = ids[ended.start : ended.end]
         begin = len(OPENING) if said[0] == START else 0
         return (*said[begin:-1], CALL if message.is_call else END)

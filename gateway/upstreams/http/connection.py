@@ -138,12 +138,13 @@ class Connection(asyncio.Protocol):
             self.pour(listener)
         else:
             self._expecting = listener
-        while not reader.has_head:
+        while not reader.status:
             self._raise_error()
             is_awake = await self._wait(timeouts.get("read"))
-            if not is_awake and not reader.has_head:
+            if not is_awake and not reader.status:
                 raise httpx2.ReadTimeout("backend does not answer")
-        return reader.status, reader.headers
+        headers, reader.headers = reader.headers, []  # a stream outlives their use by minutes
+        return reader.status, headers
 
     async def read(self, timeouts: HttpTimeouts) -> bytes:
         """All body bytes there are, waiting for the first; empty at the end of the body.
@@ -163,11 +164,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_pouring(self) -> bool:
-        """Somebody has the body poured, and it has not ended."""
+        """A listener takes the body, which has not ended."""
         return self._listener is not None
 
     def pour(self, listener: BodyListener) -> None:
-        """Hand the body to `listener` from now on, what there is of it at once."""
+        """Hand the body to `listener` as it comes, and at once what has come already."""
         self._listener = listener
         self.go_on()
 
@@ -195,7 +196,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def rest(self, seconds: float) -> None:
-        """Nothing is asked for now; close the socket if that lasts for so long."""
+        """Close the socket unless another request is sent within `seconds`."""
         self.deadline.set(seconds)
 
     def hang_up(self, why: str) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import httptools
 import httpx2
-
-_NO_STATUS: Final = 0
 
 
 class ResponseReader:
@@ -19,12 +15,13 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_bare_bytes", "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_piece_count",
-        "_pieces", "complete", "headers", "on_body", "reusable", "status", "touched",
+        "_bare_bytes", "_has_framing", "_head_bytes", "_head_bytes_max", "_interim", "_parser",
+        "_piece_count", "_pieces", "complete", "headers", "on_body", "reusable", "status",
+        "touched",
     )  # fmt: skip
 
     def __init__(self, head_bytes_max: int) -> None:
-        self.status = _NO_STATUS
+        self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.touched = False
         self.complete = False
@@ -35,6 +32,8 @@ class ResponseReader:
         self._bare_bytes = 0  # since the last of the body
         self._head_bytes = 0
         self._head_bytes_max = head_bytes_max
+        self._has_framing = False
+        """The headers say where the body ends."""
         self._interim = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
@@ -67,11 +66,6 @@ class ResponseReader:
             self.close()
 
     @property
-    def has_head(self) -> bool:
-        """All headers are there."""
-        return self.status != _NO_STATUS
-
-    @property
     def buffered(self) -> int:
         """How many bytes of the body were not fetched yet."""
         return sum(map(len, self._pieces))
@@ -82,20 +76,15 @@ class ResponseReader:
             return
         if not self.touched:
             raise httpx2.RemoteProtocolError("backend disconnected without an answer")
-        if not self.status or any(_frames_body(name, value) for name, value in self.headers):
+        if not self.status or self._has_framing:
             raise httpx2.RemoteProtocolError("backend disconnected in the middle of its answer")
         self.complete = True
         self.close()
 
     def take(self) -> bytes:
         """All body bytes that have arrived since the last call; empty when there are none."""
-        pieces = self._pieces
-        if len(pieces) == 1:
-            data = pieces[0]
-            pieces.clear()
-        else:
-            data = b"".join(pieces)
-            pieces.clear()
+        data = b"".join(self._pieces)  # of one piece it makes no copy
+        self._pieces.clear()
         return data
 
     def close(self) -> None:
@@ -117,6 +106,7 @@ class ResponseReader:
             self.headers.clear()
             return
         self.status = status
+        self._has_framing = any(_frames_body(name, value) for name, value in self.headers)
 
     def on_message_begin(self) -> None:
         if self.complete:

@@ -92,7 +92,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
             await pool.aclose()
 
     def origin(self, url: httpx2.URL) -> OriginPool:
-        """The connections to where this is. Raises `UnsupportedProtocol`."""
+        """The connections to scheme, host and port of `url`. Raises `UnsupportedProtocol`."""
         if url.scheme not in _DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")
         origin = _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
@@ -295,7 +295,7 @@ class ResponseBody(httpx2.AsyncByteStream):
 
 
 class _Drain:
-    """Hears out a body that nobody listens to, unless there is no end of it."""
+    """Reads the rest of a body and drops it; aborts the connection if that is too long."""
 
     def __init__(self, connection: Connection, release: Callable[[Connection], None]) -> None:
         self._connection = connection
@@ -303,13 +303,11 @@ class _Drain:
         self._left_bytes = _DRAINED_BYTES_MAX
 
     def take(self, data: bytes) -> None:
-        """It has been said before all that matters."""
         self._left_bytes -= len(data)
         if self._left_bytes < 0:
             self._connection.abort()
 
     def end(self, _error: httpx2.TransportError | None) -> None:
-        """Whether the connection is of further use, it knows itself."""
         self._release(self._connection)
 
 
