@@ -1,4 +1,4 @@
-"""`gateway serve` and `gateway simulate` as child processes: real sockets, signals, exit codes."""
+"""`gateway serve` and a simulated backend as child processes: real sockets, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -189,8 +189,11 @@ def module_process(
 
 @contextmanager
 def simulator_process(port: int) -> Iterator[SimulatorProcess]:
-    """A simulated backend on a port that is reserved for it."""
-    with _stopped(Child(["simulate", "--port", str(port)], {})) as child:
+    """A simulated backend on a port that is reserved for it.
+
+    Not `gateway simulate`, which spends a second of processor time on grammars before it listens.
+    """
+    with _stopped(Child([str(port), "{}"], {}, module="tests.chaos.backend")) as child:
         yield SimulatorProcess(port, child=child)
 
 
