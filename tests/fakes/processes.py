@@ -148,6 +148,11 @@ class SimulatorProcess(RunningSimulator):
 
     child: Child | None = None
 
+    def until_healthy(self) -> None:
+        """Wait until it answers."""
+        assert self.child is not None
+        until_healthy(self.port, self.child)
+
     def until_request(
         self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 10.0
     ) -> dict[str, Any]:
@@ -226,6 +231,26 @@ def output_of_children() -> list[tuple[str, str]]:
         (" ".join(child.arguments), "".join(child.output.splitlines(keepends=True)[-SHOWN_LINES:]))
         for child in running
     ]
+
+
+def until_healthy(port: int, child: Child) -> None:
+    """Wait until a backend answers on this port; fails when its process ends instead."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not _is_healthy(port):
+        assert child.process.poll() is None, child.output
+        assert time.monotonic() < deadline, f"{child.arguments} does not answer:\n{child.output}"
+        time.sleep(STEP_S)
+
+
+def _is_healthy(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=START_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except ConnectionError:
+        return False
+    finally:
+        connection.close()
 
 
 def _until_ready(url: str, child: Child) -> None:
