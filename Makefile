@@ -10,6 +10,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # One more than cores: a fifth of the time of a worker goes in waiting for processes and timers.
 WORKERS ?= $(shell echo $$(( $(CORES) > 7 ? 8 : $(CORES) + 1 )))
 PYTEST := $(BIN)/python -m pytest
+# Neighbours stay with one worker, which has started already what they share, until another has nothing.
+SPREAD = -n $(WORKERS) --dist worksteal
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
 UV := .make/uv/bin/uv
@@ -59,15 +61,15 @@ demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scrip
 	@$(BIN)/python -m gateway demo
 
 test: $(READY) ## all tests
-	$(PYTEST) -n $(WORKERS)
+	$(PYTEST) $(SPREAD)
 
 test-fast: $(READY) ## the pure core, and one create, resume and cancel through real processes, in a minute
-	$(PYTEST) -n $(WORKERS) --hypothesis-profile short tests/unit tests/property \
+	$(PYTEST) $(SPREAD) --hypothesis-profile short tests/unit tests/property \
 		tests/e2e/test_background.py::test_a_stream_is_resumed_where_it_broke_off \
 		tests/e2e/test_background.py::test_a_response_is_cancelled
 
 test-e2e: $(READY) $(E2E_READY) ## the tests against real clients, each in an environment of its own
-	$(PYTEST) -n $(WORKERS) -m client tests/e2e tests/integration/api
+	$(PYTEST) $(SPREAD) -m client tests/e2e tests/integration/api
 
 # An environment for every client, made once: their dependencies contradict each other and ours.
 $(UV): | $(BIN)/python
@@ -105,7 +107,7 @@ lint: $(READY) ## formatting, lint, types, layers
 
 coverage: $(READY) ## all tests, migrations among them, and their branch coverage
 	@rm -f .coverage .coverage.*
-	$(PYTEST) -n $(WORKERS) --cov --cov-report=
+	$(PYTEST) $(SPREAD) --cov --cov-report=
 	@$(MAKE) --no-print-directory coverage-report
 
 core-coverage-report: $(READY) ## what the last run covered of the core; fails below 100 %
@@ -159,7 +161,7 @@ fuzz: $(READY) ## 100,000 requests and 2,000 visits that no client should make; 
 	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(VISITS),--visits $(VISITS)) $(if $(SEED),--seed $(SEED))
 
 nightly: $(READY) ## the long form of the property tests
-	$(PYTEST) -n $(WORKERS) -m nightly --timeout 3600
+	$(PYTEST) $(SPREAD) -m nightly --timeout 3600
 
 lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network); UPGRADE=--upgrade for newer ones
 	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements-dev.lock

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gc
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
+
+TESTS: Final = Path(__file__).parent
+OF_PROCESSES: Final = ("chaos", "e2e")
+"""Folders whose tests start whole gateways, backends and databases."""
 
 # What checks for several tests says what it found, as a test does.
 pytest.register_assert_rewrite("tests.fakes", "tests.integration", "tests.conformance")
@@ -43,6 +48,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of whole processes come first, in the random order that they have by now.
+
+    They wait more than they work. At the front they are one worker's, so that the processes that
+    they share are started once, and none of them is left to the end, when the others are idle.
+    """
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in OF_PROCESSES)
 
 
 # Imported where used: most tests need no database, and should not wait for its libraries.

@@ -3,9 +3,8 @@
 `python -m tests.chaos.backend PORT OPTIONS JOURNAL`
 
 OPTIONS is JSON with fields of `SimulatorOptions`, all of which can be set here, unlike with
-`harmony-gateway simulate`. It is never asked to end, only killed. What it is asked to complete is
-written to the file JOURNAL before it is looked at, so that it outlives the process (`prompts`);
-without a third argument nothing is.
+`harmony-gateway simulate`. What it is asked to complete is written to the file JOURNAL before it is
+looked at, so that it outlives the process (`prompts`); without a third argument nothing is.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Journaled:
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until it is told to end, or killed."""
     port, options, *journal = sys.argv[1:]
     app = create_simulator(SimulatorOptions(**json.loads(options)))
     for path in journal:

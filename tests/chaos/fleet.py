@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +18,13 @@ from gateway.store.migration.migrate import upgrade
 from tests.chaos.database import ChaosPostgres
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.fakes.postgres import reachable_folder
-from tests.fakes.processes import Child, GatewayProcess, reserved_port, running
+from tests.fakes.processes import Child, GatewayProcess, reserved_port, running, until_healthy
 from tests.fakes.simulator import RunningSimulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
 PRODUCT: Final = "gateway"
-START_TIMEOUT_S: Final = 60.0
-STEP_S: Final = 0.02
 _ROOT: Final = Path(__file__).parents[2]
 
 LEASE_S: Final = 3.0
@@ -160,22 +156,7 @@ class SimulatedBackend(Member):
 
     @override
     def _until_ready(self, child: Child) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _answers(self.port):
-            assert child.process.poll() is None, child.output
-            assert time.monotonic() < deadline, f"{self.name} does not answer: {child.output}"
-            time.sleep(STEP_S)
-
-
-def _answers(port: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=START_TIMEOUT_S)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except ConnectionError:
-        return False
-    finally:
-        connection.close()
+        until_healthy(self.port, child)
 
 
 @dataclass(frozen=True, slots=True)

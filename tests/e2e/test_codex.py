@@ -48,8 +48,7 @@ def replica(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[GatewayProcess]:
     """One with a second model, whose window is soon full, and that breaks silence soon."""
-    assert simulator.child is not None
-    simulator.child.listening_url()  # a window that is configured is known before it answers
+    simulator.until_healthy()  # a window that is configured is known before it answers
     with gateway_process(
         tmp_path_factory.mktemp("codex"),
         replicas_database_url,

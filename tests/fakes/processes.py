@@ -1,4 +1,4 @@
-"""`gateway serve` and `gateway simulate` as child processes: real sockets, signals, exit codes."""
+"""`gateway serve` and a simulated backend as child processes: real sockets, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -148,6 +148,11 @@ class SimulatorProcess(RunningSimulator):
 
     child: Child | None = None
 
+    def until_healthy(self) -> None:
+        """Wait until it answers."""
+        assert self.child is not None
+        until_healthy(self.port, self.child)
+
     def until_request(
         self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 10.0
     ) -> dict[str, Any]:
@@ -189,8 +194,11 @@ def module_process(
 
 @contextmanager
 def simulator_process(port: int) -> Iterator[SimulatorProcess]:
-    """A simulated backend on a port that is reserved for it."""
-    with _stopped(Child(["simulate", "--port", str(port)], {})) as child:
+    """A simulated backend on a port that is reserved for it.
+
+    Not `gateway simulate`, which spends a second of processor time on grammars before it listens.
+    """
+    with _stopped(Child([str(port), "{}"], {}, module="tests.chaos.backend")) as child:
         yield SimulatorProcess(port, child=child)
 
 
@@ -223,6 +231,26 @@ def output_of_children() -> list[tuple[str, str]]:
         (" ".join(child.arguments), "".join(child.output.splitlines(keepends=True)[-SHOWN_LINES:]))
         for child in running
     ]
+
+
+def until_healthy(port: int, child: Child) -> None:
+    """Wait until a backend answers on this port; fails when its process ends instead."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not _is_healthy(port):
+        assert child.process.poll() is None, child.output
+        assert time.monotonic() < deadline, f"{child.arguments} does not answer:\n{child.output}"
+        time.sleep(STEP_S)
+
+
+def _is_healthy(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=START_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except ConnectionError:
+        return False
+    finally:
+        connection.close()
 
 
 def _until_ready(url: str, child: Child) -> None:

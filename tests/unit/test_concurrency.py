@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -93,3 +94,22 @@ async def test_a_task_that_is_started_has_the_outcome_of_its_work() -> None:
     gate.set()
     with pytest.raises(ValueError, match="a defect"):
         await task
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="from Python 3.12 on tasks begin at once")
+async def test_the_first_step_of_a_task_is_done_when_it_has_been_started() -> None:
+    gate, steps = asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        steps.append("first")
+        await gate.wait()
+        steps.append("second")
+
+    async def work_of_one_step() -> None:
+        steps.append("only")
+
+    waiting, ended = start_task(work()), start_task(work_of_one_step())
+    assert (steps, waiting.done(), ended.done()) == (["first", "only"], False, True)
+    gate.set()
+    await waiting
+    assert steps == ["first", "only", "second"]
