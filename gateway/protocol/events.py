@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final, overload
 
+import orjson
 from typing_extensions import override
-
-from gateway.cache import lasting_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +63,7 @@ class DeltaPattern:
 
     def event(self, number: int, text: str) -> Event:
         """The delta event with this sequence number and this text."""
-        encoded = lasting_json(text)
+        encoded = b"%b" % orjson.dumps(text)  # a copy, as `lasting_json` makes it
         data = b"%b%d%b%b%b" % (self.before, number, self.between, encoded, self.behind)
         return Event(self.type, number, data, len(text), encoded)
 
