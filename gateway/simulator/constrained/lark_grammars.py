@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from llguidance import LLMatcher
@@ -24,20 +23,17 @@ _UNICODE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|\\)")
 _EMPTY_RULE: Final = re.compile(r"::=\s*(?:\Z|[\w-]+\s*::=)")
 _OPTIONS: Final = "%llguidance {}"
 _ASCII_END: Final = 0x80
-_GRAMMARS_KEPT_MAX: Final = 128
 
 
 class BadGrammar(GatewayError):
     """A grammar that the matcher does not take; the message says why."""
 
 
-@lru_cache(_GRAMMARS_KEPT_MAX)
 def lark_of_ebnf(ebnf: str) -> str:
     """The rules of a grammar whose first rule is `root`, as a Lark grammar that begins at `start`.
 
     A grammar that never refers back to itself becomes one token, which the matcher follows exactly;
     otherwise it cuts the text into the longest literals and classes that fit. Raises `BadGrammar`.
-    The grammars of a tool come with each of its turns, and each takes some milliseconds.
     """
     if _EMPTY_RULE.search(ebnf):
         raise BadGrammar("a rule without a body")
