@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from threading import Lock
+from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, Unpack
 
@@ -135,7 +135,8 @@ class _Lines:
     def __init__(self, stream: TextIO | None, render: Render) -> None:
         self._stream = stream
         self._render = render
-        self._lock = Lock()
+        # Reentrant: garbage that is collected in the middle of a write may have something to log.
+        self._lock = RLock()
 
     def take(self, level: str, event: Event) -> None:
         """Write an event with its level, the time and what was bound; of an error its type."""
@@ -164,10 +165,13 @@ class _OfLibraries(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        event: Event = {"event": record.getMessage(), "logger": record.name}
-        if isinstance(record.exc_info, tuple):
-            event["error"] = record.exc_info[1]
-        self._lines.take(record.levelname.lower(), event)
+        try:
+            event: Event = {"event": record.getMessage(), "logger": record.name}
+            if isinstance(record.exc_info, tuple):
+                event["error"] = record.exc_info[1]
+            self._lines.take(record.levelname.lower(), event)
+        except Exception:  # noqa: BLE001 - a wrong call of the log must not end who made it
+            self.handleError(record)
 
 
 def bind(**context: Unpack[Context]) -> None:

@@ -78,13 +78,16 @@ class LateWriter(ABC, Generic[Row]):
         self._bounds = bounds
         self._waiting: deque[_Waiting[Row]] = deque()
         self._size = 0
+        self._is_over = False
+        """Nobody writes any more."""
         self._work = asyncio.Event()
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
         """Have it written soon. Never waits; when too much waits already, it is only logged."""
         size = self._size_of(row)
-        if self._size + size > self._bounds.size_max:
-            self._give_up(row, StoreUnavailable("too much waits for the database"))
+        if self._is_over or self._size + size > self._bounds.size_max:
+            why = "the process ends" if self._is_over else "too much waits for the database"
+            self._give_up(row, StoreUnavailable(why))
             return
         until = asyncio.get_running_loop().time() + self._bounds.patience_s
         self._waiting.append(_Waiting(tenant_id, row, size, until))
@@ -110,6 +113,7 @@ class LateWriter(ABC, Generic[Row]):
             await asyncio.sleep(self._bounds.retry_pause_s)
         while self._waiting:
             self._give_up(self._take(), StoreUnavailable("the process ends"))
+        self._is_over = True
 
     async def _write_next(self) -> bool:
         """Write some of those that wait. False: they still do, because the database is away."""

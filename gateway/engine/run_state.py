@@ -20,7 +20,7 @@ from gateway.engine.run_spec import RunSpec
 from gateway.entries import Compacted, pack, unpack
 from gateway.generation import Sampling
 from gateway.protocol.calls import call_fields
-from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, rules_of
+from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, kept_echo, rules_of
 from gateway.sealing import Binding
 from gateway.tenancy import Principal
 
@@ -154,6 +154,7 @@ def _head(
         created_at=int(created_at.timestamp()),
         background=background,
         echo=request["echo"],
+        spelled=kept_echo(request["echo"]),
         binding=binding,
         messages=None if messages is None else HarmonyMessages(**messages),
     )

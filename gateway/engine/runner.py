@@ -127,14 +127,14 @@ class Run:
                 self.claim = await self._engine.archive.begin(self.spec)
             except GatewayError as error:
                 self._fail(error)
-                await self._decline(outcome.not_stored(now()))
+                self._decline(outcome.not_stored(now()))
                 return False
         if self.claim is not None:
             self._engine.lease_keeper.hold(self.claim, self)
         self.begun.set()
         return True
 
-    async def _decline(self, finished: Finished) -> None:
+    def _decline(self, finished: Finished) -> None:
         """Show that it is not recorded. Book the summary that was made for it: nobody else will."""
         compacted = self.spec.compacted
         if compacted is not None:

@@ -288,7 +288,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         cycle, self.cycle = self.cycle, None
         assert cycle is not None, "it calls this, once"
         is_open = not self.transport.is_closing()
-        self.admission.answered(self, is_idle=is_open and not self._unread)
+        is_idle = is_open and not (cycle.more_body or self._unread or self._is_half_closed)
+        self.admission.answered(self, is_idle=is_idle)
         if not is_open:
             self._ignore_input()
             return
@@ -374,8 +375,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def close(self) -> None:
         """Close the connection when its client has taken what was written; abort it if that takes
-        longer than a keep-alive.
+        longer than a keep-alive. Nothing more is read, not even what came already.
         """
+        self._ignore_input()
         self.transport.close()
         self._set_timer(self.timeout_keep_alive, self.abort)
 

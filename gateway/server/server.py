@@ -143,7 +143,6 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 date_header=True,
-                limit_concurrency=settings.connections_max,
                 backlog=settings.backlog_max,
                 timeout_keep_alive=settings.keepalive_timeout_s,
                 timeout_graceful_shutdown=settings.drain_grace_s,

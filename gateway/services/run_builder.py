@@ -37,8 +37,8 @@ from gateway.protocol.responses.body import (
     HarmonyMessages,
     ResponseHead,
     echo,
+    kept_echo,
     rules_of,
-    spelled_echo,
 )
 from gateway.protocol.responses.create import ENCRYPTED_REASONING
 from gateway.protocol.tools import (
@@ -81,9 +81,6 @@ if TYPE_CHECKING:
 
 REPEATED_ITEM_BYTES: Final = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
-LONG_ECHO_BYTES: Final = 4 << 10
-"""What events repeat of a request is kept as JSON from this size on: less takes a few microseconds
-to make, and a stream may last for minutes."""
 SALTS_MAX: Final = 4_096
 """Tenants whose salt is kept; that of another is computed anew."""
 DAY_S: Final = 86_400
@@ -469,14 +466,13 @@ class SpecBuilder:
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
             messages = HarmonyMessages(shown, request.wants_output_ids)
-        spelled = spelled_echo(echoed)
         return ResponseHead(
             given.uuid,
             given.created_at,
             request.background,
             echoed,
             binding,
-            spelled=spelled if len(spelled) >= LONG_ECHO_BYTES else b"",
+            spelled=kept_echo(echoed),
             messages=messages,
         )
 
@@ -537,6 +533,7 @@ class SpecBuilder:
         if written.is_repeated:
             written = self.write(given, item_by_item=True)
         prompt, items = written.prompt, written.items
+        missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
         excess_tokens = len(prompt.ids) + 1 - length
         costs = costs_of(prompt, len(items))
         kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)

@@ -73,10 +73,6 @@ class Health:
         """
         return self._unanswered[0] if len(self._unanswered) == self._policy.failures_max else None
 
-    def ejected_for(self, now: float) -> float:
-        """Seconds until the trial; 0 when there is nothing to wait for."""
-        return max(0.0, self._ejected_until - now) if self._ejected_until is not None else 0.0
-
     @property
     def healthy(self) -> bool:
         """Neither ejected nor unreachable."""
@@ -195,9 +191,8 @@ class BackendState:
 
     `models` are context lengths (tokens, None: not known yet) by public id. `healthy` is None until
     it has answered, or failed to for long enough. `available` also holds for an ejected backend
-    whose trial is due, and for one of which nothing is known. `in_doubt`: its last health check
-    went wrong. `problem` is the weightiest thing that is wrong. `can` is None until it has said
-    what it is.
+    whose trial is due, and for one of which nothing is known. `problem` is the weightiest thing
+    that is wrong. `can` is None until it has said what it is.
     """
 
     name: str
@@ -206,10 +201,8 @@ class BackendState:
     available: bool
     in_flight: int
     failures: int = 0
-    ejected_for_s: float = 0.0
     version: str | None = None
     problem: str | None = None
-    in_doubt: bool = False
     can: Capabilities | None = None
 
 
@@ -279,10 +272,8 @@ class Member:
             available=self.health.available(now),
             in_flight=self._in_flight,
             failures=self.health.failures,
-            ejected_for_s=self.health.ejected_for(now),
             version=self.engine.version if self.engine is not None else None,
             problem=self._faults.worst,
-            in_doubt=self.health.in_doubt,
             can=self.can,
         )
 

@@ -7,7 +7,7 @@ import ctypes
 import gc
 import os
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -200,7 +200,8 @@ def _read_ahead(packages: Sequence[str]) -> None:
     """Have the system read the compiled code of packages from the disk, and do not wait for it.
 
     The first request that needs one imports it in 20 ms, but from a busy disk it may take seconds.
-    Imported here they would be 12 MiB of every process, whether it needs them or not.
+    Imported here they would be 12 MiB of every process, whether it needs them or not. So one that
+    is installed, but cannot be loaded, is noticed by the first request that needs it.
     """
     if not hasattr(os, "posix_fadvise"):
         return  # on macOS
@@ -209,7 +210,7 @@ def _read_ahead(packages: Sequence[str]) -> None:
         assert spec is not None, "it is one of the dependencies"
         for folder in spec.submodule_search_locations or ():
             for library in Path(folder).rglob("*.so"):
-                with library.open("rb") as file:
+                with suppress(OSError), library.open("rb") as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ids
-from gateway.protocol.responses.body import echo, rules_of, spelled_echo
+from gateway.protocol.responses.body import echo, kept_echo, rules_of
 from gateway.protocol.responses.create import CreateResponse
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
 from gateway.services.run_builder import (
-    LONG_ECHO_BYTES,
     CreateCommand,
     RunInput,
     SpecBuilder,
@@ -121,8 +120,7 @@ def test_a_kept_contract_is_the_request_s_own(
     assert _but_for_checker(made) == _but_for_checker(alone)
     head = made.head
     assert made.rules == rules_of(head.echo)
-    echoed = spelled_echo(head.echo)
-    assert head.spelled == (echoed if len(echoed) >= LONG_ECHO_BYTES else b"")
+    assert head.spelled == kept_echo(head.echo)
     assert head.echo == echo(
         request,
         model=model.id,

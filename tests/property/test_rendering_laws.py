@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.rules import AnswerFormat
@@ -335,6 +335,7 @@ def test_any_schema_is_written_or_refused(schema: dict[str, Any]) -> None:
 
 @laws
 @given(right_schemas | resolvable_parameters | anything)
+@example({"const": None, "anyOf": [None, {"type": "string"}]})
 def test_normalising_twice_changes_nothing(schema: Schema) -> None:
     try:
         once = normalised(schema)

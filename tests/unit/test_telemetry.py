@@ -134,6 +134,35 @@ class Full(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
+class LoggingStream(io.StringIO):
+    """A stream in the middle of whose first write something is logged, as by a finaliser."""
+
+    is_first = True
+
+    @override
+    def write(self, text: str) -> int:
+        if self.is_first:
+            self.is_first = False
+            logging.getLogger("asyncio").error("destroyed but pending")
+        return super().write(text)
+
+
+def test_a_line_may_be_logged_in_the_middle_of_another() -> None:
+    stream = LoggingStream()
+    configure_logging("info", "json", stream=stream)
+    EventLog("gateway.test").info("outer")
+    inner, outer = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (inner["event"], outer["event"]) == ("destroyed but pending", "outer")
+
+
+def test_a_wrong_log_call_of_a_library_does_not_end_it(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    logging.getLogger("somelib").warning("%d items", "x")
+    assert stream.getvalue() == ""
+    assert "TypeError" in capsys.readouterr().err
+
+
 def test_a_line_that_cannot_be_written_is_lost() -> None:
     stream = Full()
     configure_logging("info", "json", stream=stream)

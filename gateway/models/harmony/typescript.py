@@ -167,12 +167,13 @@ class SchemaNormaliser:
         """`oneOf`, with the shape around it pushed into each variant.
 
         Variants without a shape (as in `anyOf: [{required: [a]}, {required: [b]}]`) say nothing
-        that TypeScript could say: then the schema around them stands alone.
+        that TypeScript could say: then the schema around them stands alone, as null always does.
         """
         outer = {k: v for k, v in flat.items() if k not in {"oneOf", "anyOf"}}
         pushed = {k: v for k, v in outer.items() if k in _PUSHED_KEYS}
         flattened = [self._flatten(variant, refs, depth + 1) for variant in variants]
-        if _SHAPE_KEYS & pushed.keys() and not any(_SHAPE_KEYS & v.keys() for v, _ in flattened):
+        says_nothing = not any(_SHAPE_KEYS & v.keys() for v, _ in flattened)
+        if _is_null(outer) or (_SHAPE_KEYS & pushed.keys() and says_nothing):
             return self._shape(outer, refs, depth)
         others = [(v, inner) for v, inner in flattened if not _is_null(v)]
         if len(others) == 1 and len(others) < len(flattened):

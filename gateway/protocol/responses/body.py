@@ -67,6 +67,9 @@ ECHO_FIELDS: Final = (
 )  # fmt: skip
 """What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
+LONG_ECHO_BYTES: Final = 4 << 10
+"""What events repeat of a request is kept as JSON from this size on: less takes a few microseconds
+to make, and a stream may last for minutes."""
 _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
 _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
 """What is repeated as it was asked for."""
@@ -193,8 +196,8 @@ class ResponseHead:
     """What a response is known by before a token was generated; the fold's only other input.
 
     `echo` holds every field of the Response object that follows from the request alone. With a
-    `binding` its reasoning items are sealed. `spelled` is `spelled_echo(echo)` where that is long,
-    as with many tools: every event with the Response object repeats it. Empty: it is made anew.
+    `binding` its reasoning items are sealed. `spelled` is `kept_echo(echo)`: every event with the
+    Response object repeats it, and many tools are long. Empty: it is made anew for each.
     With `messages` the Response object shows them, and those of the output, once it has ended.
     """
 
@@ -268,6 +271,12 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
     shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
     shown.pop("background", None)  # it stands before the output
     return orjson.dumps(shown)[1:-1]
+
+
+def kept_echo(echo: Mapping[str, Any]) -> bytes:
+    """`spelled_echo` where that is long, and nothing where it is short: what a head keeps of it."""
+    spelled = spelled_echo(echo)
+    return spelled if len(spelled) >= LONG_ECHO_BYTES else b""
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from gateway.entries import Alive, Compacted, pack
 from gateway.generation import Sampling
 from gateway.protocol.calls import call_fields
 from gateway.protocol.context_item import ConversationPlace
-from gateway.protocol.responses.body import HarmonyMessages, rules_of
+from gateway.protocol.responses.body import LONG_ECHO_BYTES, HarmonyMessages, kept_echo, rules_of
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
 from gateway.tenancy import Principal, TenantId
@@ -188,3 +188,12 @@ def test_a_row_of_a_release_that_sealed_nothing_is_read() -> None:
     rebuilt = rebuild(row)
     assert rebuilt is not None
     assert rebuilt.head == spec.head
+
+
+def test_a_long_echo_is_spelled_once() -> None:
+    tools = [{"type": "function", "name": "f", "description": "x" * LONG_ECHO_BYTES}]
+    spec = durable()
+    echo = spec.head.echo | {"tools": tools}
+    longer = made_of(replace(spec, head=replace(spec.head, echo=echo)))
+    assert longer.head.spelled == kept_echo(echo) != b""
+    assert made_of(spec).head.spelled == b""

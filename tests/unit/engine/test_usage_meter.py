@@ -132,3 +132,12 @@ async def test_patience_ends() -> None:
 
 def told(logged: Sequence[Mapping[str, object]]) -> int:
     return sum(entry["event"] == "usage was not booked" for entry in logged)
+
+
+async def test_a_line_that_comes_after_the_flush_is_logged() -> None:
+    books = Books()
+    await books.meter.flush(wait_s=5)
+    with captured_logs() as logged:
+        books.meter.put(TENANT, line())
+    assert books.batches == []
+    assert told(logged) == 1

@@ -244,3 +244,28 @@ async def test_what_is_no_http_is_refused_behind_the_answer_before_it() -> None:
             assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
             writer.close()
             await writer.wait_closed()
+
+
+async def test_a_connection_whose_body_still_comes_is_not_closed_for_others() -> None:
+    """It has its answer, and loses it if the server resets the connection while it sends on."""
+    settings = SETTINGS.model_copy(update={"connections_max": 1, "connections_reserved_max": 5})
+
+    async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await application(scope, receive, send)
+            return
+        connection(scope).trust()
+        await PlainTextResponse("too large", 413)(scope, receive, send)
+
+    with listen(HOST, 0, 10) as listener:
+        async with Server(refusing, listener, settings) as server, asyncio.timeout(WAIT_S):
+            port = int(server.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\nabc")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413")
+            assert (await _exchange(server, GET)).startswith(b"HTTP/1.1 503")
+            writer.write(b"x" * 50_000)
+            await writer.drain()
+            assert await reader.read() == b"too large"
+            writer.close()
+            await writer.wait_closed()
