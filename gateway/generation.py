@@ -355,7 +355,7 @@ class BrokenCall:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Place:
+class ParserPosition:
     """Where a turn stands. Positions count ids from the first one fed to the parser.
 
     `start` is the first id of the open message; between messages, of the one to come. `kind` and
@@ -391,7 +391,7 @@ class TokenParser(Protocol):
         ...
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ParserPosition:
         """Where the next id falls."""
         ...
 

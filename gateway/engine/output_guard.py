@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.eventlog.fold.fold import Body, Fold
-    from gateway.eventlog.fold.screen import Astray
-    from gateway.generation import BrokenCall, Place
+    from gateway.eventlog.fold.screen import RuleViolation
+    from gateway.generation import BrokenCall, ParserPosition
     from gateway.models.format import ModelFormat
 
 HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
@@ -153,7 +153,7 @@ class OutputGuard:
     """What one response is held to."""
 
     __slots__ = (
-        "_format", "_is_free", "_joins_header", "_limits", "_loop_ids_min", "_may_stray",
+        "_can_violate", "_format", "_is_free", "_joins_header", "_limits", "_loop_ids_min",
         "_preamble_ids_max", "_reasoning_budget", "_rules", "has_checks", "text_ids",
     )  # fmt: skip
 
@@ -175,9 +175,10 @@ class OutputGuard:
         is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
         self.has_checks = rules.answer is not None or rules.checks_calls
         """Some bodies are checked before they are done."""
-        self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
+        is_held = self.has_checks or rules.calls != "auto"
+        self._can_violate = is_held or rules.one_call or is_narrowed
 
-        self._is_free = not self._may_stray and not rules.stop and reasoning_budget is None
+        self._is_free = not self._can_violate and not rules.stop and reasoning_budget is None
         self._joins_header = self._is_free and (
             limits.header_tokens_max >= format_.plain_header_ids_max > 0
         )
@@ -261,13 +262,13 @@ class OutputGuard:
         rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
         return TurnEnding(rule=rule, start=_unseen_from(fold, fold.place.start))
 
-    def look(self, fold: Fold, header: Place | None) -> TurnEnding | None:
+    def look(self, fold: Fold, header: ParserPosition | None) -> TurnEnding | None:
         """What is to be done about the open turn; None when it goes on.
 
         `header` is where its next id falls, if a header is open, or has just ended.
         """
-        if self._may_stray and (astray := fold.astray) is not None:
-            return self._astray(fold, astray)
+        if self._can_violate and (violation := fold.violation) is not None:
+            return self._at_violation(fold, violation)
         if header is not None and (ending := self._at_header(fold, header)) is not None:
             return ending
         said = fold.turns[-1].said
@@ -278,14 +279,14 @@ class OutputGuard:
             return TurnEnding(FinishReason.STOP)
         return None
 
-    def _astray(self, fold: Fold, astray: Astray) -> TurnEnding:
+    def _at_violation(self, fold: Fold, violation: RuleViolation) -> TurnEnding:
         is_mendable = self._repairs_left(fold) > 0 or fold.called
-        start = _unseen_from(fold, astray.start) if is_mendable else None
+        start = _unseen_from(fold, violation.start) if is_mendable else None
         if start is None:
-            return TurnEnding(failure=_cause(fold, astray.start, FAILURES[astray.rule]))
-        return TurnEnding(rule=astray.rule, start=start)
+            return TurnEnding(failure=_cause(fold, violation.start, FAILURES[violation.rule]))
+        return TurnEnding(rule=violation.rule, start=start)
 
-    def _at_header(self, fold: Fold, header: Place) -> TurnEnding | None:
+    def _at_header(self, fold: Fold, header: ParserPosition) -> TurnEnding | None:
         """What is to be done where a message begins or ends."""
         if header.broken is not None and self._may_be_anything(header.broken.name):
             return self._broken(fold, header.broken)
@@ -297,7 +298,7 @@ class OutputGuard:
             ending = self._not_understood(fold, header)
             if ending is not None:
                 return ending
-        if self._may_stray and (ending := self._at_demand(fold)) is not None:
+        if self._can_violate and (ending := self._at_demand(fold)) is not None:
             return ending
         if fold.item_count > self._limits.messages_max:
             return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
@@ -314,7 +315,7 @@ class OutputGuard:
         rule = self._rules.tools.get(name)
         return rule is None or (rule.kind is SegmentKind.FUNCTION_CALL and not rule.is_checked)
 
-    def _not_understood(self, fold: Fold, place: Place) -> TurnEnding | None:
+    def _not_understood(self, fold: Fold, place: ParserPosition) -> TurnEnding | None:
         """A header had to be guessed, or has no end; None: it stays, for nothing can be done."""
         if self._repairs_left(fold) <= 0 and not place.answered:
             return None
@@ -396,11 +397,11 @@ class OutputGuard:
         because a grammar cannot begin where it stands; None: it goes on from there.
         """
         place = fold.place
-        if not self._may_stray or not (place.where is Where.HEADER or self._checks(place)):
+        if not self._can_violate or not (place.where is Where.HEADER or self._checks(place)):
             return None
         return _unseen_from(fold, place.start)
 
-    def _checks(self, place: Place) -> bool:
+    def _checks(self, place: ParserPosition) -> bool:
         """What is open now will be checked."""
         if place.kind is SegmentKind.FINAL:
             return self._rules.answer is not None

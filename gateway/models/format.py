@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         Constraint,
         FinishReason,
         Framing,
-        Place,
+        ParserPosition,
         Prompt,
         TokenParser,
     )
@@ -215,7 +215,11 @@ class ModelFormat(Protocol):
     # The grammar of a turn.
 
     def turn_constraint(
-        self, rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+        self,
+        rules: OutputRules,
+        place: ParserPosition,
+        message: Sequence[int],
+        options: GrammarOptions,
     ) -> Constraint | None:
         """What the ids from `place` on must look like; None when nothing is bound, or nothing can
         be. `message` are the ids of the open message that are there already. CPU work.

@@ -19,7 +19,7 @@ from gateway.generation import (
     PREAMBLE,
     FinishReason,
     Framing,
-    Place,
+    ParserPosition,
     Prompt,
     SegmentEnded,
     SegmentKind,
@@ -65,12 +65,12 @@ class ByteParser:
         self._is_over = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ParserPosition:
         if self._is_over:
-            return Place(Where.OVER, self._at)
+            return ParserPosition(Where.OVER, self._at)
         if self._kind is None:
-            return Place(Where.HEADER, self._at)
-        return Place(Where.BODY, self._start, self._kind)
+            return ParserPosition(Where.HEADER, self._at)
+        return ParserPosition(Where.BODY, self._start, self._kind)
 
     def piece(self, token: int) -> bytes:
         return bytes((token,)) if token < 256 else b""
@@ -200,7 +200,11 @@ class ByteFormat:
         return True
 
     def turn_constraint(
-        self, rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+        self,
+        rules: OutputRules,
+        place: ParserPosition,
+        message: Sequence[int],
+        options: GrammarOptions,
     ) -> Constraint | None:
         return None
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import (
     FinishReason,
-    Place,
+    ParserPosition,
     SegmentEnded,
     SegmentEvent,
     SegmentKind,
@@ -74,11 +74,11 @@ class ToyParser:
         self._is_open = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ParserPosition:
         """In the open body, or between two."""
         if self._is_open:
-            return Place(Where.BODY, self._start, self._open.kind, self._open.name)
-        return Place(Where.BETWEEN, self._fed)
+            return ParserPosition(Where.BODY, self._start, self._open.kind, self._open.name)
+        return ParserPosition(Where.BETWEEN, self._fed)
 
     def piece(self, token: int) -> bytes:
         """What an id spells."""

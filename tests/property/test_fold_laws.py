@@ -336,7 +336,7 @@ def _is_checked(rules: OutputRules, item: dict[str, Any]) -> bool:
 def _knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
-        *("astray", "bodies", "called", "is_repaired", "place", "seen", "stopped"),
+        *("violation", "bodies", "called", "is_repaired", "place", "seen", "stopped"),
         *("is_held", "turns", "usage", "recoveries", "visible"),
     )
     return {name: getattr(fold, name) for name in names}

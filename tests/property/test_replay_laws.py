@@ -118,7 +118,7 @@ def check_replay(
 def knowledge(fold: Fold) -> dict[str, Any]:
     """All that a fold says of itself."""
     names = (
-        *("astray", "bodies", "called", "is_repaired", "place", "seen", "stopped", "hops"),
+        *("violation", "bodies", "called", "is_repaired", "place", "seen", "stopped", "hops"),
         *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "unanswered_call"),
     )
     return {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gateway.entries import Tokens
-from gateway.generation import Place, SegmentText, TokenChunk, TokenLogprob, Where
+from gateway.generation import ParserPosition, SegmentText, TokenChunk, TokenLogprob, Where
 from gateway.protocol.events import Event
 
 VALUES = [
     (Tokens((1, 2)), Tokens((1, 2)), Tokens((1,))),
     (Event("a", 1, b"{}"), Event("a", 1, b"{}"), Event("a", 2, b"{}")),
     (SegmentText("a"), SegmentText("a", ()), SegmentText("b")),
-    (Place(Where.BODY, 1), Place(Where.BODY, 1), Place(Where.BODY, 2)),
+    (ParserPosition(Where.BODY, 1), ParserPosition(Where.BODY, 1), ParserPosition(Where.BODY, 2)),
     (TokenLogprob(-0.5), TokenLogprob(-0.5), TokenLogprob(-1.0)),
 ]
 

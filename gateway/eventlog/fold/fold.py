@@ -29,9 +29,16 @@ from gateway.entries import (
     TurnStarted,
 )
 from gateway.eventlog.fold.builder import Builder
-from gateway.eventlog.fold.screen import Astray, Body, Screen, demands
+from gateway.eventlog.fold.screen import Body, RuleViolation, Screen, demands
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
-from gateway.generation import FinishReason, Framing, Place, RenderedItem, TokenUsage, Where
+from gateway.generation import (
+    FinishReason,
+    Framing,
+    ParserPosition,
+    RenderedItem,
+    TokenUsage,
+    Where,
+)
 from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
 
@@ -50,7 +57,7 @@ Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list
 
 _NO_SUMMARY: Final = Compacted((), "")
 
-__all__ = ["Astray", "Body", "Fold", "Framing", "Turn", "UnansweredCall"]
+__all__ = ["Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +138,14 @@ class Fold:
         """What the log begins with, if it begins with a compaction."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ParserPosition:
         """Where the next id of the open turn falls; over when no turn is open."""
-        return self._reader.parser.place if self._reader else Place(Where.OVER, 0)
+        return self._reader.parser.place if self._reader else ParserPosition(Where.OVER, 0)
 
     @property
-    def astray(self) -> Astray | None:
+    def violation(self) -> RuleViolation | None:
         """What the open turn says against the rules, if anything."""
-        return self._reader.astray if self._reader else None
+        return self._reader.violation if self._reader else None
 
     @property
     def bodies(self) -> tuple[Body, ...]:

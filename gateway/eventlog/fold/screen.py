@@ -1,7 +1,7 @@
 """Between parser and builder: what the request's rules let out of one turn, and when.
 
 * A *forbidden* segment is never shown: a call that may not be made, prose where a call is demanded,
-  an answer that is not in its format and no refusal either. From it on the turn is astray, and
+  an answer that is not in its format and no refusal either. It violates the rules, and from it on
   all that follows waits.
 * A *checked* body streams, but it has not ended before the turn has: somebody checks it first. The
   call of a shell or of the patcher, which is shown in one piece, and every checked body under a
@@ -44,7 +44,7 @@ BodyKind = Literal["answer", "refusal", "call"]
 
 
 @dataclass(frozen=True, slots=True)
-class Astray:
+class RuleViolation:
     """The open turn says what the rules forbid, and nobody was shown it.
 
     `start` is the position of the first id of the message that broke the rule, counted in prefill
@@ -173,7 +173,7 @@ class Screen:
             return
         fault = self._fault(kind, name)
         if fault is not None:
-            self._go_astray(fault)
+            self._note_violation(fault)
             return
         self.called = self.called or kind in CALL_KINDS
         self._open = _Open(kind, name, segment.form, self._is_checked(kind, name))
@@ -215,7 +215,7 @@ class Screen:
         tool = self._rules.tools.get(name) if kind in CALL_KINDS else None
         return tool is not None and tool.is_checked
 
-    def _go_astray(self, fault: Fault, start: int | None = None) -> None:
+    def _note_violation(self, fault: Fault, start: int | None = None) -> None:
         self._waits = True
         if self.fault is None:
             self.fault, self.fault_start = fault, start
@@ -237,7 +237,7 @@ class Screen:
         segment.beginning = None
         if verdict is Verdict.PROSE:
             self._open = None
-            self._go_astray("not_json")
+            self._note_violation("not_json")
             return
         self._is_answered = True
         if verdict is Verdict.REFUSAL:
@@ -264,7 +264,7 @@ class Screen:
             return
         if open_segment.beginning is not None:
             if segment.complete:
-                self._go_astray("not_json", segment.start)
+                self._note_violation("not_json", segment.start)
             return
         self._flush(open_segment, is_complete=segment.complete)
         if open_segment.is_checked and not self.stopped:

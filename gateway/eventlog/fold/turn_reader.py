@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.eventlog.fold.items import CERTAIN
-from gateway.eventlog.fold.screen import Astray
+from gateway.eventlog.fold.screen import RuleViolation
 from gateway.generation import FinishReason, SegmentEnded
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ class TurnReader:
         return self._held_at is not None
 
     @property
-    def astray(self) -> Astray | None:
+    def violation(self) -> RuleViolation | None:
         """What it says against the rules, if anything."""
         if self.screen is None or self.screen.fault is None:
             return None
         start = self.screen.fault_start
-        return Astray(self.screen.fault, self.parser.place.start if start is None else start)
+        return RuleViolation(self.screen.fault, self.parser.place.start if start is None else start)
 
     @property
     def seen(self) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gateway.constraints.rules import OutputRules
-    from gateway.generation import Constraint, Place, TokenParser
+    from gateway.generation import Constraint, ParserPosition, TokenParser
     from gateway.models.format import GrammarOptions, SchemaLimits, Turn
 
 _NO_TOOLS: Final[frozenset[str]] = frozenset()
@@ -103,7 +103,11 @@ class HarmonyFormat(Renderer):
         return MESSAGE in message
 
     def turn_constraint(
-        self, rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+        self,
+        rules: OutputRules,
+        place: ParserPosition,
+        message: Sequence[int],
+        options: GrammarOptions,
     ) -> Constraint | None:
         """What the ids from `place` on must look like, as a grammar over ids; `message` are those
         of the open message that are there. None when nothing is bound, or can be. CPU work.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.constraints.rules import OutputRules, ToolRule
-    from gateway.generation import Node, Place
+    from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary
 
@@ -85,7 +85,7 @@ _REFUSAL: Final = InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), _
 
 def turn_constraint(
     rules: OutputRules,
-    place: Place,
+    place: ParserPosition,
     message: Sequence[int],
     options: GrammarOptions,
     vocabulary: Vocabulary,
@@ -110,7 +110,7 @@ def turn_constraint(
 
 def _constraint(
     rules: OutputRules,
-    place: Place,
+    place: ParserPosition,
     message: Sequence[int],
     options: GrammarOptions,
     vocabulary: Vocabulary,
@@ -179,7 +179,7 @@ class _Turn:
         self.bare = False
         """No marker comes in it."""
 
-    def rest(self, place: Place, message: tuple[int, ...]) -> Node | None:
+    def rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
         """What comes behind `message`; None where that cannot be said."""
         if self._rules.calls == "required" and not self._tools:
             return None
@@ -201,7 +201,7 @@ class _Turn:
             return _one_of([tools.call(tools.addressed) for tools in self._callables()])
         return None
 
-    def _rest_of_message(self, place: Place, message: tuple[int, ...]) -> Node | None:
+    def _rest_of_message(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
         if place.kind in {SegmentKind.REASONING, SegmentKind.COMMENTARY}:
             return InOrder((_CLOSED_BODY, self._whole()))
         is_answer = place.kind is SegmentKind.FINAL and self._rules.calls != "required"

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from gateway.generation import FinishReason, Place, SegmentKind, Where
+from gateway.generation import FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.harmony.headers import (
     ASSISTANT,
     NO_MARKER,
@@ -177,7 +177,7 @@ class Parser:
         return self._writer.reasoning_tokens
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ParserPosition:
         """Where the next id falls. What has been a text between two messages begins the next."""
         where, writer = self._state, self._writer
         waiting, answered = writer.waiting.text_ids if writer.waiting else 0, writer.answered
@@ -185,14 +185,16 @@ class Parser:
             draft = self._draft
             if draft.callee and draft.kind is SegmentKind.REASONING:
                 waiting += draft.text_ids
-            return Place(
+            return ParserPosition(
                 where, draft.start, draft.kind, draft.name, draft.doubts, waiting, answered
             )
         start = self._opening.start
         if where is not Where.HEADER:
             is_spoken = where is Where.BETWEEN and self._orphan.ids
             start = self._orphan.start if is_spoken else self._position
-        return Place(where, start, waiting=waiting, answered=answered, broken=writer.broken)
+        return ParserPosition(
+            where, start, waiting=waiting, answered=answered, broken=writer.broken
+        )
 
     def piece(self, token: int) -> bytes:
         """The bytes that a text id stands for; none for any other id."""

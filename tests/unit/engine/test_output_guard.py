@@ -12,7 +12,7 @@ from gateway.engine.output_guard import GuardLimits
 from gateway.engine.turn import INLINE_TOOLS
 from gateway.entries import Hold, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.errors import UpstreamFailed, UpstreamLost
-from gateway.generation import FinishReason, Place, SegmentKind, Where
+from gateway.generation import FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING, answer_header, call_header
 from gateway.models.harmony.grammar import turn_constraint
@@ -162,7 +162,9 @@ async def test_the_calls_of_many_tools_are_bound_as_those_of_a_few() -> None:
     stage = staged(rules, vouched(ANSWER))
     await stage.play()
     (request,) = stage.tokens.requests
-    here = turn_constraint(rules, Place(Where.HEADER, 0), OPENING, GrammarOptions(), vocabulary())
+    here = turn_constraint(
+        rules, ParserPosition(Where.HEADER, 0), OPENING, GrammarOptions(), vocabulary()
+    )
     assert request.constraint == here
     assert request.constraint is not None
     assert request.constraint.calls == len(names)

@@ -10,7 +10,7 @@ from jsonschema_rs import validator_for
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.constraints.structural_tags import tag_of
-from gateway.generation import Place, SegmentKind, Where
+from gateway.generation import ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.grammar import turn_constraint
@@ -45,7 +45,7 @@ RUN = ToolRule(
     "now", SegmentKind.CUSTOM_CALL, "now", grammar=TextGrammar("regex", "(ls|cat) [a-z]+")
 )
 ANSWER = AnswerFormat("json_schema", CITY, "city", strict=True)
-OPENED = Place(Where.HEADER, 0)
+OPENED = ParserPosition(Where.HEADER, 0)
 
 
 def _rules(*tools: ToolRule, allowed: Sequence[str] | None = None, **others: Any) -> OutputRules:
@@ -122,7 +122,7 @@ def test_endless_reasoning_is_let_through() -> None:
 
 def test_a_body_is_held_where_the_grammar_begins_in_it() -> None:
     prompt = [*prompt_of(formatted(CITY), user("Say")), *FINAL_HEADER]
-    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    place = ParserPosition(Where.BODY, 0, SegmentKind.FINAL)
     constraint = turn_constraint(
         _rules(answer=ANSWER), place, FINAL_HEADER, GrammarOptions(), vocabulary()
     )
@@ -139,7 +139,7 @@ def test_a_model_that_heeds_no_schema_is_held_to_the_rest_of_a_body(drift: str, 
     free = vocabulary().decode(continuation([*asked, *message])[:-1])
     with pytest.raises(ValueError, match=r"\w"):
         CITY_VALIDATOR.validate(json.loads(begun + free))
-    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    place = ParserPosition(Where.BODY, 0, SegmentKind.FINAL)
     rest = turn_constraint(_rules(answer=ANSWER), place, message, GrammarOptions(), vocabulary())
     assert rest is not None
     said = obeyed([*asked, *message], tag_of(rest, max_whitespace=True))

@@ -15,7 +15,7 @@ MODES = {
 }
 
 
-class Place(BaseModel):
+class ParserPosition(BaseModel):
     """A place on the map."""
 
     location: str
@@ -26,7 +26,7 @@ def extract(*, mode: str) -> dict[str, Any]:
     place = client.create(
         model=MODEL,
         messages=[{"role": "user", "content": "The weather in Paris, please."}],
-        response_model=Place,
+        response_model=ParserPosition,
         max_retries=0,
     )
     return place.model_dump()

@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 
-class Place(BaseModel):
+class ParserPosition(BaseModel):
     """A place on the map."""
 
     location: str
@@ -71,7 +71,7 @@ def previous_response() -> dict[str, Any]:
 
 
 def structured(*, responses: bool, method: str) -> dict[str, Any]:
-    asked = model(responses=responses).with_structured_output(Place, method=method)
+    asked = model(responses=responses).with_structured_output(ParserPosition, method=method)
     return asked.invoke("The weather in Paris, please.").model_dump()
 
 

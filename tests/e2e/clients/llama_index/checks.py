@@ -11,7 +11,7 @@ from llama_index.llms.openai import OpenAIResponses
 from pydantic import BaseModel
 
 
-class Place(BaseModel):
+class ParserPosition(BaseModel):
     """A place on the map."""
 
     location: str
@@ -52,7 +52,7 @@ def tools() -> str:
 
 
 def structured() -> dict[str, Any]:
-    asked = model().as_structured_llm(Place)
+    asked = model().as_structured_llm(ParserPosition)
     return asked.chat([ChatMessage("The weather in Paris, please.")]).raw.model_dump()
 
 

@@ -19,7 +19,7 @@ MODELS = {"responses": OpenAIResponsesModel, "chat": OpenAIChatModel}
 OUTPUTS = {"native": NativeOutput, "tool": ToolOutput}
 
 
-class Place(BaseModel):
+class ParserPosition(BaseModel):
     """A place on the map."""
 
     location: str
@@ -66,7 +66,9 @@ async def stored() -> dict[str, Any]:
 
 
 async def structured(*, api: str, by: str) -> dict[str, Any]:
-    result = await agent(api, output_type=OUTPUTS[by](Place)).run("The weather in Paris, please.")
+    result = await agent(api, output_type=OUTPUTS[by](ParserPosition)).run(
+        "The weather in Paris, please."
+    )
     return result.output.model_dump()
 
 

@@ -24,8 +24,8 @@ from gateway.entries import (
     unpack,
 )
 from gateway.eventlog.fold.fold import Body, Fold
-from gateway.eventlog.fold.screen import Astray
-from gateway.generation import FinishReason, Place, Where
+from gateway.eventlog.fold.screen import RuleViolation
+from gateway.generation import FinishReason, ParserPosition, Where
 from gateway.protocol.responses.body import HarmonyMessages
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream
@@ -228,22 +228,22 @@ def test_ids_that_nobody_saw_are_taken_back() -> None:
     fold = new_fold(rules=RULES)
     said = Tokens((REASONING, A, END, call("barred"), A, B), tuple(map(logprob_of, range(6))))
     apply_all(fold, [TurnStarted(3), said])
-    found = fold.astray
-    assert (found, fold.seen) == (Astray("call_not_allowed", 3), 3)
+    found = fold.violation
+    assert (found, fold.seen) == (RuleViolation("call_not_allowed", 3), 3)
     apply_all(fold, [Repair(3, "call_not_allowed")])
-    assert fold.astray is None
+    assert fold.violation is None
     assert fold.turns[0].said.tolist() == [REASONING, A, END]
     assert len(fold.turns[0].logprobs) == 3
     assert (fold.usage.output_tokens, fold.usage.voided_tokens) == (3, 3)
     assert fold.recoveries == {"call_not_allowed": 1}
-    assert fold.place == Place(Where.BETWEEN, 3)
+    assert fold.place == ParserPosition(Where.BETWEEN, 3)
 
 
 def test_a_message_that_breaks_a_rule_is_found_while_it_is_open_and_when_it_is_not() -> None:
     for ids in ((call("barred"),), (call("barred"), END, FINAL)):
         fold = new_fold(rules=RULES)
         apply_all(fold, [TurnStarted(3, (REASONING, A, END)), Tokens(ids)])
-        assert fold.astray == Astray("call_not_allowed", 3)
+        assert fold.violation == RuleViolation("call_not_allowed", 3)
 
 
 def test_a_repair_that_voids_nothing_is_for_the_record() -> None:
@@ -355,9 +355,9 @@ def test_a_stopped_answer_stays_stopped() -> None:
 
 def test_without_a_turn_there_is_nothing_to_know_of_it() -> None:
     fold = new_fold(rules=RULES)
-    assert (fold.astray, fold.bodies, fold.seen) == (None, (), 0)
+    assert (fold.violation, fold.bodies, fold.seen) == (None, (), 0)
     assert (fold.called, fold.stopped, fold.is_held) == (False, False, False)
-    assert fold.place == Place(Where.OVER, 0)
+    assert fold.place == ParserPosition(Where.OVER, 0)
 
 
 def test_reasoning_is_sealed_as_the_ids_that_repeat_it() -> None:

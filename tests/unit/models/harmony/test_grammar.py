@@ -12,7 +12,16 @@ import pytest
 from gateway.constraints.lark import are_translated, languages_of
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.eventlog.fold.screen import Beginning, Verdict
-from gateway.generation import AnyText, InOrder, Json, OneOf, Place, Repeated, SegmentKind, Where
+from gateway.generation import (
+    AnyText,
+    InOrder,
+    Json,
+    OneOf,
+    ParserPosition,
+    Repeated,
+    SegmentKind,
+    Where,
+)
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import CALL_PREFIX, OPENING
 from gateway.models.harmony.grammar import OWING_MESSAGES_MAX, REFUSALS, turn_constraint
@@ -58,7 +67,7 @@ ANSWERS = [
     f"<|channel|>final<|message|>{JSON}",
 ]
 THINKING = GrammarOptions()
-STARTED = Place(Where.HEADER, 0)
+STARTED = ParserPosition(Where.HEADER, 0)
 
 
 def calls(name: str, arguments: str) -> list[str]:
@@ -79,7 +88,7 @@ def rules(*tools: ToolRule, **demands: Any) -> OutputRules:
 
 def constraint(
     demands: OutputRules,
-    place: Place = STARTED,
+    place: ParserPosition = STARTED,
     message: tuple[int, ...] = (),
     options: GrammarOptions = THINKING,
 ) -> Constraint | None:
@@ -201,7 +210,7 @@ def test_an_answer_has_its_format_or_is_a_refusal() -> None:
 def test_a_refusal_can_be_ruled_out() -> None:
     found = constraint(rules(answer=ANSWER), options=GrammarOptions(refusals=False))
     assert allowed(found, [*ANSWERS, SORRY]) == ANSWERS
-    begun = Place(Where.BODY, 0, SegmentKind.FINAL)
+    begun = ParserPosition(Where.BODY, 0, SegmentKind.FINAL)
     found = constraint(
         rules(answer=ANSWER), begun, (MESSAGE,), options=GrammarOptions(refusals=False)
     )
@@ -293,7 +302,9 @@ def test_the_schema_of_the_answer_stands_alone_only_where_nothing_else_is_bound(
 
 @pytest.mark.parametrize("kind", [SegmentKind.REASONING, SegmentKind.COMMENTARY])
 def test_a_thought_or_preamble_is_finished_before_anything_else(kind: SegmentKind) -> None:
-    found = constraint(rules(STRICT, calls="required"), Place(Where.BODY, 3, kind), (CHANNEL, 5))
+    found = constraint(
+        rules(STRICT, calls="required"), ParserPosition(Where.BODY, 3, kind), (CHANNEL, 5)
+    )
     call = calls("weather", JSON)[0]
     right = ["k.<|end|><|start|>assistant" + call, "<|end|><|start|>assistant" + THOUGHT + call]
     wrong = ["k.", call, "k.<|end|>", "k.<|end|><|start|>assistant" + FINAL]
@@ -301,14 +312,14 @@ def test_a_thought_or_preamble_is_finished_before_anything_else(kind: SegmentKin
 
 
 def test_between_messages_another_one_is_opened() -> None:
-    between = Place(Where.BETWEEN, 9)
+    between = ParserPosition(Where.BETWEEN, 9)
     found = constraint(rules(STRICT), between)
     assert allowed(found, ["<|start|>assistant" + FINAL, FINAL]) == ["<|start|>assistant" + FINAL]
     assert constraint(rules(STRICT), between, (5, 6)) is None
 
 
 def test_behind_the_opening_of_a_message_all_is_open() -> None:
-    found = constraint(rules(STRICT), Place(Where.HEADER, 9), OPENING)
+    found = constraint(rules(STRICT), ParserPosition(Where.HEADER, 9), OPENING)
     assert allowed(found, [THOUGHT + FINAL, "x"]) == [THOUGHT + FINAL]
 
 
@@ -340,7 +351,7 @@ def test_a_body_that_is_json_can_be_bound_from_its_start(
     kind: SegmentKind, name: str, right: list[str], wrong: list[str]
 ) -> None:
     demands = rules(STRICT, FREE, answer=ANSWER)
-    place = Place(Where.BODY, 0, kind, name)
+    place = ParserPosition(Where.BODY, 0, kind, name)
     assert allowed(constraint(demands, place, (CHANNEL, 5, MESSAGE)), right + wrong) == right
 
 
@@ -362,12 +373,12 @@ def test_a_body_can_be_bound_in_the_middle(
     kind: SegmentKind, name: str, said: str, right: list[str], wrong: list[str]
 ) -> None:
     demands = rules(STRICT, FREE, answer=ANSWER)
-    found = constraint(demands, Place(Where.BODY, 0, kind, name), body(said))
+    found = constraint(demands, ParserPosition(Where.BODY, 0, kind, name), body(said))
     assert allowed(found, right + wrong) == right
     assert found is not None
     assert found.exact
     assert found.bare is not said.startswith("I")
-    again = constraint(demands, Place(Where.BODY, 0, kind, name), body(said))
+    again = constraint(demands, ParserPosition(Where.BODY, 0, kind, name), body(said))
     assert again == found
 
 
@@ -375,7 +386,7 @@ def test_the_input_of_a_custom_tool_can_be_bound_in_the_middle() -> None:
     for definition, is_exact in (('start: "ab" "cd"*', True), ("start: %json {}", False)):
         grammar = TextGrammar("lark", definition)
         tool = ToolRule("t", SegmentKind.CUSTOM_CALL, "t", grammar=grammar)
-        place = Place(Where.BODY, 0, FUNCTION, "t")
+        place = ParserPosition(Where.BODY, 0, FUNCTION, "t")
         found = constraint(rules(tool), place, body('{"input": "abc'))
         assert found is not None
         assert found.exact is is_exact
@@ -389,12 +400,12 @@ def test_the_input_of_a_custom_tool_can_be_bound_in_the_middle() -> None:
     ids=["no body", "a marker in it", "prose", "a piece of a character"],
 )
 def test_a_body_that_is_none_cannot_be_bound(message: tuple[int, ...]) -> None:
-    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    place = ParserPosition(Where.BODY, 0, SegmentKind.FINAL)
     assert constraint(rules(answer=ANSWER), place, message) is None
 
 
 def test_an_answer_in_words_goes_on_as_it_likes() -> None:
-    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    place = ParserPosition(Where.BODY, 0, SegmentKind.FINAL)
     for message in ((MESSAGE,), (MESSAGE, 5)):
         assert constraint(rules(STRICT), place, message) is not None
         assert allowed(constraint(rules(STRICT), place, message), ["a {", "a<|end|>"]) == ["a {"]
@@ -403,15 +414,17 @@ def test_an_answer_in_words_goes_on_as_it_likes() -> None:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        (Place(Where.OVER, 9), ()),
-        (Place(Where.HEADER, 0), (CHANNEL, 5)),
-        (Place(Where.BODY, 0), (MESSAGE,)),
-        (Place(Where.BODY, 0, SegmentKind.FINAL), (MESSAGE,)),
-        (Place(Where.BODY, 0, FUNCTION, "other"), (MESSAGE,)),
+        (ParserPosition(Where.OVER, 9), ()),
+        (ParserPosition(Where.HEADER, 0), (CHANNEL, 5)),
+        (ParserPosition(Where.BODY, 0), (MESSAGE,)),
+        (ParserPosition(Where.BODY, 0, SegmentKind.FINAL), (MESSAGE,)),
+        (ParserPosition(Where.BODY, 0, FUNCTION, "other"), (MESSAGE,)),
     ],
     ids=["over", "half a header", "no kind", "an answer for a call", "a call of no tool"],
 )
-def test_nothing_can_be_said_of_what_is_astray(place: Place, message: tuple[int, ...]) -> None:
+def test_nothing_can_be_said_of_what_breaks_its_rules(
+    place: ParserPosition, message: tuple[int, ...]
+) -> None:
     assert constraint(rules(STRICT, calls="required"), place, message) is None
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.generation import FinishReason, Place, SegmentKind, SegmentStarted, SegmentText, Where
+from gateway.generation import (
+    FinishReason,
+    ParserPosition,
+    SegmentKind,
+    SegmentStarted,
+    SegmentText,
+    Where,
+)
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import DOUBTS, Rule
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
@@ -21,22 +28,22 @@ def read(script: str, *, tools: frozenset[str] | None = TOOLS, header_ids_max: i
 @pytest.mark.parametrize(
     ("script", "place"),
     [
-        ("", Place(Where.HEADER, 0)),
-        ("<|channel|>final", Place(Where.HEADER, 0)),
-        ("<|channel|>final<|message|>", Place(Where.BODY, 0, SegmentKind.FINAL)),
-        ("<|channel|>final<|message|>x", Place(Where.BODY, 0, SegmentKind.FINAL)),
-        (_THOUGHT, Place(Where.BETWEEN, 5)),
-        (f"{_THOUGHT}<|end|>", Place(Where.BETWEEN, 6)),
-        (f"{_THOUGHT}spoken", Place(Where.BETWEEN, 5)),
-        (f"{_THOUGHT}<|start|>", Place(Where.HEADER, 5)),
+        ("", ParserPosition(Where.HEADER, 0)),
+        ("<|channel|>final", ParserPosition(Where.HEADER, 0)),
+        ("<|channel|>final<|message|>", ParserPosition(Where.BODY, 0, SegmentKind.FINAL)),
+        ("<|channel|>final<|message|>x", ParserPosition(Where.BODY, 0, SegmentKind.FINAL)),
+        (_THOUGHT, ParserPosition(Where.BETWEEN, 5)),
+        (f"{_THOUGHT}<|end|>", ParserPosition(Where.BETWEEN, 6)),
+        (f"{_THOUGHT}spoken", ParserPosition(Where.BETWEEN, 5)),
+        (f"{_THOUGHT}<|start|>", ParserPosition(Where.HEADER, 5)),
         (
             f"{_THOUGHT}<|start|>assistant to=functions.f<|channel|>commentary<|message|>",
-            Place(Where.BODY, 5, SegmentKind.FUNCTION_CALL, "f"),
+            ParserPosition(Where.BODY, 5, SegmentKind.FUNCTION_CALL, "f"),
         ),
-        ("<|channel|>final<|message|>x<|endoftext|>", Place(Where.OVER, 5, answered=True)),
+        ("<|channel|>final<|message|>x<|endoftext|>", ParserPosition(Where.OVER, 5, answered=True)),
     ],
 )
-def test_a_place_says_where_the_next_id_falls(script: str, place: Place) -> None:
+def test_a_place_says_where_the_next_id_falls(script: str, place: ParserPosition) -> None:
     assert read(script).place == place
 
 
