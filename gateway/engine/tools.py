@@ -7,6 +7,9 @@
 A call leaves this process only when the log has its beginning. So another replica that finds no end
 knows that it may have had effects: it runs the call again only if that is idempotent, and otherwise
 tells the model that it was interrupted.
+
+The gateway has no such tools yet: `HostedTools` is what they are to be. Without any, every call is
+the client's.
 """
 
 from __future__ import annotations

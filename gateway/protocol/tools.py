@@ -2,8 +2,8 @@
 
 A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
 shells and the patcher that OpenAI's models know by heart. To the model all of them are functions,
-under one name each. Hosted tools would run at the server: there are none here, so they are dropped,
-and the response says which.
+under one name each. OpenAI's hosted tools (web search, code interpreter, MCP) are not served: they
+are dropped, and the response says which.
 """
 
 from __future__ import annotations

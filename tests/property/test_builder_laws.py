@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.rules import OutputRules
-from gateway.eventlog.fold.builder import Builder
+from gateway.eventlog.fold.event_builder import Builder
 from gateway.eventlog.fold.lifecycle import ENVELOPES
 from gateway.generation import (
     SegmentEnded,

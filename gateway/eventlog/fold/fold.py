@@ -28,7 +28,7 @@ from gateway.entries import (
     TurnEnded,
     TurnStarted,
 )
-from gateway.eventlog.fold.builder import Builder
+from gateway.eventlog.fold.event_builder import Builder
 from gateway.eventlog.fold.screen import Body, RuleViolation, Screen, demands
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
 from gateway.generation import (

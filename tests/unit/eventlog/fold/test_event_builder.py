@@ -9,7 +9,7 @@ import pytest
 
 from gateway import ids
 from gateway.constraints.rules import OutputRules
-from gateway.eventlog.fold.builder import Builder
+from gateway.eventlog.fold.event_builder import Builder
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.protocol.responses.body import Outcome
 from tests.fakes.event_grammar import check_stream
