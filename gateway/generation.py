@@ -109,7 +109,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Exactly this text."""
+    """Exactly this text, in whichever ids the model spells it."""
 
     text: str
 

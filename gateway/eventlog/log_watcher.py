@@ -49,7 +49,9 @@ class ReadLogChanges(Protocol):
     async def __call__(
         self, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
     ) -> LogChanges:
-        """Raises `StoreUnavailable`."""
+        """What these logs have beyond what is known of them, and what flushes after `seen` have of
+        all that are `wanted`; `seen` is brought up to date. Raises `StoreUnavailable`.
+        """
 
 
 class LogSubscriber(Protocol):

@@ -66,7 +66,7 @@ class RequestHead:
     """Percent-encoded, as it was sent."""
     query: bytes
     version: str
-    """`1.1` or `1.0`."""
+    """Of HTTP, `1.1` or `1.0`: a client of 1.0 gets no chunks."""
     keeps_alive: bool
     """Whether its client may send another request behind it."""
     is_upgrade: bool

@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._writing_paused = False
         self._unanswered = b""
         self.hung_up = False
-        """`hang_up` was called."""
+        """This side broke it off: a request that it carried is not sent again for that."""
 
     @property
     def usable(self) -> bool:
