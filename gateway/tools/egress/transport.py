@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from gateway.tools.egress.network_policy import NetworkPolicy
 
 
+EgressClient = httpx2.AsyncClient
+
+
 class BodyTooLong(httpx2.StreamError):
     """A response has more bytes than its bound."""
 
