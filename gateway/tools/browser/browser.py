@@ -83,24 +83,26 @@ class PageStore(Protocol):
         ...
 
 
-class Searcher(Protocol):
+class Web(Protocol):
+    """Pages that can be found, and read, within what a response may."""
+
     async def search(self, query: Query) -> list[Hit]:
         """Raises `SearchFailed`."""
         ...
 
-
-class Opener(Protocol):
-    """A URL → the page there, within what a response may read."""
-
     async def open(self, url: str) -> Page:
-        """Raises `FetchFailed`."""
+        """The page at a URL. Raises `FetchFailed`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserOptions:
-    """What a response may do with its browser. `view_ids_max` bounds what one call shows."""
+    """What a response may do with its browser.
 
+    `count_ids` tells how many ids a text is; one call shows `view_ids_max` of them.
+    """
+
+    count_ids: Callable[[str], int]
     view_ids_max: int = 1024
     hits: int = 10
     domains: tuple[str, ...] = ()
@@ -118,20 +120,16 @@ class Browser:
         self,
         displays: Sequence[Display],
         *,
-        searcher: Searcher,
-        opener: Opener,
+        web: Web,
         store: PageStore,
         options: BrowserOptions,
-        count_ids: Callable[[str], int],
         base: int = 0,
     ) -> None:
         self._displays = displays
         self._base = base
-        self._searcher = searcher
-        self._opener = opener
+        self._web = web
         self._store = store
         self._options = options
-        self._count_ids = count_ids
 
     async def call(self, function: Function, arguments: str) -> Shown:
         """Do what the model asks. Whatever it asks, there is something to show it."""
@@ -151,7 +149,7 @@ class Browser:
         count = min(HITS_MAX, max(1, asked.number("topn", options.hits)))
         action = {"type": "search", "query": text, "queries": [text]}
         try:
-            hits = await self._searcher.search(Query(text, count, options.domains, options.country))
+            hits = await self._web.search(Query(text, count, options.domains, options.country))
         except SearchFailed as error:
             return Shown(f"Error: {error}", action, failed=True)
         if not hits:
@@ -199,7 +197,7 @@ class Browser:
     async def _visit(self, url: str, *, first: int, line_count: int | None) -> Shown:
         action = {"type": "open_page", "url": url}
         try:
-            page = await self._opener.open(url)
+            page = await self._web.open(url)
         except FetchFailed as error:
             text = f"Error: {url[:URL_CHARS_MAX]} could not be opened: {error}."
             return Shown(text, action, failed=True)
@@ -241,7 +239,7 @@ class Browser:
                 first=first,
                 line_count=line_count,
                 ids_max=self._options.view_ids_max,
-                count_ids=self._count_ids,
+                count_ids=self._options.count_ids,
             )
         except NoSuchLine as error:
             raise CannotBeDone(str(error)) from None
@@ -265,7 +263,7 @@ class Browser:
         if not display.url:
             raise CannotBeDone("these results are no longer kept: search again.")
         try:
-            return await self._opener.open(display.url)
+            return await self._web.open(display.url)
         except FetchFailed as error:
             raise CannotBeDone(f"{display.url} is no longer kept, and: {error}.") from error
 
