@@ -1,5 +1,8 @@
 """The interpreter of one container. It runs inside of the sandbox and imports nothing of the project.
 
+`python worker.py LIMITS`: a JSON object of names and values of resource limits, set for good before
+anything else, as in `{"RLIMIT_CORE": 0}`.
+
 Frames go both ways over its standard input and output: four bytes of length, most significant
 first, and so many bytes of JSON.
 
@@ -20,6 +23,7 @@ import json
 import linecache
 import os
 import queue
+import resource
 import signal
 import struct
 import sys
@@ -223,6 +227,8 @@ def _listen(frames: Frames, runs: queue.SimpleQueue[dict[str, Any] | None]) -> N
 
 def main() -> None:
     """Serve until the other end is closed."""
+    for name, value in json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}").items():
+        resource.setrlimit(getattr(resource, name), (value, value))
     frames = Frames()
     notebook = Notebook(Output())
     warnings.filterwarnings("ignore", message=".*non-interactive.*")
