@@ -264,6 +264,7 @@ class Stage(Generic[Source]):
     full_after: int | None = None
     tools: HostedTools | None = None
     ask_approval: AskApproval | None = None
+    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         self.live = LiveLog(folds(self.spec.head, self.spec.rules), reader_events_max=100)
@@ -275,7 +276,6 @@ class Stage(Generic[Source]):
             full_after=self.full_after,
         )
         self.keeper = MemoryKeeper()
-        self.metrics = Metrics()
         self.engine = Engine(
             tokens=self.tokens,
             archive=self.archive,

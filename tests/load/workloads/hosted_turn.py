@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.generation import Sampling
 from gateway.telemetry import Metrics
 from gateway.tools.executor import ToolExecutor, ToolLimits
+from tests.fakes.following import collected
 from tests.fakes.hosted_tools import CALL, CountedTool, granted
 from tests.fakes.staged_run import ANSWER, ScriptedTokens, Stage, says
 from tests.fakes.threads import THREADS
@@ -76,6 +77,6 @@ async def _play(row: str, runs: int) -> None:
     tools = ToolExecutor(rooms, ToolLimits(), threads=THREADS, metrics=METRICS)
     for _ in range(runs):
         turns = [says(ANSWER)] if row == ANSWERED else [says(CALL), says(ANSWER)]
-        stage = Stage(ScriptedTokens(turns), spec=SPEC, tools=tools)
-        await stage.play()
+        stage = Stage(ScriptedTokens(turns), spec=SPEC, tools=tools, metrics=METRICS)
+        await asyncio.gather(stage.run(), collected(stage.live.stream))
         assert stage.text, "the answer came"
