@@ -18,11 +18,20 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SecretStr,
+    model_validator,
 )
 
-from gateway.tenancy import POLICY_VALUES, OnDisconnect, ReasoningSummary, ResponseMessages
+from gateway.tenancy import (
+    FIRST_DATABASE,
+    POLICY_VALUES,
+    OnDisconnect,
+    ReasoningSummary,
+    ResponseMessages,
+)
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from _typeshed import DataclassInstance
     from pydantic import ValidationInfo
 
@@ -34,10 +43,12 @@ MIB = 1024 * 1024
 Secret = Annotated[SecretStr, Field(min_length=1)]
 NAME_PATTERN = r"^[^\s\x00-\x1f]+$"
 KEY_ID_PATTERN = r"^[A-Za-z0-9_-]{1,32}$"
+DATABASE_PATTERN = r"^[a-z][a-z0-9-]{0,31}$"
 ID_RANGE_PATTERN = r"^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"
 PATTERNS = {
     NAME_PATTERN: "expected a name without spaces",
     KEY_ID_PATTERN: "expected 1 to 32 letters, digits, `_` and `-`",
+    DATABASE_PATTERN: "expected a letter, then up to 31 small letters, digits and `-`",
     ID_RANGE_PATTERN: "expected two numbers from 1 on, such as 61184-61439",
 }
 """Patterns in words."""
@@ -175,10 +186,23 @@ class Server(Section):
     )
 
 
+PostgresUrl = Annotated[SecretStr, AfterValidator(postgres_url)]
+DatabaseName = Annotated[str, Field(pattern=DATABASE_PATTERN)]
+
+
+class OtherDatabase(Section):
+    """A database of its own for a group of tenants."""
+
+    url: PostgresUrl = Field(description="postgresql://…")
+    listen_url: PostgresUrl | None = Field(
+        None, description="A direct connection for LISTEN; default: url."
+    )
+
+
 class Database(Section):
     """PostgreSQL."""
 
-    url: Annotated[SecretStr, AfterValidator(postgres_url)] | None = Field(
+    url: PostgresUrl | None = Field(
         None, description="postgresql://…; without one an embedded PostgreSQL is started."
     )
     pool_size_max: PositiveInt = Field(
@@ -194,7 +218,7 @@ class Database(Section):
         description="Be told by other replicas at once (LISTEN); without it the polls find out: "
         "journal.tail_poll_s and background.claim_interval_s.",
     )
-    listen_url: Annotated[SecretStr, AfterValidator(postgres_url)] | None = Field(
+    listen_url: PostgresUrl | None = Field(
         None,
         description="A direct connection for LISTEN where url leads through a transaction pooler; "
         "default: url.",
@@ -205,6 +229,34 @@ class Database(Section):
         description="Prepared statements a connection keeps; default: as many as are useful on one "
         "that is found to be direct, and none behind a pooler such as PgBouncer.",
     )
+    others: dict[DatabaseName, OtherDatabase] = Field(
+        {},
+        description="Further databases by name, each whole, with tenants and keys of its own: "
+        "serve finds a key in the one that its tenant is in.",
+    )
+    selected: DatabaseName | None = Field(
+        None,
+        description="The only one of others that commands work on, or default for url. Without one "
+        "serve and db upgrade use all of them, and other commands that of url.",
+    )
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        if FIRST_DATABASE in self.others:
+            raise ValueError(f"no other database can be named {FIRST_DATABASE!r}: that is url")
+        if self.others and self.url is None:
+            raise ValueError("others stand beside a database of yours: set url, too")
+        if self.selected not in (None, FIRST_DATABASE, *self.others):
+            raise ValueError(f"selected names none of: {', '.join((FIRST_DATABASE, *self.others))}")
+        return self
+
+    def alone(self, name: str) -> Database:
+        """The same section with the database of that name for its only one."""
+        changes: dict[str, object] = {"others": {}, "selected": None}
+        if name != FIRST_DATABASE:
+            other = self.others[name]
+            changes |= {"url": other.url, "listen_url": other.listen_url}
+        return self.model_copy(update=changes)
 
 
 class Auth(Section):
