@@ -35,7 +35,7 @@ from gateway.settings.sections import (
     WebSockets,
 )
 from gateway.settings.tools import Tools
-from gateway.tenancy import FIRST_DATABASE, TenantPolicy
+from gateway.tenancy import TenantPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,8 +133,7 @@ class Settings(BaseModel):
         """The settings of a process that has one database alone, for each that there is."""
         if self.database.selected is not None:
             return {self.database.selected: self.of_database(self.database.selected)}
-        names = (FIRST_DATABASE, *self.database.others)
-        return {name: self.of_database(name) for name in names}
+        return {name: self.of_database(name) for name in self.database.names}
 
     def of_database(self, name: str) -> Settings:
         """The same settings with that database for the only one."""

@@ -193,6 +193,7 @@ DatabaseName = Annotated[str, Field(pattern=DATABASE_PATTERN)]
 class OtherDatabase(Section):
     """A database of its own for a group of tenants."""
 
+    name: DatabaseName = Field(description="What it is called in settings, logs and health checks.")
     url: PostgresUrl = Field(description="postgresql://…")
     listen_url: PostgresUrl | None = Field(
         None, description="A direct connection for LISTEN; default: url."
@@ -229,9 +230,9 @@ class Database(Section):
         description="Prepared statements a connection keeps; default: as many as are useful on one "
         "that is found to be direct, and none behind a pooler such as PgBouncer.",
     )
-    others: dict[DatabaseName, OtherDatabase] = Field(
-        {},
-        description="Further databases by name, each whole, with tenants and keys of its own: "
+    others: tuple[OtherDatabase, ...] = Field(
+        (),
+        description="Further databases, each whole, with tenants and keys of its own: "
         "serve finds a key in the one that its tenant is in.",
     )
     selected: DatabaseName | None = Field(
@@ -242,20 +243,25 @@ class Database(Section):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        if FIRST_DATABASE in self.others:
-            raise ValueError(f"no other database can be named {FIRST_DATABASE!r}: that is url")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"names must differ, also from {FIRST_DATABASE!r}, which is url")
         if self.others and self.url is None:
             raise ValueError("others stand beside a database of yours: set url, too")
-        if self.selected not in (None, FIRST_DATABASE, *self.others):
-            raise ValueError(f"selected names none of: {', '.join((FIRST_DATABASE, *self.others))}")
+        if self.selected not in (None, *self.names):
+            raise ValueError(f"selected names none of: {', '.join(self.names)}")
         return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all databases, that of `url` first."""
+        return (FIRST_DATABASE, *(other.name for other in self.others))
 
     def alone(self, name: str) -> Database:
         """The same section with the database of that name for its only one."""
-        changes: dict[str, object] = {"others": {}, "selected": None}
-        if name != FIRST_DATABASE:
-            other = self.others[name]
-            changes |= {"url": other.url, "listen_url": other.listen_url}
+        changes: dict[str, object] = {"others": (), "selected": None}
+        for other in self.others:
+            if other.name == name:
+                changes |= {"url": other.url, "listen_url": other.listen_url}
         return self.model_copy(update=changes)
 
 
