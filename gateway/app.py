@@ -29,9 +29,12 @@ from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.settings import Settings
+    from gateway.wiring.services import Services
 
 COMMENT_INTERVAL_S = 15.0
 """Half of what impatient proxies wait for a byte."""
@@ -43,12 +46,34 @@ class Gateway(RequestContext):
     Starlette's own application would add its middlewares for errors, which are answered here.
     """
 
-    def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, process: Process, routes: Mapping[str, Sequence[BaseRoute]]) -> None:
+        """`routes` of the services of each database, by its name."""
         # A redirect would name the scheme and the host that this process sees behind its proxy.
-        router = Router(routes, redirect_slashes=False, lifespan=lambda _: process.running())
-        known = Authentication(router.app, process.access, routes)
-        super().__init__(known, process.foundation.metrics, routes)
+        apps = {
+            name: Router(served, redirect_slashes=False, lifespan=lambda _: process.running()).app
+            for name, served in routes.items()
+        }
+        first, served = next(iter(apps.values())), next(iter(routes.values()))
+        app = first if len(apps) == 1 else ByDatabase(apps, first)
+        super().__init__(
+            Authentication(app, process.access, served), process.shared.metrics, served
+        )
         self.process = process
+
+
+class ByDatabase:
+    """ASGI application: each request goes to the services of the database that its tenant is in,
+    and one of nobody, as those of health checks, to the `first` ones.
+    """
+
+    def __init__(self, apps: Mapping[str, ASGIApp], first: ASGIApp) -> None:
+        self._apps = apps
+        self._first = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        principal = scope.get("principal")
+        app = self._first if principal is None else self._apps[principal.database]
+        await app(scope, receive, send)
 
 
 def create_app(settings: Settings) -> Gateway:
@@ -58,31 +83,34 @@ def create_app(settings: Settings) -> Gateway:
     are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
-    return Gateway(process, routes(process, settings))
+    return Gateway(
+        process, {name: routes(process, services) for name, services in process.services.items()}
+    )
 
 
-def routes(process: Process, settings: Settings) -> list[BaseRoute]:
+def routes(process: Process, services: Services) -> list[BaseRoute]:
     """Every route; all but the last seven need an API key (`api.auth`)."""
-    creation, bodies = process.creation, _bodies(process, settings)
+    settings = process.shared.settings
+    creation, bodies = services.creation, _bodies(services, settings)
     streams = settings.stream.fill(StreamLimits, comment_interval_s=COMMENT_INTERVAL_S)
-    metrics, connection_limits = process.foundation.metrics, _connection_limits(settings)
+    metrics, connection_limits = process.shared.metrics, _connection_limits(settings)
     trace_limits = TraceLimits(
         records_max=settings.limits.trace_records_max,
         record_bytes_max=settings.limits.trace_record_bytes_max,
     )
-    responses = ResponseEndpoints(process.retrieval, streams)
+    responses = ResponseEndpoints(services.retrieval, streams)
     create = CreateEndpoint(creation, bodies, CreateRequest.parse, streams)
     websocket = WebSocketEndpoint(
-        Dependencies(creation, bodies, metrics, connection_limits), process.sessions
+        Dependencies(creation, bodies, metrics, connection_limits), process.shared.sessions
     )
-    count = counting_endpoint(process.run_builder, bodies)
+    count = counting_endpoint(services.run_builder, bodies)
     compact = compaction_endpoint(creation, bodies)
     conversation = "/v1/conversations/{conversation_id}"
-    conversations = ConversationEndpoints(process.conversations, bodies)
+    conversations = ConversationEndpoints(services.conversations, bodies)
     chat = CreateEndpoint(creation, bodies, ChatRequest.parse, streams)
     completions = CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams)
-    traces = TracesEndpoint(process.keep_traces, bodies, trace_limits)
-    system = SystemEndpoints(process.models, process.health)
+    traces = TracesEndpoint(services.keep_traces, bodies, trace_limits)
+    system = SystemEndpoints(services.models, process.health)
     openapi = OpenApiEndpoints()
     return [
         Route("/v1/responses", create, methods=["POST"]),
@@ -97,7 +125,7 @@ def routes(process: Process, settings: Settings) -> list[BaseRoute]:
         Route(conversation, conversations.one, methods=["GET", "POST", "DELETE"]),
         Route(f"{conversation}/items", conversations.items, methods=["GET", "POST"]),
         Route(f"{conversation}/items/{{item_id}}", conversations.item, methods=["GET", "DELETE"]),
-        *_container_routes(process, settings, bodies),
+        *_container_routes(services, settings, bodies),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/codex/models", system.codex_models, methods=["GET"]),
@@ -114,13 +142,13 @@ def routes(process: Process, settings: Settings) -> list[BaseRoute]:
     ]
 
 
-def _container_routes(process: Process, settings: Settings, bodies: BodyReader) -> list[Route]:
+def _container_routes(services: Services, settings: Settings, bodies: BodyReader) -> list[Route]:
     """Containers of the code interpreter, and files."""
     python = settings.tools.python
     forms = FormReader(python.file_bytes_max, python.file_timeout_s)
     is_on = bool(python.enabled)
-    files = FileEndpoints(process.files, forms, is_on=is_on)
-    containers = ContainerEndpoints(process.containers, bodies, forms, is_on=is_on)
+    files = FileEndpoints(services.files, forms, is_on=is_on)
+    containers = ContainerEndpoints(services.containers, bodies, forms, is_on=is_on)
     one = "/v1/containers/{container_id}"
     file = f"{one}/files/{{file_id}}"
     return [
@@ -135,15 +163,15 @@ def _container_routes(process: Process, settings: Settings, bodies: BodyReader) 
     ]
 
 
-def _bodies(process: Process, settings: Settings) -> BodyReader:
+def _bodies(services: Services, settings: Settings) -> BodyReader:
     limits = settings.limits
     return BodyReader(
-        process.foundation.executor,
+        services.foundation.executor,
         limits.body_bytes_max,
         limits.body_timeout_s,
         limits.fill(InputLimits, rejects_media=settings.input.media == "reject"),
         strict=settings.input.strict,
-        served=process.tool_grants.served,
+        served=services.tool_grants.served,
     )
 
 

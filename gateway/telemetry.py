@@ -312,12 +312,10 @@ class Metrics:
         self._recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.")
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
         self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
-        self.claims_held = 0
-        self._read_gauge("claims_held", "Runs this process holds a claim on.")
+        self.claims_held = self._summed_gauge("claims_held", "Runs this process holds a claim on.")
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
-        self.log_pending_bytes = 0
-        self._read_gauge("log_pending_bytes", "Bytes not committed yet.")
+        self.log_pending_bytes = self._summed_gauge("log_pending_bytes", "Bytes not committed yet.")
         self._log_flush_seconds = self._histogram(
             "gateway_log_flush_seconds", "Time of one commit of the durable log.", FLUSH_SECONDS
         )
@@ -363,6 +361,12 @@ class Metrics:
     def _read_gauge(self, name: str, text: str) -> None:
         """A gauge that has what the attribute of its name is when the metrics are read."""
         self._gauge(name, text).set_function(partial(getattr, self, name))
+
+    def _summed_gauge(self, name: str, text: str) -> list[Callable[[], int]]:
+        """A gauge that is the sum of what these say when the metrics are read."""
+        parts: list[Callable[[], int]] = []
+        self._gauge(name, text).set_function(lambda: sum(part() for part in parts))
+        return parts
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is the whole name: some are OpenTelemetry's."""
@@ -517,9 +521,9 @@ class Metrics:
         """
         self._tool_budget_hits.labels(bound).inc()
 
-    def followers(self, count: int) -> None:
-        """Set how many streams of this process follow a durable log."""
-        self._followers.set(count)
+    def followers(self, change: int) -> None:
+        """So many more streams of this process follow a durable log."""
+        self._followers.inc(change)
 
     def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
         """Count a notification from another replica, by what it is about."""

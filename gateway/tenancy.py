@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 TenantId = NewType("TenantId", UUID)
+FIRST_DATABASE: Final = "default"
+"""The name of the database of `database.url`."""
 Dialect = Literal["openai", "openresponses"]
 """How responses and events are spelled: as OpenAI does, or as Open Responses 2026-04-24 has it."""
 
@@ -318,10 +320,13 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The authenticated caller of one request. `dialect` is that of its key."""
+    """The authenticated caller of one request. `dialect` is that of its key, `database` the name of
+    the one that its tenant is in.
+    """
 
     tenant_id: TenantId
     tenant_name: str
     key_id: UUID
     policy: TenantPolicy = DEFAULT_POLICY
     dialect: Dialect = "openai"
+    database: str = FIRST_DATABASE

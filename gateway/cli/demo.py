@@ -38,6 +38,7 @@ from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.telemetry import configure_logging
+from gateway.tenancy import FIRST_DATABASE
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             async with _client(base_url, key) as client:
                 await _answer(client, options.models[0])
                 examples = await tools.show(
-                    client, options.models[0], app.process.containers.engine
+                    client, options.models[0], app.process.default.containers.engine
                 )
             _invite(environment, options.models[0], examples)
             if not once:
@@ -188,7 +189,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
 async def _key(settings: Settings) -> str:
     """A key that works: the one of the last time, or a new one."""
     async with connected(settings) as database:
-        accounts = access(settings, database)
+        accounts = access(settings, {FIRST_DATABASE: database})
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
         key = saved_demo(settings.data_dir).get(API_KEY)

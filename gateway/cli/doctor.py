@@ -31,7 +31,7 @@ from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
-from gateway.wiring import foundation
+from gateway.wiring import shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,8 @@ async def examine(config: Path | None) -> list[Finding]:
         return [_failed("config", error)]
     findings = [Finding("config", ok=True, detail="no mistakes")]
     formats = _formats(settings, findings)
-    await _database(settings, findings)
+    for name, one in settings.databases.items():
+        await _database(one, findings, "" if len(settings.databases) == 1 else f" {name}")
     if settings.tools.web.enabled:
         await _web_search(settings, findings)
     if formats is None:
@@ -115,7 +116,7 @@ async def examine(config: Path | None) -> list[Finding]:
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
     """How models are spoken to; None when this installation cannot make their prompts."""
     try:
-        formats = foundation.formats(settings)
+        formats = shared.formats(settings)
         findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
     except StartupError as error:
         findings.append(_failed("vocabulary", error))
@@ -129,19 +130,19 @@ def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
     return formats
 
 
-async def _database(settings: Settings, findings: list[Finding]) -> None:
+async def _database(settings: Settings, findings: list[Finding], name: str) -> None:
     kind = "external" if settings.database.url else "embedded"
-    looking_at = "database"
+    looking_at = f"database{name}"
     try:
         async with provisioned(settings) as complete, connected(complete) as database:
             detail = f"{kind}, schema at {REVISION}"
             findings.append(Finding(looking_at, ok=True, detail=detail))
             await _shortcomings(database, findings)
-            looking_at = "isolation"
+            looking_at = f"isolation{name}"
             async with database.transaction(NOBODY):
                 detail = "the unprivileged role of tenants can be taken"
             findings.append(Finding(looking_at, ok=True, detail=detail))
-            looking_at = "mcp servers"
+            looking_at = f"mcp servers{name}"
             findings += await _mcp_servers(complete, database)
     except (StartupError, StoreError) as error:
         findings.append(_failed(looking_at, error))
@@ -214,7 +215,7 @@ class _Look:
 async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     """What is there, what it serves, and whether one token of each model comes back as an id."""
     looks: dict[str, _Look | UpstreamError] = {}
-    for backend in foundation.backends(settings):
+    for backend in shared.backends(settings):
         try:
             looks[backend.name] = await _look(settings, backend, client)
         except UpstreamError as error:

@@ -189,7 +189,7 @@ class Feed:
         limits: FeedLimits,
         followers: Callable[[int], None],
     ) -> None:
-        """`followers` is told how many streams there are, whenever that changes."""
+        """`followers` is told 1 when a stream begins and -1 when it ends."""
         self._live_logs = live_logs
         self._watcher = watcher
         self._read_log = read_log
@@ -223,7 +223,7 @@ class Feed:
             return
         cursor = Cursor(tenant_id, head, self._new_fold_for, sink, after=after, beginning=beginning)
         self._cursors.add(cursor)
-        self._tell_followers(len(self._cursors))
+        self._tell_followers(1)
         try:
             async with cursor:
                 while not (cursor.is_over or cursor.is_gone):
@@ -244,7 +244,7 @@ class Feed:
                     await rest
         finally:
             self._cursors.discard(cursor)
-            self._tell_followers(len(self._cursors))
+            self._tell_followers(-1)
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""

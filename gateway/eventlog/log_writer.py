@@ -295,6 +295,7 @@ class LogWriter:
         self._heads = heads
         self.bounds = bounds
         self._metrics = metrics
+        metrics.log_pending_bytes.append(lambda: self.pending_bytes)
         self._committed = committed
         self._flusher = flusher
         self._channels: dict[UUID, Channel] = {}
@@ -351,7 +352,6 @@ class LogWriter:
                     self._metrics.store_failed(type(error).__name__)
                     _log.warning("logs are not moved to their places", error=error)
             self._relieve()
-            self._metrics.log_pending_bytes = self.pending_bytes
 
     async def _keep_distance(self) -> None:
         clock, interval_s = asyncio.get_running_loop().time, self.bounds.flush_interval_s
@@ -520,7 +520,6 @@ class LogWriter:
 
     async def _pause(self, error: StoreUnavailable) -> None:
         self._metrics.store_failed(type(error).__name__)
-        self._metrics.log_pending_bytes = self.pending_bytes
         if not self._is_away:
             self._is_away = True
             _log.warning("logs are not written: the database is away", error=error)

@@ -78,6 +78,7 @@ class LeaseKeeper:
         self._timing = timing
         self._metrics = metrics
         self._held: dict[UUID, _Held] = {}
+        metrics.claims_held.append(lambda: len(self._held))
         self._reserved: frozenset[Claim] = frozenset()
         self._check_soon = Event()
         self._may_be_ended = Event()
@@ -116,14 +117,12 @@ class LeaseKeeper:
         if before is not None and before.claim != claim:
             # It lapsed here and came back before anybody noticed.
             self._abandon(before)
-        self._metrics.claims_held = len(self._held)
 
     def drop(self, claim: Claim) -> None:
         """Its run is over: let the claim be. Another claim on the same response stays."""
         held = self._held.get(claim.uuid)
         if held is not None and held.claim == claim:
             del self._held[claim.uuid]
-            self._metrics.claims_held = len(self._held)
 
     async def assured(self, claim: Claim) -> None:
         """Return once no other process can take the claim for two seconds to come, or for half of a

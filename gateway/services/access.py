@@ -14,13 +14,14 @@ import os
 import re
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway import ids
+from gateway.concurrency import start_task
 from gateway.errors import (
     AuthenticationError,
     InvalidRequest,
@@ -42,7 +43,7 @@ from gateway.tenancy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
@@ -98,7 +99,7 @@ class Access:
 
     def __init__(  # noqa: PLR0913 - what it knows, three bounds of its cache, a clock
         self,
-        database: Database,
+        databases: Mapping[str, Database],
         pepper: bytes,
         cache_ttl_s: float,
         cache_keys_max: int,
@@ -107,14 +108,17 @@ class Access:
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
+        """`databases` by name; tenants and keys that operators make are those of the first one.
+
+        `cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
 
         `defaults` count where a tenant has no policy of its own.
 
         Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
         flood of wrong keys must not drive out the right ones.
         """
-        self._database = database
+        self._databases = databases
+        self._database = next(iter(databases.values()))
         self._pepper = pepper
         # Copied for each request, which is quicker than to begin one.
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
@@ -285,9 +289,7 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            principal = await tenants.find_principal(
-                self._database, self._hash(secret), self._defaults
-            )
+            principal = await self._principal(secret, known)
             lookup.decision = _Decision(principal, now)
             # Not what the database said before a tenant or a key was changed.
             if self._lookups.get(mark) is lookup:
@@ -305,6 +307,45 @@ class Access:
                 del self._lookups[mark]
             lookup.over.set()
         return lookup.decision
+
+    async def _principal(self, secret: str, known: _Decision | None) -> Principal | None:
+        """Whose key this is: of the databases, the one that it was in is asked first, then all
+        others at once. Raises `StoreUnavailable` where it is in none that answers.
+        """
+        names = list(self._databases)
+        if known is not None and known.principal is not None:
+            names.remove(known.principal.database)
+            names.insert(0, known.principal.database)
+        elif len(names) > 1:
+            return await self._principal_in_any(names, secret)
+        first, *others = names
+        principal = await self._principal_in(first, secret)
+        if principal is None and others:
+            return await self._principal_in_any(others, secret)
+        return principal
+
+    async def _principal_in_any(self, names: Sequence[str], secret: str) -> Principal | None:
+        asked = {start_task(self._principal_in(name, secret)) for name in names}
+        failure: BaseException | None = None
+        try:
+            while asked:
+                done, asked = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    failure = task.exception() or failure
+                    if task.exception() is None and (principal := task.result()) is not None:
+                        return principal
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if failure is not None:
+            raise failure
+        return None
+
+    async def _principal_in(self, name: str, secret: str) -> Principal | None:
+        database = self._databases[name]
+        found = await tenants.find_principal(database, self._hash(secret), self._defaults)
+        return found and replace(found, database=name)
 
     def _forget(self) -> None:
         """A tenant or a key was changed: requests from now on must not see earlier decisions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,7 @@ from gateway.telemetry import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.store.postgres.database import Database
     from gateway.telemetry import Metrics
@@ -122,8 +123,11 @@ class Report:
 class Health:
     """Tells load balancers whether to send requests to this process, and operators its metrics."""
 
-    def __init__(self, database: DatabaseCheck, pool: Pool, metrics: Metrics) -> None:
-        self._database = database
+    def __init__(
+        self, databases: Mapping[str, DatabaseCheck], pool: Pool, metrics: Metrics
+    ) -> None:
+        """`databases` by name. While one of them answers, its tenants are to be served."""
+        self._databases = databases
         self._pool = pool
         self._metrics = metrics
         self._is_draining = False
@@ -136,14 +140,22 @@ class Health:
         """Ask the database, look at the backends; when the process is about to end, say only so."""
         if self._is_draining:
             return Report(["this process is about to end"], is_draining=True)
-        reasons = await self._database.reasons()
+        found = await asyncio.gather(*(check.reasons() for check in self._databases.values()))
+        named = [
+            reason if len(found) == 1 else f"{name}: {reason}"
+            for name, reasons in zip(self._databases, found, strict=True)
+            for reason in reasons
+        ]
+        is_one_well = not all(found)
         states = self._pool.snapshot()
+        reasons = [] if is_one_well else list(named)
         reasons += self._backends_missing(states)
         backends = [
             {"name": state.name, "healthy": state.healthy, "in_flight": state.in_flight}
             for state in states
         ]
-        return Report(reasons, backends, list(self._pool.warnings))
+        warnings = [*(named if is_one_well else ()), *self._pool.warnings]
+        return Report(reasons, backends, warnings)
 
     def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
         """Why no backend can be sent a request: with its cause, where that is known."""

@@ -56,7 +56,8 @@ def load_settings(
         mistakes += [_located(detail, layers, values) for detail in details]
     else:
         if not mistakes:
-            return settings
+            selected = settings.database.selected
+            return settings if selected is None else settings.of_database(selected)
     raise _as_error(list(dict.fromkeys(mistakes)))
 
 

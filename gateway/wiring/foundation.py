@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway import ids
 from gateway.eventlog.fold.fold import Fold
-from gateway.models.format import SchemaLimits
-from gateway.models.registry import Formats
 from gateway.protocol.responses.body import rules_of
 from gateway.replication.retention import Housekeeping
-from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
-from gateway.services.executor import ThreadExecutor
 from gateway.store.postgres.database import Database
 from gateway.store.retention import RetentionPolicy
-from gateway.telemetry import Metrics
-from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
-from gateway.upstreams.client import build_client
-from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
-from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.wiring.python import containers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import TokenParser
+    from gateway.models.registry import Formats
     from gateway.protocol.responses.body import ResponseHead
+    from gateway.sealing import Sealer
+    from gateway.services.executor import ThreadExecutor
     from gateway.settings import Settings
+    from gateway.telemetry import Metrics
     from gateway.tools.python.containers import ContainerPool
+    from gateway.upstreams.pool import Pool
+    from gateway.wiring.shared import Shared
 
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """`owner` is the name under which this process claims responses.
+    """`shared` is what other databases of the process use, too.
 
     Claims are renewed over connections of their own (`lifeline`), logs written over another
     (`journal`), announced and looked for over two more (`notices`): requests that wait for a
@@ -45,6 +40,7 @@ class Foundation:
     """
 
     settings: Settings
+    shared: Shared
     metrics: Metrics
     database: Database
     lifeline: Database
@@ -55,33 +51,28 @@ class Foundation:
     executor: ThreadExecutor
     pool: Pool
     containers: ContainerPool
-    owner: str = field(default_factory=ids.new_replica_id)
+    owner: str
 
     @classmethod
-    def of(cls, settings: Settings) -> Foundation:
-        """Raises `StartupError` when a vocabulary is damaged, or a format unknown; connects to
-        nothing.
-        """
-        metrics, database, owner = Metrics(), connect(settings), ids.new_replica_id()
+    def of(cls, settings: Settings, shared: Shared) -> Foundation:
+        """`settings` have one database. Connects to nothing."""
+        database = connect(settings)
         return cls(
             settings=settings,
-            metrics=metrics,
+            shared=shared,
+            metrics=shared.metrics,
             database=database,
             lifeline=connect(
                 settings, pool_size_max=2, answer_within_s=settings.background.heartbeat_s
             ),
             journal=connect(settings, pool_size_max=1, for_runs=True),
             notices=connect(settings, pool_size_max=2, for_runs=True),
-            formats=formats(settings),
-            sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
-            executor=ThreadExecutor(
-                threads_max=settings.limits.tokenize_threads_max,
-                inline_bytes_max=settings.limits.inline_tokenize_chars_max,
-                waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,
-            ),
-            pool=_pool(settings, metrics),
-            containers=containers(settings, database, owner),
-            owner=owner,
+            formats=shared.formats,
+            sealer=shared.sealer,
+            executor=shared.executor,
+            pool=shared.pool,
+            containers=containers(settings, database, shared.engines, shared.owner),
+            owner=shared.owner,
         )
 
     def new_fold_for(
@@ -103,9 +94,7 @@ class Foundation:
         return partial(Fold, head, parser, model_format.framing, held, seal, transcribe)
 
     async def close(self) -> None:
-        """Close what is open; nothing of it may be in use any more."""
-        self.executor.close()
-        await self.pool.close()
+        """Close the connections to the database; nothing of it may be in use any more."""
         for database in (self.database, self.lifeline, self.journal, self.notices):
             await database.close()
 
@@ -134,11 +123,11 @@ def connect(
     )
 
 
-def access(settings: Settings, database: Database) -> Access:
-    """Tenants and keys in the database; `settings` must have the pepper."""
+def access(settings: Settings, databases: Mapping[str, Database]) -> Access:
+    """Tenants and keys in these databases; `settings` must have the pepper."""
     auth = settings.auth
     return Access(
-        database,
+        databases,
         settings.pepper,
         auth.key_cache_ttl_s,
         auth.key_cache_entries_max,
@@ -156,62 +145,3 @@ def housekeeping(settings: Settings, database: Database) -> Housekeeping:
         interval_s=retention.interval_s,
         batch_rows_max=retention.batch_rows_max,
     )
-
-
-def backends(settings: Settings) -> list[Backend]:
-    """The inference servers, each with the models that it is asked for."""
-    served = {model.id: model.served_as or model.id for model in settings.models}
-    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
-    return [
-        Backend(
-            name=backend.name,
-            base_url=backend.url,
-            models={
-                public: name
-                for public, name in served.items()
-                if not backend.models or name in backend.models
-            }
-            or {name: name for name in backend.models},
-            api_key=backend.api_key.get_secret_value() if backend.api_key else None,
-            context_lengths=lengths,
-            grammars=backend.grammars == "auto",
-            priorities=backend.priorities,
-        )
-        for backend in settings.backends
-    ]
-
-
-def formats(settings: Settings) -> Formats:
-    """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
-    unknown.
-    """
-    limits = settings.limits
-    return Formats.load(
-        {model.id: model.format for model in settings.models},
-        SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
-    )
-
-
-def _pool(settings: Settings, metrics: Metrics) -> Pool:
-    upstream = settings.upstream
-    client = build_client(
-        keep_alive=KeepAlivePolicy(
-            connections_max=upstream.connections_max, expiry_s=upstream.keepalive_expiry_s
-        ),
-        limits=ConnectionLimits(),
-    )
-    policy = upstream.fill(
-        PoolPolicy,
-        timeouts=Timeouts(
-            connect_s=upstream.connect_timeout_s,
-            first_token_s=upstream.first_token_timeout_s,
-            stall_s=upstream.stall_timeout_s,
-        ),
-        schedule=upstream.fill(
-            ProbeSchedule,
-            describe_interval_s=upstream.probe_interval_s,
-            describe_timeout_s=upstream.probe_timeout_s,
-        ),
-        limits=upstream.fill(StreamLimits),
-    )
-    return Pool(backends(settings), client, policy=policy, metrics=metrics)

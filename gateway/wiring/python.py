@@ -23,11 +23,11 @@ ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of what a server of containers says of a run."""
 
 
-def containers(settings: Settings, database: Database, owner: str) -> ContainerPool:
-    """All containers of a process; none where Python is off."""
-    python = settings.tools.python
-    engines = _engines(python) if python.enabled else ()
-    return ContainerPool(database, engines, _policy(python), owner=owner)
+def containers(
+    settings: Settings, database: Database, engines: Sequence[Engine], owner: str
+) -> ContainerPool:
+    """The containers of one database's tenants in this process; none without engines."""
+    return ContainerPool(database, engines, _policy(settings.tools.python), owner=owner)
 
 
 def linux_engine(python: Python) -> LinuxEngine:
@@ -50,8 +50,12 @@ def _uids(python: Python) -> range:
     return range(first, last + 1)
 
 
+def engines(python: Python) -> Sequence[Engine]:
+    """Those that are tried, the first one first; none where Python is off."""
+    return _engines(python) if python.enabled else ()
+
+
 def _engines(python: Python) -> Sequence[Engine]:
-    """Those that are tried, the first one first."""
     from gateway.tools.python.monty import MontyEngine
     from gateway.tools.python.wasm import WasmEngine
 

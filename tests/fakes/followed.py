@@ -162,13 +162,16 @@ class Stage:
             self.table.read,
             new_fold_for,
             limits=FeedLimits(read_bytes_max, slice_s=slice_s, retry_pause_s=0),
-            followers=self.followers.append,
+            followers=self.followed,
         )
         self.live: LiveLog | None = None
         self._claim = Claim(TENANT, UUID_OF_TEST, 1)
         self._entries: list[Entry] = []
         self.head = head_of(self.table.load())
         self._new_fold = new_fold_for(self.head)
+
+    def followed(self, change: int) -> None:
+        self.followers.append(change + (self.followers[-1] if self.followers else 0))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

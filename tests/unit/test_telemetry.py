@@ -259,7 +259,7 @@ def test_what_outlives_its_backend_or_its_replica_is_counted() -> None:
     metrics.recomputed(310)
     metrics.claimed(3, taken_over=1)
     metrics.claim_lost()
-    metrics.claims_held = 2
+    metrics.claims_held += [lambda: 1, lambda: 1]
     assert value(metrics, "gateway_hops_total", reason="backend") == 1
     assert value(metrics, "gateway_recomputed_tokens_total") == 310
     assert value(metrics, "gateway_claims_total", kind="begun") == 2
@@ -271,8 +271,9 @@ def test_what_outlives_its_backend_or_its_replica_is_counted() -> None:
 def test_the_durable_log_is_watched() -> None:
     metrics = Metrics()
     metrics.log_flushed(12, 4096, 0.002)
-    metrics.log_pending_bytes = 100
-    metrics.followers(7)
+    metrics.log_pending_bytes += [lambda: 60, lambda: 40]
+    metrics.followers(8)
+    metrics.followers(-1)
     metrics.notice_heard("log")
     assert value(metrics, "gateway_log_rows_total") == 12
     assert value(metrics, "gateway_log_bytes_total") == 4096

@@ -325,7 +325,7 @@ async def test_an_expired_container_is_told_from_an_unknown_one(
     sdk: openai.AsyncOpenAI, running: RunningGateway
 ) -> None:
     container = await sdk.containers.create(name="c")
-    pool = running.process.foundation.containers
+    pool = running.process.default.foundation.containers
     now = pool.now
     later = timedelta(seconds=pool.policy.idle_s + 1)
     pool.now = lambda: now() + later

@@ -1,0 +1,195 @@
+"""What a process offers to the tenants of one database, and how that lives and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway.engine.summarizer import Summarizer
+from gateway.protocol.grants import ToolBudget
+from gateway.services.compaction import CompactionLimits, Compactor
+from gateway.services.containers import ContainerBounds, Containers
+from gateway.services.conversations import Conversations
+from gateway.services.creation import Creation
+from gateway.services.files import Files
+from gateway.services.health import DatabaseCheck
+from gateway.services.history_source import HistorySource
+from gateway.services.models import Models
+from gateway.services.retrieval import Retrieval
+from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
+from gateway.services.tool_grants import ToolGrants
+from gateway.store import traces
+from gateway.wiring.foundation import Foundation
+from gateway.wiring.replica import Replica
+from gateway.wiring.tools import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from gateway.protocol.traces import TraceRecord
+    from gateway.settings import Settings
+    from gateway.tenancy import TenantId
+    from gateway.wiring.shared import Shared
+    from gateway.wiring.tools import Rooms
+
+CLAIMS_WAIT_S = 3.0
+"""How long a process that drains waits for the answer to its last look for work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services for the tenants of one database, and what is behind them."""
+
+    foundation: Foundation
+    replica: Replica
+    models: Models
+    database_check: DatabaseCheck
+    retrieval: Retrieval
+    creation: Creation
+    run_builder: RunBuilder
+    tool_grants: ToolGrants
+    keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
+    conversations: Conversations
+    files: Files
+    containers: Containers
+
+    @classmethod
+    def of(cls, settings: Settings, shared: Shared) -> Services:
+        """`settings` have one database. Raises `StartupError` for some that are not complete;
+        connects to nothing.
+        """
+        base = Foundation.of(settings, shared)
+        replica = Replica.of(base)
+        models = Models(
+            base.pool,
+            aliases={alias: model.id for model in settings.models for alias in model.aliases},
+            efforts={model.id: model.reasoning_effort for model in settings.models},
+        )
+        retrieval = Retrieval(
+            database=base.database,
+            feed=replica.feed,
+            archive=replica.dependencies.archive,
+        )
+        files = Files(base.database, base.containers.policy.files, now=base.containers.now)
+        containers = Containers(
+            base.database, base.containers, files, settings.tools.python.fill(ContainerBounds)
+        )
+        tool_grants = _tool_grants(base, replica.rooms, containers)
+        run_builder = _run_builder(base, models, _compactor(base, replica), tool_grants)
+        return cls(
+            foundation=base,
+            replica=replica,
+            models=models,
+            database_check=DatabaseCheck(base.database, base.lifeline, base.journal),
+            retrieval=retrieval,
+            creation=Creation(
+                replica.dependencies,
+                replica.runs,
+                builder=run_builder,
+                database=base.database,
+                retrieval=retrieval,
+                lease_keeper=replica.lease_keeper,
+                key_ttl_s=settings.retention.idempotency_key_s,
+            ),
+            run_builder=run_builder,
+            tool_grants=tool_grants,
+            keep_traces=partial(traces.put, base.database),
+            conversations=Conversations(
+                base.database,
+                models=models,
+                sealer=base.sealer,
+                format_=base.formats.default,
+                executor=base.executor,
+                items_max=settings.limits.history_items_max,
+            ),
+            files=files,
+            containers=containers,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve while entered; at the end hand durable runs over, and end what is left.
+
+        A helper that ends by an error ends all of this: without it promises would be broken
+        silently.
+        """
+        base, replica = self.foundation, self.replica
+        try:
+            await replica.rooms.start()
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(helper()) for helper in replica.helpers]
+                try:
+                    yield
+                finally:
+                    await self.begin_drain()
+                    self.end_streams()
+                    await replica.dependencies.supervisor.drain()
+                    await replica.dependencies.engine.calls.close()
+                    for helper in helpers:
+                        helper.cancel()
+            await replica.dependencies.archive.flush()
+            await replica.notifier.flush()
+        finally:
+            await replica.rooms.close()
+            await base.close()
+
+    async def begin_drain(self) -> None:
+        """The process is about to end: it claims nothing more, and lets others go on with its
+        durable runs. Returns when they may; everything else goes on. May be repeated.
+        """
+        await self.replica.dependencies.supervisor.begin_drain()
+        await self.replica.scheduler.at_rest(wait_s=CLAIMS_WAIT_S)
+        self.replica.scheduler.wake()
+
+    def end_streams(self) -> None:
+        """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
+
+        They would keep the process from ending for as long as others generate.
+        """
+        self.replica.feed.close()
+
+
+def _compactor(base: Foundation, replica: Replica) -> Compactor:
+    compaction = base.settings.compaction
+    return Compactor(
+        Summarizer(replica.dependencies.engine, base.new_fold_for),
+        base.formats.of,
+        base.sealer,
+        limits=compaction.fill(CompactionLimits, effort=compaction.reasoning_effort),
+    )
+
+
+def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
+    """Without a room nothing is granted."""
+    sources = None if rooms.executor is None else Sources(base, rooms, containers)
+    return ToolGrants(sources, base.settings.tools.fill(ToolBudget))
+
+
+def _run_builder(
+    base: Foundation, models: Models, compactor: Compactor, tool_grants: ToolGrants
+) -> RunBuilder:
+    settings = base.settings
+    limits = settings.limits
+    return RunBuilder(
+        history_source=HistorySource(
+            base.database,
+            depth_max=limits.history_depth_max,
+            items_max=limits.history_items_max,
+        ),
+        models=models,
+        specs=SpecBuilder(
+            base.formats.of,
+            system_message=settings.harmony.fill(
+                SystemMessage, with_date=settings.harmony.date == "utc"
+            ),
+            cache_salt_key=settings.cache_salt_key,
+            sealer=base.sealer,
+            answer_share=settings.generation.answer_share,
+        ),
+        compactor=compactor,
+        tool_grants=tool_grants,
+        executor=base.executor,
+    )

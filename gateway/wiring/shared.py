@@ -1,0 +1,145 @@
+"""What all databases of a process have in common: its backends, its vocabulary, its threads."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway import ids
+from gateway.models.format import SchemaLimits
+from gateway.models.registry import Formats
+from gateway.sealing import Sealer, SealingSecret
+from gateway.services.executor import ThreadExecutor
+from gateway.services.sessions import Sessions
+from gateway.telemetry import Metrics
+from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
+from gateway.upstreams.client import build_client
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
+from gateway.wiring.python import engines
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+
+    from gateway.settings import Settings
+    from gateway.tools.python.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """`owner` is the name under which this process claims responses, in each database."""
+
+    settings: Settings
+    metrics: Metrics
+    formats: Formats
+    sealer: Sealer
+    executor: ThreadExecutor
+    pool: Pool
+    sessions: Sessions
+    engines: Sequence[Engine]
+    owner: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Shared:
+        """Raises `StartupError` when a vocabulary is damaged, or a format unknown; connects to
+        nothing.
+        """
+        metrics, limits = Metrics(), settings.limits
+        return cls(
+            settings=settings,
+            metrics=metrics,
+            formats=formats(settings),
+            sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
+            executor=ThreadExecutor(
+                threads_max=limits.tokenize_threads_max,
+                inline_bytes_max=limits.inline_tokenize_chars_max,
+                waiting_bytes_max=limits.tokenize_waiting_bytes_max,
+            ),
+            pool=_pool(settings, metrics),
+            sessions=Sessions(connections_max=settings.websockets.connections_max, metrics=metrics),
+            engines=engines(settings.tools.python),
+            owner=ids.new_replica_id(),
+        )
+
+    @asynccontextmanager
+    async def running(
+        self, *helpers: Callable[[], Coroutine[object, object, None]]
+    ) -> AsyncIterator[None]:
+        """Ask the backends what they serve, and keep asking while entered, beside these helpers;
+        then close what is open. Nothing of it may be in use any more.
+
+        A helper that ends by an error ends all of this: without it promises would be broken
+        silently.
+        """
+        try:
+            await self.pool.start()
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(helper()) for helper in (self.pool.run, *helpers)]
+                yield
+                for helper in running:
+                    helper.cancel()
+        finally:
+            self.executor.close()
+            await self.pool.close()
+
+
+def backends(settings: Settings) -> list[Backend]:
+    """The inference servers, each with the models that it is asked for."""
+    served = {model.id: model.served_as or model.id for model in settings.models}
+    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
+    return [
+        Backend(
+            name=backend.name,
+            base_url=backend.url,
+            models={
+                public: name
+                for public, name in served.items()
+                if not backend.models or name in backend.models
+            }
+            or {name: name for name in backend.models},
+            api_key=backend.api_key.get_secret_value() if backend.api_key else None,
+            context_lengths=lengths,
+            grammars=backend.grammars == "auto",
+            priorities=backend.priorities,
+        )
+        for backend in settings.backends
+    ]
+
+
+def formats(settings: Settings) -> Formats:
+    """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
+    unknown.
+    """
+    limits = settings.limits
+    return Formats.load(
+        {model.id: model.format for model in settings.models},
+        SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
+    )
+
+
+def _pool(settings: Settings, metrics: Metrics) -> Pool:
+    upstream = settings.upstream
+    client = build_client(
+        keep_alive=KeepAlivePolicy(
+            connections_max=upstream.connections_max, expiry_s=upstream.keepalive_expiry_s
+        ),
+        limits=ConnectionLimits(),
+    )
+    policy = upstream.fill(
+        PoolPolicy,
+        timeouts=Timeouts(
+            connect_s=upstream.connect_timeout_s,
+            first_token_s=upstream.first_token_timeout_s,
+            stall_s=upstream.stall_timeout_s,
+        ),
+        schedule=upstream.fill(
+            ProbeSchedule,
+            describe_interval_s=upstream.probe_interval_s,
+            describe_timeout_s=upstream.probe_timeout_s,
+        ),
+        limits=upstream.fill(StreamLimits),
+    )
+    return Pool(backends(settings), client, policy=policy, metrics=metrics)
