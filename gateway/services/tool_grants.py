@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import orjson
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import BrowserGrant, Grants, ToolBudget
 from gateway.protocol.hosted_tools import (
     NO_FAMILIES,
@@ -96,7 +97,7 @@ class ToolSources(Protocol):
 
     async def container(
         self,
-        tenant_id: TenantId,
+        principal: Principal,
         response: UUID,
         tool: CodeInterpreterTool,
         *,
@@ -115,8 +116,10 @@ class ToolSources(Protocol):
         tenant_id: TenantId,
         tools: Sequence[tuple[str, McpServerTool]],
         allowed: McpServersAllowed,
+        domains: DomainRules,
     ) -> Sequence[ServerListing]:
         """What these servers offer, in order; each comes with its path in the request (`tools[0]`).
+        `allowed` and `domains` are of those that the request names by URL.
 
         Raises `InvalidRequest` for one that may not be used.
         """
@@ -214,7 +217,7 @@ class ToolGrants:
         shown = _listed(request, stored, history.items)
         fresh = [listing for listing in listings if _identity(listing) not in shown]
         labels = {listing.grant.label for listing in fresh}
-        browser = _browser(offered, state, _urls(request, history))
+        browser = _browser(principal.policy, offered, state, _urls(request, history))
         grants = Grants(
             browser=browser,
             python=python,
@@ -255,6 +258,8 @@ class ToolGrants:
             self._budget,
             calls_max=calls if calls_max is None else min(calls, calls_max),
             time_max_s=float(policy.tool_time_max_s),
+            result_ids_max=policy.tool_result_ids_max,
+            result_bytes_max=policy.tool_result_bytes_max,
         )
 
 
@@ -268,7 +273,7 @@ async def _python(
     for index, tool in enumerate(request.tools):
         if isinstance(tool, CodeInterpreterTool):
             return await sources.container(
-                principal.tenant_id,
+                principal,
                 response,
                 tool,
                 inherited=_replayed_container(request) or state.container_id,
@@ -293,7 +298,13 @@ async def _servers(
     ]
     if not asked:
         return ()
-    return await sources.servers(principal.tenant_id, asked, principal.policy.mcp_servers)
+    policy = principal.policy
+    allowed = "registry" if policy.egress == "refused" else policy.mcp_servers
+    return await sources.servers(principal.tenant_id, asked, allowed, _domains(policy))
+
+
+def _domains(policy: TenantPolicy) -> DomainRules:
+    return DomainRules.of(policy.egress_domains, policy.egress_denied_domains)
 
 
 def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:
@@ -305,7 +316,10 @@ def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:
 
 
 def _browser(
-    offered: Iterable[RunTool], state: ToolState, urls: tuple[str, ...] | None
+    policy: TenantPolicy,
+    offered: Iterable[RunTool],
+    state: ToolState,
+    urls: tuple[str, ...] | None,
 ) -> BrowserGrant | None:
     """Cursors go on behind those of earlier responses: their answers cite them."""
     tool = next((one for one in offered if isinstance(one, WebSearchTool)), None)
@@ -313,17 +327,20 @@ def _browser(
         return None
     place = tool.user_location
     country = place.country if place else None
+    domains = _domains(policy)
     return BrowserGrant(
         type=tool.type,
         context_size=tool.context_size,
         allowed_domains=tool.allowed_domains,
         country=country.upper() if country and len(country) == _COUNTRY_CHARS else None,
         location=place.in_words if place else None,
-        is_live=tool.external_web_access,
+        is_live=tool.external_web_access and policy.egress == "allowed",
         first_cursor=state.first_cursor,
         pages=state.pages,
         opens="any" if urls is None else "known",
         urls=urls or (),
+        tenant_domains=domains.allowed,
+        denied_domains=domains.denied,
     )
 
 

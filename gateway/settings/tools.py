@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 
 from gateway.settings.sections import ID_RANGE_PATTERN, Secret, Section, http_url, tenant_default
 from gateway.settings.web import Web
-from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess
+from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
 
 CALL_MAX_S = 600.0
 """The longest that one call may take: a response has to end, too."""
@@ -90,9 +90,7 @@ class Python(Section):
         "was not used for longest loses its variables.",
     )
     tenant_open_max: PositiveInt = Field(4, description="The same of one tenant.")
-    tenant_containers_max: PositiveInt = Field(
-        100, description="Containers of a tenant that have not expired; one more is answered 429."
-    )
+    tenant_containers_max: int = tenant_default("containers_max")
     busy_wait_s: PositiveFloat = Field(
         5.0, description="Seconds that a call waits while all containers run code."
     )
@@ -196,6 +194,16 @@ class Mcp(Section):
     )
 
 
+def _domains(given: str) -> str:
+    listed = " ".join(given.lower().split())
+    if not are_domains(listed):
+        raise ValueError("expected domains with spaces between them, such as example.com")
+    return listed
+
+
+Domains = Annotated[str, AfterValidator(_domains)]
+
+
 class Tools(Section):
     """What all tools of one response may take, and what those of all responses."""
 
@@ -204,9 +212,11 @@ class Tools(Section):
         3, description="Failures of one tool in a row, after which a response has to do without it."
     )
     time_max_s: int = tenant_default("tool_time_max_s")
-    result_ids_max: PositiveInt = Field(
-        48_000, description="Token ids of all results of one response."
-    )
+    result_ids_max: int = tenant_default("tool_result_ids_max")
+    result_bytes_max: int = tenant_default("tool_result_bytes_max")
+    egress: ToolAccess = tenant_default("egress")
+    egress_domains: Domains = tenant_default("egress_domains")
+    egress_denied_domains: Domains = tenant_default("egress_denied_domains")
     running_max: PositiveInt = Field(64, description="Calls that this process runs at once.")
     tenant_running_max: PositiveInt = Field(
         8, description="Calls of one tenant that this process runs at once."

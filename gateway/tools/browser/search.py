@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from gateway.errors import StoreError
+from gateway.protocol.domains import is_within
 from gateway.store.tools import documents
 from gateway.telemetry import EventLog
-from gateway.tools.browser.providers import BadAnswer, Hit, hits_of_tool, is_within
+from gateway.tools.browser.providers import BadAnswer, Hit, hits_of_tool
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, StatusError, normalised
 
@@ -224,4 +225,4 @@ def _is_wanted(hit: Hit, query: Query) -> bool:
         return False
     host = parts.hostname or ""
     is_plain = parts.scheme in _HIT_SCHEMES and "@" not in parts.netloc
-    return is_plain and is_within(host, query.domains)
+    return is_plain and is_within(host, query.domains) and query.rules.permits(host)

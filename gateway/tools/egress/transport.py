@@ -17,14 +17,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import httpcore2
 import httpx2
 from typing_extensions import override
 
+from gateway.tools.contract import note_reached
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+    )
 
     from gateway.tools.egress.network_policy import NetworkPolicy
 
@@ -171,7 +180,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             ),
             headers=request.headers.raw,
             content=request.stream,
-            extensions=request.extensions,
+            extensions={
+                **request.extensions,
+                "trace": _Noted(url.host, request.extensions.get("trace")),
+            },
         )
         with _translated():
             answer = await self._pool.handle_async_request(asked)
@@ -188,6 +200,20 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     @override
     async def aclose(self) -> None:
         await self._pool.aclose()
+
+
+class _Noted:
+    """A trace of httpcore2 that notes whom a request has left for, and passes on what it hears."""
+
+    def __init__(self, host: str, then: Callable[[str, Any], Awaitable[None]] | None) -> None:
+        self._host = host
+        self._then = then
+
+    async def __call__(self, event: str, info: Any) -> None:
+        if event.endswith("send_request_headers.started"):
+            note_reached(self._host)
+        if self._then is not None:
+            await self._then(event, info)
 
 
 class BoundedBody(httpx2.AsyncByteStream):

@@ -27,7 +27,7 @@ from gateway.telemetry import EventLog
 from gateway.tools.mcp import headers
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.results import bounded
-from gateway.tools.mcp.servers import LABEL, kept_secrets
+from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets
 from gateway.tools.mcp.session import ToolPages
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.pool import Peer, SessionPool
-    from gateway.tools.mcp.servers import Purpose, Server, ServerResolver, ServerUrls
+    from gateway.tools.mcp.servers import Purpose, Server, ServerResolver, UrlTerms
     from gateway.tools.mcp.session import ServerTool
 
 SERVER_DESCRIPTION_CHARS_MAX: Final = 2048
@@ -219,17 +219,16 @@ class McpServers:
         sessions.on_list_changed = self._forget
 
     async def list(
-        self, tenant_id: TenantId, asked: Sequence[AskedServer], *, servers: ServerUrls = "any"
+        self, tenant_id: TenantId, asked: Sequence[AskedServer], terms: UrlTerms = ANY_URL
     ) -> Sequence[Listing]:
-        """What each server offers to a response of this tenant, in the order of `asked`. `servers`
-        is which URLs the tenant's policy allows.
+        """What each server offers to a response of this tenant, in the order of `asked`.
 
         Raises `InvalidRequest` for a server that may not be used, and `StoreError`. A server that
         may, and cannot be listed, is told of by `Listing.error`.
         """
         _refuse_repeated(asked)
         found = [
-            await self.resolver.asked(tenant_id, one.label, one.url, urls=servers, param=one.param)
+            await self.resolver.asked(tenant_id, one.label, one.url, terms=terms, param=one.param)
             for one in asked
         ]
         for one, server in zip(asked, found, strict=True):

@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlsplit
 
+from gateway.tools.contract import note_reached
 from gateway.tools.egress import transport
 from gateway.tools.egress.transport import EgressLimits
 from gateway.tools.mcp.failures import McpError
@@ -154,7 +156,19 @@ class SessionPool:
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:
             return session.call(name, arguments, timeout_s=left_s, meta=meta)
 
-        return await self._ask(peer, ask, timeout_s)
+        # Its requests are made by the task of the session, for whoever asks.
+        host = urlsplit(peer.url).hostname or ""
+        try:
+            result = await self._ask(peer, ask, timeout_s)
+        except McpError as error:
+            if error.sent:
+                note_reached(host)
+            raise
+        except asyncio.CancelledError:
+            note_reached(host)
+            raise
+        note_reached(host)
+        return result
 
     async def _ask(
         self, peer: Peer, asked: Callable[[McpSession, float], Awaitable[T]], timeout_s: float

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import InvalidRequest
+from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import Grants, grants_json, grants_of
 from gateway.tenancy import TenantId
 from gateway.tools.mcp.listing import (
@@ -25,7 +26,7 @@ from gateway.tools.mcp.listing import (
 )
 from gateway.tools.mcp.pool import Networks, PoolLimits, SessionPool
 from gateway.tools.mcp.results import bounded, cut, plain
-from gateway.tools.mcp.servers import ServerPolicy, named_identity, sealed_headers
+from gateway.tools.mcp.servers import ServerPolicy, UrlTerms, named_identity, sealed_headers
 from gateway.tools.mcp.session import ServerTool, SessionLimits, ToolPages
 from tests.fakes.mcp_peers import (
     LOOPBACK,
@@ -359,13 +360,26 @@ async def test_urls_are_held_to_the_policies_of_operator_and_tenant() -> None:
     ):
         policy = ServerPolicy(urls, hosts)  # type: ignore[arg-type]
         servers = McpServers(resolver_of(policy=policy), sessions, ListingLimits())
-        listing = servers.list(TENANT, [asked("a", https)], servers=theirs)  # type: ignore[arg-type]
+        listing = servers.list(TENANT, [asked("a", https)], UrlTerms(theirs))  # type: ignore[arg-type]
         if is_allowed:
             assert len(await listing) == 1
             continue
         with pytest.raises(InvalidRequest) as raised:
             await listing
         assert raised.value.param == "tools[0].server_url"
+    open_ = McpServers(resolver_of(policy=ServerPolicy("any")), sessions, ListingLimits())
+    for rules, is_allowed in (
+        (DomainRules(("example.org",)), True),
+        (DomainRules(("ample.org",)), False),
+        (DomainRules((), ("mcp.example.org",)), False),
+        (DomainRules(("mcp.example.org",), ("other.example.org",)), True),
+    ):
+        listing = open_.list(TENANT, [asked("a", https)], UrlTerms("any", rules))
+        if is_allowed:
+            assert len(await listing) == 1
+            continue
+        with pytest.raises(InvalidRequest, match="policy of your organisation"):
+            await listing
     strict = McpServers(resolver_of(policy=ServerPolicy("any")), sessions, ListingLimits())
     for url in ("http://mcp.example.org/mcp", "ftp://a", "https://u:p@a/mcp", "https://a:22/", "x"):
         with pytest.raises(InvalidRequest):
