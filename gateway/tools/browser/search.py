@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from gateway.errors import StoreError
-from gateway.protocol.domains import is_within
+from gateway.protocol.domains import DomainRules, is_within
 from gateway.store.tools import documents
 from gateway.telemetry import EventLog
 from gateway.tools.browser.providers import BadAnswer, Hit, hits_of_tool
@@ -126,12 +126,15 @@ class IndexSource:
         try:
             found = await documents.search(
                 self.database, tenant_id, query.text,
-                domains=query.domains, count=query.count, language=self.language,
+                domains=DomainRules(query.domains, query.rules.denied), count=query.count,
+                language=self.language,
             )  # fmt: skip
         except StoreError as error:
             raise SourceFailed("error", str(error)) from error
         return [
-            Hit(one.url, one.title, one.snippet, one.added_at.date().isoformat()) for one in found
+            Hit(one.url, one.title, one.snippet, one.added_at.date().isoformat())
+            for one in found
+            if query.rules.permits(urlsplit(one.url).hostname or "")
         ]
 
 
