@@ -182,6 +182,11 @@ class Mcp(Section):
     )
     arguments_bytes_max: PositiveInt = Field(65_536, description="Bytes of a call's arguments.")
     sessions_max: PositiveInt = Field(256, description="Connections to servers at once.")
+    tenant_sessions_max: PositiveInt = Field(
+        64,
+        description="Those of one tenant. Where all are taken one that nobody uses is closed, else "
+        "a call waits for busy_wait_s; the tenant that has the fewest is served first.",
+    )
     calls_max: PositiveInt = Field(8, description="Calls at once over one connection.")
     busy_wait_s: PositiveFloat = Field(
         5.0, description="Seconds that a call waits for one of others to end."

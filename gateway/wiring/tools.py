@@ -72,7 +72,7 @@ class Rooms:
         if tools.mcp.enabled:
             from gateway.wiring.mcp import new_room
 
-            self.mcp = new_room(base.settings, base.database, base.sealer)
+            self.mcp = new_room(base.settings, base.database, base.sealer, base.metrics)
             self.ask_approval = partial(
                 approvals.ask, base.database, ttl_s=float(tools.mcp.approval_ttl_s)
             )

@@ -88,6 +88,8 @@ class Server:
             sent,
             is_registered=self.identity.startswith(REGISTERED),
             response=response,
+            # A label that a request gives is its own word, and no name for operators.
+            name=self.label if self.identity.startswith(REGISTERED) else "",
         )
 
 
