@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from gateway.errors import InvalidRequest
+from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import BrowserGrant, Grants, ToolBudget
 from gateway.protocol.hosted_tools import (
@@ -67,7 +67,8 @@ _COUNTRY_CHARS: Final = 2
 
 
 class ServerListing(Protocol):
-    """What came of asking an MCP server for its tools; `error` says why there are none.
+    """What came of asking an MCP server for its tools; `error` says why there are none, and
+    `error_code` of which kind that is.
 
     `shown` are the tools as clients see them, `secrets` what calling the server takes
     and no grant says.
@@ -78,6 +79,9 @@ class ServerListing(Protocol):
 
     @property
     def error(self) -> str | None: ...
+
+    @property
+    def error_code(self) -> str | None: ...
 
     @property
     def shown(self) -> Sequence[Mapping[str, Any]]: ...
@@ -155,12 +159,16 @@ NOTHING_GRANTED: Final = Granted()
 class ToolGrants:
     """Decides what responses may use."""
 
-    def __init__(self, sources: ToolSources | None, budget: ToolBudget) -> None:
+    def __init__(
+        self, sources: ToolSources | None, budget: ToolBudget, *, needs_listings: bool = False
+    ) -> None:
         """Without `sources` nothing is served. `budget` is the operator's; tenants and requests may
-        have less.
+        have less. With `needs_listings` a request is refused one of whose MCP servers does not list
+        its tools, as OpenAI does; otherwise its response tells so, and goes without them.
         """
         self._sources = sources
         self._budget = budget
+        self._needs_listings = needs_listings
 
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
         """The families of tools that a tenant's requests may offer; others are dropped from them.
@@ -186,8 +194,8 @@ class ToolGrants:
     ) -> Granted:
         """What the response may use; `stored` are items that the request only names.
 
-        Raises `InvalidRequest` for what cannot be had or approved, `ResourceNotFound` for an
-        unknown container, `StoreUnavailable`.
+        Raises `InvalidRequest` for what cannot be had or approved, `ConnectorFailed` for a server
+        that must list its tools, `ResourceNotFound` for an unknown container, `StoreUnavailable`.
         """
         offered = run_tools(request.tools)
         is_asked = "mcp" in self.served(principal.policy)
@@ -208,6 +216,8 @@ class ToolGrants:
             python = await _python(sources, principal, request, state, response)
         if request.tool_choice != "none" or answers:
             listings = await _servers(sources, principal, request)
+        if self._needs_listings:
+            _check_listed(listings)
         servers = _granted_servers(principal.policy, listings)
         known = _questions(request, history, stored) if answers else {}
         decided = decisions(answers, known, servers)
@@ -443,6 +453,17 @@ def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
 
 def _mcp_names(grants: Grants) -> Iterator[tuple[ServerGrant, McpTool]]:
     return ((server, tool) for server in grants.servers for tool in server.tools)
+
+
+def _check_listed(listings: Sequence[ServerListing]) -> None:
+    """Refuse to go on without the tools of a server."""
+    for listing in listings:
+        if listing.error is not None:
+            raise ConnectorFailed(
+                f"{listing.error} Mend the server or what it is sent, or leave it out of 'tools'.",
+                code=listing.error_code,
+                param="tools",
+            )
 
 
 def _check_names(request: CreateResponse, grants: Grants) -> None:

@@ -136,6 +136,12 @@ class Mcp(Section):
     tenants: ToolAccess = tenant_default("mcp")
     servers: McpServersAllowed = tenant_default("mcp_servers")
     approvals: McpApprovals = tenant_default("mcp_approvals")
+    strict: bool = Field(
+        default=False,
+        description="Whether a request is answered 424, as OpenAI does, where a server does not "
+        "list its tools. Otherwise its mcp_list_tools item says why, and the response goes on "
+        "without them.",
+    )
     hosts: tuple[str, ...] = Field(
         (), description="Hosts that requests may name where servers is listed; and those below."
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.tenancy import TenantId
+    from gateway.tools.mcp.failures import ErrorType
     from gateway.tools.mcp.pool import Peer, SessionPool
     from gateway.tools.mcp.servers import Purpose, Server, ServerResolver, UrlTerms
     from gateway.tools.mcp.session import ServerTool
@@ -182,13 +183,14 @@ class AskedServer:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What came of asking one server. `shown` is what clients see of its tools, `error` why there
-    are none. `secrets` are what those who call the tools need of the request: its headers, and its
-    URL (`servers.kept_secrets`).
+    are none, and `error_code` of which kind that is. `secrets` are what those who call the tools
+    need of the request: its headers, and its URL (`servers.kept_secrets`).
     """
 
     grant: ServerGrant
     shown: tuple[dict[str, Any], ...] = ()
     error: str | None = None
+    error_code: ErrorType | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def entry(self) -> ToolsListed:
@@ -264,7 +266,7 @@ class McpServers:
             granted, shown = self._granted(pages.tools, asked, server)
         except McpError as error:
             _log.info("an MCP server listed no tools", reason=error.type, code=str(error.code))
-            return Listing(grant, error=_told(asked.label, error), secrets=secrets)
+            return _failed(grant, error, secrets)
         granting = ServerGrant(
             grant.label, grant.server, grant.credential, grant.description, granted
         )
@@ -332,7 +334,7 @@ class McpServers:
             grant = listing.grant
             bare = ServerGrant(grant.label, grant.server, grant.credential, grant.description)
             error = _too_much(f"tools of all servers: {self._limits.tools_max} at most")
-            kept.append(Listing(bare, error=_told(grant.label, error), secrets=listing.secrets))
+            kept.append(_failed(bare, error, listing.secrets))
         return kept
 
 
@@ -437,6 +439,11 @@ def _shown(made: McpTool, tool: ServerTool) -> dict[str, Any]:
 def _too_much(what: str) -> McpError:
     hint = "name those that are needed in 'allowed_tools'"
     return McpError("mcp_protocol_error", -32603, f"it offers too much ({what}): {hint}")
+
+
+def _failed(grant: ServerGrant, error: McpError, secrets: Mapping[str, str]) -> Listing:
+    told = _told(grant.label, error)
+    return Listing(grant, error=told, error_code=error.type, secrets=secrets)
 
 
 def _told(label: str, error: McpError) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from gateway import ids
 from gateway.entries import ToolsListed
-from gateway.errors import InvalidRequest
+from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import (
@@ -72,6 +72,7 @@ class Listed:
     grant: ServerGrant
     shown: Sequence[Mapping[str, Any]] = ()
     error: str | None = None
+    error_code: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)
 
     def entry(self) -> ToolsListed:
@@ -143,9 +144,12 @@ async def decide(
     history: History = NOTHING,
     policy: TenantPolicy | None = None,
     stored: Mapping[str, ContextItem] | None = None,
+    *,
+    strict: bool = False,
     **fields: Any,
 ) -> Granted:
-    grants = ToolGrants(Rooms((LISTED,)) if rooms is None else rooms, BUDGET)
+    given = Rooms((LISTED,)) if rooms is None else rooms
+    grants = ToolGrants(given, BUDGET, needs_listings=strict)
     tenant = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid(), policy or TenantPolicy())
     request = parse(served=grants.served(tenant.policy), **fields)
     return await grants.decide(tenant, request, history, stored or {}, RESPONSE)
@@ -279,6 +283,18 @@ async def test_where_tools_may_connect_to_is_decided_with_the_grants() -> None:
     assert closed.grants is not None
     assert closed.grants.browser is not None
     assert not closed.grants.browser.is_live
+
+
+async def test_a_server_that_lists_nothing_costs_the_request_where_that_is_demanded() -> None:
+    failed = Listed(ServerGrant("docs", "x"), error="It is down.", error_code="http_error")
+    granted = await decide(Rooms((failed,)), tools=[SERVER])
+    assert granted.grants is not None
+    with pytest.raises(ConnectorFailed, match=r"It is down\. Mend the server") as raised:
+        await decide(Rooms((failed,)), tools=[SERVER], strict=True)
+    assert (raised.value.code, raised.value.param) == ("http_error", "tools")
+    assert (await decide(tools=[SERVER], strict=True)).grants is not None
+    unasked = await decide(Rooms((failed,)), tools=[SERVER], tool_choice="none", strict=True)
+    assert unasked.grants is not None
 
 
 async def test_what_hosted_tools_show_besides_is_kept() -> None:
