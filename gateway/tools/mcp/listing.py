@@ -29,6 +29,7 @@ from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.results import bounded
 from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets
 from gateway.tools.mcp.session import ToolPages
+from gateway.tools.unseen import shown_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +48,14 @@ SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
 _log = EventLog("gateway.mcp")
+_TEXTS: Final = frozenset({"description", "title", "$comment"})
+_HINTS: Final = frozenset({"default", "examples", "example"})
+"""Keywords of a schema that nothing follows from."""
+_VALUES: Final = frozenset({"enum", "const"})
+_NAMING: Final = frozenset(
+    {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+)
+"""Those whose keys are names."""
 _ANY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -305,16 +314,19 @@ class McpServers:
         """
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
-        size = 0
+        size = left_out = 0
         for tool in tools:
             if not _is_allowed(tool, asked, server):
                 continue
             made = _tool(tool, asked, server)
             if made is None:
+                left_out += 1
                 continue
             granted.append(made)
             shown.append(_shown(made, tool))
             size += len(orjson.dumps(made.parameters))
+        if left_out:
+            _log.info("tools of an MCP server cannot be offered", count=left_out)
         if size > self._limits.schema_bytes_max:
             raise _too_much(f"schemas of {size} bytes, of {self._limits.schema_bytes_max} at most")
         if len(granted) > self._limits.tools_max:
@@ -388,7 +400,7 @@ def _tool(tool: ServerTool, asked: AskedServer, server: Server) -> McpTool | Non
 
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """A schema without what a reader would obey in its texts; None for one that is of no object,
-    too deep, or cannot be stored.
+    too deep, cannot be stored, or has names or values that a reader does not see as they are.
     """
     if not schema:
         return dict(_ANY)
@@ -403,19 +415,57 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     return made
 
 
-def _cleaned(value: Any, depth_left: int) -> Any:
+def _cleaned(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
+    """A part of a schema; `is_named`: one whose keys are names that the server chose.
+
+    Texts are cleaned. Names and values mean something to the server: cleaned they would be others,
+    so they are refused. Raises `ValueError`.
+    """
+    if depth_left < 0:
+        raise ValueError("the schema is nested too deeply")
+    if isinstance(value, dict):
+        # Under names that the server chose there are schemas, whatever the names are.
+        return {
+            _seen(key): _cleaned(inner, depth_left - 1)
+            if is_named
+            else _member(key, inner, depth_left - 1)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_cleaned(inner, depth_left - 1) for inner in value]
+    return _seen(value) if isinstance(value, str) else value
+
+
+def _member(keyword: str, value: Any, depth_left: int) -> Any:
+    """What stands under a keyword of a schema."""
+    if keyword in _TEXTS and isinstance(value, str):
+        return bounded(value, TOOL_DESCRIPTION_CHARS_MAX)
+    if keyword in _HINTS:
+        return _shown_hint(value, depth_left)
+    if keyword in _VALUES:
+        _shown_hint(value, depth_left)
+        _seen(orjson.dumps(value).decode())
+        return value
+    return _cleaned(value, depth_left, is_named=keyword in _NAMING)
+
+
+def _shown_hint(value: Any, depth_left: int) -> Any:
+    """What only advises a reader, cleaned wherever it has text. Raises `ValueError`."""
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
         return {
-            name: bounded(inner, TOOL_DESCRIPTION_CHARS_MAX)
-            if name in {"description", "title"} and isinstance(inner, str)
-            else _cleaned(inner, depth_left - 1)
-            for name, inner in value.items()
+            shown_in_json(key): _shown_hint(inner, depth_left - 1) for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [_cleaned(inner, depth_left - 1) for inner in value]
-    return value
+        return [_shown_hint(inner, depth_left - 1) for inner in value]
+    return shown_in_json(value) if isinstance(value, str) else value
+
+
+def _seen(text: str) -> str:
+    if shown_in_json(text) != text:
+        raise ValueError("the schema has characters that nobody sees")
+    return text
 
 
 def _digest(name: str, description: str, parameters: Mapping[str, Any]) -> str:

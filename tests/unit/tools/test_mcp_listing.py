@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway import ids
@@ -420,3 +424,80 @@ def test_text_is_plain_and_has_an_end() -> None:
 def test_schemas_of_objects_only() -> None:
     assert _parameters({"properties": {}}) == {"type": "object", "properties": {}}
     assert _parameters({"type": ["object", "null"]}) is None
+
+
+HIDDEN = st.sampled_from(["\u202e", "\u200f", "\U000e0041", "\ufeff", "\u2066", "\x9b"])
+SEEN_TEXT = st.text(st.sampled_from([*"ab é漢\n\r\t\x1b"]), max_size=4)
+TEXT = st.builds("".join, st.lists(SEEN_TEXT | HIDDEN, max_size=3))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=5,
+)
+SCHEMAS = st.recursive(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["string", "integer"]),
+            "description": TEXT,
+            "title": TEXT,
+            "default": JSON,
+            "examples": st.lists(JSON, max_size=2),
+            "enum": st.lists(JSON, min_size=1, max_size=2),
+            "const": JSON,
+            "pattern": TEXT,
+        },
+    ),
+    lambda inner: st.fixed_dictionaries(
+        {"type": st.just("object")},
+        optional={
+            "description": TEXT,
+            "properties": st.dictionaries(
+                TEXT | st.sampled_from(["default", "title", "enum"]), inner, max_size=2
+            ),
+            "required": st.lists(TEXT, max_size=2),
+            "$defs": st.dictionaries(TEXT, inner, max_size=1),
+            "items": inner,
+        },
+    ),
+    max_leaves=4,
+)
+RAW = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+
+
+@given(SCHEMAS.map(lambda schema: {**schema, "type": "object"}))
+def test_nothing_in_a_schema_hides(schema: dict[str, Any]) -> None:
+    """Neither the model nor a client is shown a character that it does not see."""
+    made = _parameters(schema)
+    if made is None:
+        assert RAW.search(json.dumps(schema, ensure_ascii=False))
+        return
+    assert not RAW.search(json.dumps(made, ensure_ascii=False))
+    if not RAW.search(json.dumps(schema, ensure_ascii=False)):
+        assert made.keys() == schema.keys()
+        assert made.get("properties", {}).keys() == schema.get("properties", {}).keys()
+        assert made.get("enum") == schema.get("enum")
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_offered"),
+    [
+        ({"properties": {"a\u202eb": {}}}, False),
+        ({"properties": {"a": {"enum": ["x", "y\U000e0041"]}}}, False),
+        ({"properties": {"a": {"const": {"description": "\u200f"}}}}, False),
+        ({"required": ["\u2066"]}, False),
+        ({"properties": {"a": {"pattern": "[\u202a]"}}}, False),
+        ({"properties": {"a": {"enum": ["\n", "\r\n"]}}}, True),
+        ({"properties": {"a": {"default": "x\u202e", "$comment": "\u202e"}}}, True),
+        ({"properties": {"default": {"enum": ["\u202e"]}}}, False),
+        ({"properties": {"a": {"description": "\u202ehidden\U000e0041"}}}, True),
+    ],
+)
+def test_names_and_values_that_hide_cost_their_tool_and_texts_are_cleaned(
+    schema: dict[str, Any], *, is_offered: bool
+) -> None:
+    made = _parameters(schema)
+    assert (made is not None) == is_offered
+    assert made is None or not RAW.search(json.dumps(made, ensure_ascii=False))
