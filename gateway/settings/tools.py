@@ -178,7 +178,10 @@ class Mcp(Section):
         2 * 1024 * 1024, description="Bytes of all tools that a server lists."
     )
     result_bytes_max: PositiveInt = Field(
-        8 * 1024 * 1024, description="Bytes of one answer of a server."
+        1024 * 1024,
+        description="Bytes of one answer of a server. While it is read the process does nothing "
+        "else: 2 to 10 ms for a megabyte of text, the better part of a second for one of nothing "
+        "but brackets.",
     )
     output_bytes_max: PositiveInt = Field(
         262_144, description="Bytes of a result that are shown to clients, and kept."

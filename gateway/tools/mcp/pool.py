@@ -89,7 +89,9 @@ class PoolLimits:
     tenant_sessions_max: int = 64
     calls_max: int = 8
     busy_wait_s: float = 5.0
-    result_bytes_max: int = 8 * 1024 * 1024
+    result_bytes_max: int = 1024 * 1024
+    """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
+    of which it takes `SSE_EVENT_BYTES_MAX`."""
     read_timeout_s: float = 660.0
     """Between two bytes of an answer: longer than any call may take."""
 
