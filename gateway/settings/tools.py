@@ -180,8 +180,12 @@ class Mcp(Section):
     result_bytes_max: PositiveInt = Field(
         1024 * 1024,
         description="Bytes of one answer of a server. While it is read the process does nothing "
-        "else: 2 to 10 ms for a megabyte of text, the better part of a second for one of nothing "
-        "but brackets.",
+        "else, for up to 10 ms per megabyte of text.",
+    )
+    result_values_max: PositiveInt = Field(
+        50_000,
+        description="Members and elements of the JSON of one answer of a server, which take longer "
+        "to read than text: a megabyte of nothing but brackets most of a second.",
     )
     output_bytes_max: PositiveInt = Field(
         262_144, description="Bytes of a result that are shown to clients, and kept."

@@ -177,6 +177,12 @@ def big(characters: int) -> str:
     return "x" * characters
 
 
+@server.tool()
+def brackets(count: int) -> dict[str, list[list[int]]]:
+    """So many lists."""
+    return {"lists": [[] for _ in range(count)]}
+
+
 @server.tool(structured_output=False)
 def escape() -> str:
     """Text that a terminal would obey, or that looks like a message of the model."""

@@ -24,6 +24,7 @@ import httpx2
 from typing_extensions import override
 
 from gateway.tools.contract import note_reached
+from gateway.tools.egress.json_values import ValueCount
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -59,9 +60,12 @@ EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError)
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """Bounds of every request that leaves through here."""
+    """Bounds of every request that leaves through here. `values_max` is of JSON (`ValueCount`), of
+    a body or of one event; None: nobody reads any at once.
+    """
 
     body_bytes_max: int = 5 * 1024 * 1024
+    values_max: int | None = None
     connections_max: int = 64
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 10.0
@@ -189,7 +193,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             answer = await self._pool.handle_async_request(asked)
         headers = httpx2.Headers(answer.headers)
         stream = cast("AsyncIterable[bytes]", answer.stream)
-        body = BoundedBody(stream, self._limits.body_bytes_max)
+        is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        body = BoundedBody(
+            stream, self._limits.body_bytes_max, self._limits.values_max, is_stream=is_stream
+        )
         if headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}:
             await body.aclose()
             raise EncodedBody("the server sent a compressed body that was not asked for")
@@ -217,11 +224,22 @@ class _Noted:
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The bytes of a response, as far as they are few enough. Raises `BodyTooLong`."""
+    """The bytes of a response, as far as they, and the values in them, are few enough. Raises
+    `BodyTooLong`.
+    """
 
-    def __init__(self, stream: AsyncIterable[bytes], bytes_max: int) -> None:
+    def __init__(
+        self,
+        stream: AsyncIterable[bytes],
+        bytes_max: int,
+        values_max: int | None = None,
+        *,
+        is_stream: bool = False,
+    ) -> None:
         self._stream = stream
         self._left = bytes_max
+        self._values_max = values_max
+        self._values = ValueCount(is_stream=is_stream)
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -230,6 +248,8 @@ class BoundedBody(httpx2.AsyncByteStream):
                 self._left -= len(part)
                 if self._left < 0:
                     raise BodyTooLong("the response is longer than tools may read")
+                if self._values_max is not None and self._values.add(part) > self._values_max:
+                    raise BodyTooLong("the response has more values than tools may read")
                 yield part
 
     @override

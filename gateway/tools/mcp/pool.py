@@ -92,6 +92,7 @@ class PoolLimits:
     result_bytes_max: int = 1024 * 1024
     """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
     of which it takes `SSE_EVENT_BYTES_MAX`."""
+    result_values_max: int = 50_000
     read_timeout_s: float = 660.0
     """Between two bytes of an answer: longer than any call may take."""
 
@@ -292,6 +293,7 @@ class SessionPool:
         answers = ANSWERS_BY_SSE if kind == "sse" else 1
         limits = EgressLimits(
             body_bytes_max=self._limits.result_bytes_max * answers,
+            values_max=self._limits.result_values_max,
             connections_max=self._limits.calls_max + 4,
             connect_timeout_s=self._session_limits.connect_timeout_s,
             read_timeout_s=self._limits.read_timeout_s,

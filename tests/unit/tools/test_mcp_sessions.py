@@ -128,6 +128,16 @@ async def test_result_that_is_too_long_ends_its_call_alone(server: Process) -> N
         assert await call(sessions, whom, "say", text="still there") == "still there"
 
 
+async def test_result_of_too_many_values_ends_its_call_alone(server: Process) -> None:
+    async with pool(limits=PoolLimits(result_values_max=2000)) as sessions:
+        whom = peer(server.url)
+        error = await failure(sessions, whom, "brackets", count=2000)
+        assert (error.type, error.sent) == ("http_error", True)
+        assert "[],[]" in await call(sessions, whom, "brackets", count=400)
+        text = "[]," * 100_000
+        assert await call(sessions, whom, "say", text=text) == text
+
+
 async def test_change_of_tools_is_told(server: Process) -> None:
     told = asyncio.Event()
     async with pool() as sessions:
