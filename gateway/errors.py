@@ -13,6 +13,7 @@ GatewayError
 │   ├── PayloadTooLarge
 │   ├── AuthenticationError
 │   ├── PermissionDenied
+│   ├── ConnectorFailed              an MCP server that a request names did not list its tools
 │   └── RateLimited
 ├── UpstreamError                    a backend did not do its work
 │   ├── UpstreamUnavailable          refused, overloaded or unreachable before the first token
@@ -140,6 +141,10 @@ class AuthenticationError(RequestError):
 
 class PermissionDenied(RequestError):
     """A known key that may not do this."""
+
+
+class ConnectorFailed(RequestError):
+    """An MCP server that the request names did not tell its tools, where that is demanded."""
 
 
 class RateLimited(RequestError):

@@ -37,6 +37,10 @@ Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
 
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
+MCP_SERVERS_MAX: Final = 64
+"""MCP servers that metrics tell apart."""
+MORE_SERVERS: Final = "(more)"
+UNREGISTERED_SERVER: Final = "(not registered)"
 SECONDS: Final = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -342,6 +346,17 @@ class Metrics:
         self._tool_budget_hits = self._counter(
             "tool_budget_hits", "Calls that came to a bound.", "bound"
         )
+        self._mcp_sessions = self._gauge(
+            "mcp_sessions", "Open connections to MCP servers.", "server"
+        )
+        self._mcp_list_seconds = self._histogram(
+            "gateway_mcp_list_seconds",
+            "Time of asking an MCP server for its tools.",
+            SECONDS,
+            "server",
+            "outcome",
+        )
+        self._mcp_servers: set[str] = set()
 
     def _counters_of_web(self) -> tuple[Counter, Counter, Counter]:
         searches = "Searches of the web, by who was asked."
@@ -524,6 +539,25 @@ class Metrics:
     def followers(self, change: int) -> None:
         """So many more streams of this process follow a durable log."""
         self._followers.inc(change)
+
+    def mcp_sessions(self, server: str, change: int) -> None:
+        """Count connections to an MCP server that were opened, or (below 0) closed. `server` is the
+        label of a registered one, empty for those that requests name.
+        """
+        self._mcp_sessions.labels(self._mcp_server(server)).inc(change)
+
+    def mcp_listed(self, server: str, outcome: str, seconds: float) -> None:
+        """Count a server that was asked for its tools: `ok`, `timeout`, `busy` (not asked for lack
+        of room), `cancelled` or `error`, after so many seconds.
+        """
+        self._mcp_list_seconds.labels(self._mcp_server(server), outcome).observe(seconds)
+
+    def _mcp_server(self, label: str) -> str:
+        """The name of a server, as far as there are not too many."""
+        if label and (label in self._mcp_servers or len(self._mcp_servers) < MCP_SERVERS_MAX):
+            self._mcp_servers.add(label)
+            return label
+        return MORE_SERVERS if label else UNREGISTERED_SERVER
 
     def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
         """Count a notification from another replica, by what it is about."""

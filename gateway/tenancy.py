@@ -10,6 +10,7 @@ its column, and the code that heeds it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NewType, TypeAlias, get_args
@@ -32,6 +33,7 @@ ReasoningSummary = Literal["analysis", "off"]
 ServiceTierMax = Literal["default", "priority"]
 ResponseMessages = Literal["refused", "allowed"]
 ToolAccess = Literal["refused", "allowed"]
+ContainerMemory = Literal["1g", "4g", "16g", "64g"]
 McpServersAllowed = Literal["registry", "listed", "any"]
 """Those that the operator registered; besides, those on hosts that the settings list; besides, any
 that a request names."""
@@ -46,11 +48,16 @@ PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 _YEAR_S: Final = 365 * DAY_S
+_INTEGER_MAX: Final = 2**31 - 1
+"""Of a column of the type integer."""
+DOMAINS_CHARS_MAX: Final = 8192
+_DOMAIN: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63}){0,30}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyValue:
-    """One value: a word out of `words`, or a number from `least` to `most`.
+    """One value: a word out of `words`, a number from `least` to `most`, or, with `is_domains`,
+    domains in lower case with one space between two, or none.
 
     `setting` is the path of the setting that counts where a tenant has no value of its own, and
     `description` what the reference says of that setting; without one the field's default counts.
@@ -67,6 +74,7 @@ class PolicyValue:
     words: tuple[str, ...] = ()
     least: int = 0
     most: int = 0
+    is_domains: bool = False
 
     @property
     def default(self) -> str | int:
@@ -81,14 +89,14 @@ class PolicyValue:
     @property
     def column_type(self) -> Literal["text", "integer"]:
         """Of the column of its name in the table `tenants`; null: the tenant has no own value."""
-        return "text" if self.words else "integer"
+        return "text" if self.words or self.is_domains else "integer"
 
     @property
     def column_check(self) -> str | None:
-        """The condition of the column's check; numbers from 1 on have none."""
+        """The condition of the column's check; numbers from 1 on and domains have none."""
         if self.words:
             return f"{self.name} IN ({', '.join(map(repr, self.words))})"
-        return f"{self.name} >= 0" if self.least == 0 else None
+        return f"{self.name} >= 0" if self.least == 0 and not self.is_domains else None
 
     def check(self, given: str | int) -> None:
         """Raises `InvalidRequest` that names what it may be."""
@@ -96,6 +104,13 @@ class PolicyValue:
             if given not in self.words:
                 among = ", ".join(self.words)
                 raise InvalidRequest(f"{given!r} is neither of: {among}.", param=self.name)
+        elif self.is_domains:
+            if not isinstance(given, str) or not are_domains(given):
+                raise InvalidRequest(
+                    f"{self.name} must be domains, such as 'example.com docs.example.org', of "
+                    f"{DOMAINS_CHARS_MAX} characters together at most.",
+                    param=self.name,
+                )
         elif not (isinstance(given, int) and self.least <= given <= self.most):
             raise InvalidRequest(
                 f"{self.name} must be a number from {self.least} to {self.most}.", param=self.name
@@ -108,7 +123,8 @@ class TenantPolicy:
 
     `log_retention_s` counts from the end of a response, `response_retention_s` from its creation.
     `background_running_max` and `background_queued_max` are of all replicas together.
-    `tool_calls_max` and `tool_time_max_s` are of all hosted tools of one response.
+    `tool_calls_max`, `tool_time_max_s`, `tool_result_ids_max` and `tool_result_bytes_max` are of
+    all hosted tools of one response. `container_memory_max` is a bound beside the configuration's.
     """
 
     on_disconnect: OnDisconnect = "cancel"
@@ -127,6 +143,13 @@ class TenantPolicy:
     mcp_approvals: McpApprovals = "request"
     tool_calls_max: int = 64
     tool_time_max_s: int = 900
+    tool_result_ids_max: int = 48_000
+    tool_result_bytes_max: int = 64 * 1024 * 1024
+    egress: ToolAccess = "allowed"
+    egress_domains: str = ""
+    egress_denied_domains: str = ""
+    containers_max: int = 1_000
+    container_memory_max: ContainerMemory = "64g"
 
     @classmethod
     def of_settings(cls, settings: object) -> TenantPolicy:
@@ -277,9 +300,76 @@ _VALUES: Final = (
         least=1,
         most=DAY_S,
     ),
+    PolicyValue(
+        "tool_result_ids_max",
+        setting="tools.result_ids_max",
+        description="Token ids of all results of hosted tools of one response. A tenant may have "
+        "its own: tenants set.",
+        option_help="Token ids of all results of hosted tools of one response.",
+        least=1,
+        most=100_000_000,
+    ),
+    PolicyValue(
+        "tool_result_bytes_max",
+        setting="tools.result_bytes_max",
+        description="Bytes that all calls of hosted tools of one response may return, before they "
+        "are cut for the model; the call that passes it is the last. A tenant may have its own: "
+        "tenants set.",
+        option_help="Bytes that all calls of hosted tools of one response may return.",
+        least=1,
+        most=_INTEGER_MAX,
+    ),
+    PolicyValue(
+        "egress",
+        setting="tools.egress",
+        description="Whether tools may connect to what requests and models name: pages of the web, "
+        "search engines, and MCP servers that are not registered. Without that the browser has "
+        "the local index. A tenant may have its own: tenants set.",
+        option_help="Whether tools may reach pages, search engines and servers that nobody "
+        "registered.",
+        words=get_args(ToolAccess),
+    ),
+    PolicyValue(
+        "egress_domains",
+        setting="tools.egress_domains",
+        description="The only domains whose pages may be read, and whose MCP servers requests may "
+        "name, with those below them, separated by spaces; empty: all. A tenant may have its own: "
+        "tenants set.",
+        option_help="The only domains that tools may reach, with those below them; '': all.",
+        is_domains=True,
+    ),
+    PolicyValue(
+        "egress_denied_domains",
+        setting="tools.egress_denied_domains",
+        description="Domains that neither may reach, with those below them, separated by spaces. A "
+        "tenant may have its own: tenants set.",
+        option_help="Domains that tools may not reach, with those below them.",
+        is_domains=True,
+    ),
+    PolicyValue(
+        "containers_max",
+        setting="tools.python.tenant_containers_max",
+        description="Containers of a tenant that have not expired. One more that is asked for is "
+        "answered 429; a response that needs one of its own is told that there is none. A tenant "
+        "may have its own: tenants set.",
+        option_help="Containers of the code interpreter that have not expired.",
+        least=1,
+        most=1_000_000,
+    ),
+    PolicyValue(
+        "container_memory_max",
+        option_help="The largest memory_limit of its containers, below that of the configuration.",
+        words=get_args(ContainerMemory),
+    ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}
 """Every value by its name, in the order of the columns."""
+
+
+def are_domains(given: str) -> bool:
+    """Whether a text is a list of domains as policies have it."""
+    fits = len(given) <= DOMAINS_CHARS_MAX
+    return fits and (not given or all(map(_DOMAIN.fullmatch, given.split(" "))))
 
 
 def check_changes(changes: PolicyChanges) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
 OVERLOADED: Final = "server_is_overloaded"
+CONNECTOR_ERROR: Final = "external_connector_error"
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 INSUFFICIENT_QUOTA: Final = "insufficient_quota"
 
@@ -78,6 +79,7 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
     errors.PayloadTooLarge: ErrorStatus(413, INVALID_REQUEST),
     errors.AuthenticationError: ErrorStatus(401, INVALID_REQUEST),
     errors.PermissionDenied: ErrorStatus(403, INVALID_REQUEST, retry=False),
+    errors.ConnectorFailed: ErrorStatus(424, CONNECTOR_ERROR),
     errors.RateLimited: ErrorStatus(429, "requests", "rate_limit_exceeded", retry_after_s=1),
     errors.UpstreamError: ErrorStatus(
         502, SERVER_ERROR, message=f"The model server had an error. {_TRY_AGAIN}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
+from gateway import ids
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
@@ -20,16 +22,17 @@ from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from datetime import datetime
     from pathlib import Path
 
     from gateway.services.access import Access, TenantDetail
+    from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import ApiKey, PolicyValue, Tenant
 
 tenants = typer.Typer(help="Create, list, set up and disable tenants.", no_args_is_help=True)
 keys = typer.Typer(help="Create, list and disable API keys.", no_args_is_help=True)
 
 DEFAULT: Final = "default"
+_APPROVED_BY: Final = {"user": "user", "never": "nobody asked"}
 _NUMBER: Final = re.compile(r"[0-9]{1,9}\Z")
 
 NewName = Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '-'.")]
@@ -177,11 +180,53 @@ def show_tenant(name: TenantName, config: Config = None, json_: Json = False) ->
     _print(_ask(config, lambda access: access.show_tenant(name)), as_json=json_)
 
 
+@tenants.command("calls")
+def show_calls(
+    name: TenantName,
+    hours: Annotated[float, typer.Option(min=0.0, max=24 * 366, help="How far to look back.")] = 24,
+    rows_max: Annotated[int, typer.Option(min=1, max=10_000, help="The newest so many.")] = 100,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Show what hosted tools did for a tenant, the newest first: never what they were told."""
+    begin = datetime.now(UTC) - timedelta(hours=hours)
+    calls = _ask(config, lambda access: access.tool_calls(name, begin, rows_max=rows_max))
+    if json_:
+        terminal.show(json.dumps([_audited(one) for one in calls]))
+        return
+    terminal.table(
+        ("AT", "RESPONSE", "TOOL", "OUTCOME", "MS", "APPROVED BY", "HOSTS"),
+        [
+            (
+                one.at.strftime("%Y-%m-%d %H:%M:%S"),
+                ids.response_id(one.response),
+                one.tool,
+                one.outcome,
+                str(one.duration_ms),
+                _APPROVED_BY.get(one.approval or "", ""),
+                " ".join(one.hosts),
+            )
+            for one in calls
+        ],
+    )
+
+
+def _audited(call: AuditedCall) -> dict[str, Any]:
+    """A row of the audit as JSON."""
+    return {
+        **asdict(call),
+        "response": ids.response_id(call.response),
+        "arguments_hash": call.arguments_hash.hex(),
+        "at": call.at.isoformat(),
+    }
+
+
 def _option(value: PolicyValue) -> Parameter:
     """The option of a policy value, as typer reads it from a signature."""
     words = tuple(dict.fromkeys((*value.words, DEFAULT)))
     kind: Any = Literal[words] if value.words else str
-    metavar = None if value.words else f"N|{DEFAULT}"
+    what = "DOMAINS" if value.is_domains else "N"
+    metavar = None if value.words else f"{what}|{DEFAULT}"
     option = typer.Option(
         value.option_name, help=value.option_help, metavar=metavar, show_default=False
     )
@@ -226,6 +271,8 @@ def _value(value: PolicyValue, text: str) -> str | int | None:
         return None
     if value.words:
         return text
+    if value.is_domains:
+        return " ".join(text.lower().replace(",", " ").split())
     if not _NUMBER.match(text):
         raise typer.BadParameter(
             f"{text!r} is neither a whole number nor {DEFAULT!r}.",

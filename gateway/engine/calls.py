@@ -59,7 +59,8 @@ class RunningCalls:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt at a call that has its result: what operators are told of it, and nothing that it
-    says. `output_bytes` are those of what the model was told.
+    says. `output_bytes` are those of what the model was told, `hosts` those that it sent something
+    to.
     """
 
     call: ToolCall
@@ -67,11 +68,26 @@ class Attempt:
     seconds: float
     output_bytes: int
     result_ids: int
+    hosts: tuple[str, ...] = ()
 
     @property
     def arguments_hash(self) -> bytes:
         """SHA-256 of the arguments."""
         return hashlib.sha256(self.call.arguments.encode("utf-8", "surrogatepass")).digest()
+
+
+def approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]:
+    """How a call of an MCP tool came to be made, and the request for approval that was answered:
+    `user` approved it, or nobody was asked (`never`). Nothing for other tools.
+    """
+    grants = spec.head.grants
+    if grants is None or kind_of(call.name) != "mcp":
+        return None, None
+    approved = grants.approved
+    # The response begins with what was approved; a later call was not asked about, or not made.
+    if approved is None or call.ordinal or approved.name != call.name:
+        return "never", None
+    return "user", approved.request_id
 
 
 def names_of(spec: RunSpec, call: ToolCall) -> tuple[str, str]:

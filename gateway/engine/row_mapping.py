@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from gateway.cache import lasting_json
-from gateway.engine.calls import names_of
+from gateway.engine.calls import approval_of, names_of
 from gateway.engine.run_state import compacted_of, head_of, inputs_of, plan_of, request_of
 from gateway.entries import (
     FOLD_VERSION,
@@ -120,6 +120,7 @@ def metered(spec: RunSpec, finished: Finished, fold: Fold) -> UsageLine:
 def audited(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
     """What the audit keeps of an attempt at a call of a hosted tool."""
     call, (kind, server) = attempt.call, names_of(spec, attempt.call)
+    approval, request_id = approval_of(spec, call)
     return AuditedCall(
         response=spec.head.uuid,
         ordinal=call.ordinal,
@@ -135,6 +136,9 @@ def audited(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
         duration_ms=round(attempt.seconds * 1000),
         replica=replica,
         at=datetime.now(UTC),
+        approval=approval,
+        approval_request_id=request_id,
+        hosts=attempt.hosts,
     )
 
 

@@ -39,7 +39,7 @@ from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.protocol.grants import approval_digest
 from gateway.store.claims import Claim
-from gateway.tools.contract import ToolCall, ToolResult, ToolScope
+from gateway.tools.contract import REACHED, ToolCall, ToolResult, ToolScope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -84,8 +84,8 @@ class ToolRunner:
     """The calls of one response that the gateway runs. All it knows of them is in the log."""
 
     __slots__ = (
-        "_call", "_claim", "_engine", "_fold", "_format", "_journal", "_room", "_session", "_spec",
-        "_task", "running",
+        "_call", "_claim", "_engine", "_fold", "_format", "_hosts", "_journal", "_room", "_session",
+        "_spec", "_task", "running",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,8 @@ class ToolRunner:
         self._session: ToolSession | None = None
         self._call: ToolCall | None = None
         self._task: asyncio.Task[ToolResult | None] | None = None
+        self._hosts: set[str] = set()
+        """Those that `_call` sent something to."""
         self.running: OnceEvent | None = None
         """Set when the call has ended that runs now and must not be run twice; None: none does."""
 
@@ -124,6 +126,7 @@ class ToolRunner:
         self._call = ToolCall(
             due.ordinal, due.name, due.arguments, max(1, attempts), ids_max=self._room()
         )
+        self._hosts = set()
         began = time.monotonic()
         try:
             result = await self._result()
@@ -215,7 +218,7 @@ class ToolRunner:
 
     async def _ended(self, work: Coroutine[Any, Any, ToolResult | None]) -> ToolResult | None:
         """What came of a call that runs in a task of its own. Raises `ClaimLost`."""
-        task = self._task = self._engine.calls.start(work)
+        task = self._task = self._engine.calls.start(_noted(work, self._hosts))
         await asyncio.wait((task,))
         self._task = None
         if task.cancelled():
@@ -263,7 +266,14 @@ class ToolRunner:
             result = replace(result, outcome="transport_error")
             self._journal.append(ToolEnded(call.ordinal, ids, result.outcome))
         size = len(result.output.encode())
-        attempt = Attempt(call, result.outcome, seconds, output_bytes=size, result_ids=len(ids))
+        attempt = Attempt(
+            call,
+            result.outcome,
+            seconds,
+            output_bytes=size,
+            result_ids=len(ids),
+            hosts=tuple(sorted(self._hosts)),
+        )
         self._engine.observer.tool_ended(self._spec, attempt)
         self._engine.archive.audit(self._spec, attempt)
 
@@ -291,6 +301,12 @@ class ToolRunner:
             result_ids=self._fold.result_ids,
             assured=self._assured,
         )
+
+
+async def _noted(work: Coroutine[Any, Any, T], hosts: set[str]) -> T:
+    """Do it, and collect the hosts that it sends something to."""
+    REACHED.set(hosts)
+    return await work
 
 
 async def _close(session: ToolSession, task: asyncio.Task[Any] | None) -> None:

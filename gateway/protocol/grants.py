@@ -48,6 +48,7 @@ class BrowserGrant:
     `first_cursor`. `country` is of two letters; `location` says in words where the user is. `type`
     is what the request called the tool. `urls` are those that the user's input has: where `opens`
     is `known`, a URL that the model writes is opened only if it is one of them, or on a shown page.
+    `tenant_domains` and `denied_domains` are those of the tenant's policy (`DomainRules`).
     """
 
     type: str
@@ -60,11 +61,15 @@ class BrowserGrant:
     pages: tuple[ShownPage, ...] = ()
     opens: Literal["any", "known"] = "any"
     urls: tuple[str, ...] = ()
+    tenant_domains: tuple[str, ...] = ()
+    denied_domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PythonGrant:
-    """`python`, in the container of this id (`cntr_...`), which may not exist before it is used."""
+    """`python`, in the container of this id (`cntr_...`), which may not exist before it is used.
+    It is made only if the tenant has less than `containers_max` then; None: however many it has.
+    """
 
     container_id: str
     engine: str
@@ -72,6 +77,7 @@ class PythonGrant:
     file_ids: tuple[str, ...] = ()
     description: str | None = None
     """What the model is told instead of the text that it was trained with; None: that text."""
+    containers_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +137,15 @@ class ToolBudget:
     """How much the hosted tools of one response may do. `calls_max` is the lesser of the request's
     `max_tool_calls` and the operator's bound; after `failures_max` failures of one tool in a row it
     may not be called again; all calls together may take `time_max_s`, their results
-    `result_ids_max` ids.
+    `result_ids_max` ids as the model is shown them, and `result_bytes_max` bytes as the tools
+    returned them.
     """
 
     calls_max: int = 64
     failures_max: int = 3
     time_max_s: float = 900.0
     result_ids_max: int = 48_000
+    result_bytes_max: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

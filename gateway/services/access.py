@@ -31,6 +31,7 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.store import tenants
+from gateway.store.tools import tool_calls as audit
 from gateway.telemetry import EventLog
 from gateway.tenancy import (
     DEFAULT_POLICY,
@@ -44,8 +45,10 @@ from gateway.tenancy import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from gateway.store.postgres.database import Database
+    from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
 
 MARK_BYTES: Final = 32
@@ -168,6 +171,15 @@ class Access:
         found = await tenants.set_policy(self._database, name, changes)
         self._forget()
         return await self._detail(name, found)
+
+    async def tool_calls(self, name: str, begin: datetime, *, rows_max: int) -> list[AuditedCall]:
+        """What hosted tools did for a tenant after `begin`, the newest first. Raises
+        `ResourceNotFound`.
+        """
+        tenant = await tenants.find_tenant(self._database, name)
+        if tenant is None:
+            raise await self._no_tenant(name)
+        return await audit.since(self._database, tenant.id, begin, rows_max=rows_max)
 
     async def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:
         if found is None:

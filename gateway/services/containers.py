@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.services.files import Download, Files, Upload
     from gateway.store.postgres.database import Database
     from gateway.store.tools.files import FileRow
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal, TenantId, TenantPolicy
     from gateway.tools.python.containers import ContainerPool
 
 _PARAM: Final = "tools.container"
@@ -57,9 +57,8 @@ class AskedContainer:
 
 @dataclass(frozen=True, slots=True)
 class ContainerBounds:
-    """How many containers a tenant may have, the most memory of one, and the time of one call."""
+    """The most memory that a container may have, and the time of one call."""
 
-    tenant_containers_max: int
     memory_bytes_max: int
     timeout_s: float
 
@@ -84,7 +83,7 @@ class Containers:
 
     async def granted(
         self,
-        tenant_id: TenantId,
+        principal: Principal,
         response: UUID,
         asked: AskedContainer,
         *,
@@ -97,11 +96,13 @@ class Containers:
         (`inherited`) while that lives, else one of the response's own, which is made when code is
         run in it. Raises `InvalidRequest` and `ResourceNotFound`.
         """
+        tenant_id, policy = principal.tenant_id, principal.policy
         if asked.id is not None:
             uuid, row = await self._alive(tenant_id, asked.id, param=param)
             memory_bytes = row.memory_bytes
         else:
-            memory_bytes = self._memory(asked.memory_limit, param=f"{param}.memory_limit")
+            where = f"{param}.memory_limit"
+            memory_bytes = self._memory(policy, asked.memory_limit, param=where)
             uuid = ids.auto_container(response)
             if (used := await self._inherited(tenant_id, inherited)) is not None:
                 uuid, memory_bytes = used.uuid, used.memory_bytes
@@ -117,6 +118,7 @@ class Containers:
             memory_bytes=memory_bytes,
             file_ids=asked.file_ids,
             description=self._description(names),
+            containers_max=policy.containers_max,
         )
 
     async def create(self, principal: Principal, asked: NewContainer) -> Json:
@@ -125,7 +127,7 @@ class Containers:
         it may.
         """
         tenant_id, now = principal.tenant_id, self._pool.now()
-        memory_bytes = self._memory(asked.memory_limit, param="memory_limit")
+        memory_bytes = self._memory(principal.policy, asked.memory_limit, param="memory_limit")
         copied = [
             await self._files.find(tenant_id, one, param="file_ids") for one in asked.file_ids
         ]
@@ -140,7 +142,7 @@ class Containers:
             idle_s=idle_s,
             memory_bytes=memory_bytes,
         )
-        count = self._bounds.tenant_containers_max
+        count = principal.policy.containers_max
         if not await rows.create(self._database, tenant_id, row, containers_max=count):
             raise RateLimited(
                 f"You have {count} containers, which is as many as may be. Delete some that are "
@@ -292,14 +294,13 @@ class Containers:
             raise unknown_file(file_id)
         return row
 
-    def _memory(self, limit: str | None, *, param: str) -> int:
+    def _memory(self, policy: TenantPolicy, limit: str | None, *, param: str) -> int:
         """Bytes of a `memory_limit`. Raises `InvalidRequest`."""
         name = limit or "1g"
         if name not in MEMORY_LIMITS:
             raise wrong_value(param, name, tuple(MEMORY_LIMITS))
-        allowed = [
-            known for known, size in MEMORY_LIMITS.items() if size <= self._bounds.memory_bytes_max
-        ]
+        most = min(self._bounds.memory_bytes_max, MEMORY_LIMITS[policy.container_memory_max])
+        allowed = [known for known, size in MEMORY_LIMITS.items() if size <= most]
         if name not in allowed:
             raise unsupported_value(param, name, allowed)
         return MEMORY_LIMITS[name]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from gateway.errors import InvalidRequest
+from gateway.errors import ConnectorFailed, InvalidRequest
+from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import BrowserGrant, Grants, ToolBudget
 from gateway.protocol.hosted_tools import (
     NO_FAMILIES,
@@ -66,7 +67,8 @@ _COUNTRY_CHARS: Final = 2
 
 
 class ServerListing(Protocol):
-    """What came of asking an MCP server for its tools; `error` says why there are none.
+    """What came of asking an MCP server for its tools; `error` says why there are none, and
+    `error_code` of which kind that is.
 
     `shown` are the tools as clients see them, `secrets` what calling the server takes
     and no grant says.
@@ -77,6 +79,9 @@ class ServerListing(Protocol):
 
     @property
     def error(self) -> str | None: ...
+
+    @property
+    def error_code(self) -> str | None: ...
 
     @property
     def shown(self) -> Sequence[Mapping[str, Any]]: ...
@@ -96,7 +101,7 @@ class ToolSources(Protocol):
 
     async def container(
         self,
-        tenant_id: TenantId,
+        principal: Principal,
         response: UUID,
         tool: CodeInterpreterTool,
         *,
@@ -115,8 +120,10 @@ class ToolSources(Protocol):
         tenant_id: TenantId,
         tools: Sequence[tuple[str, McpServerTool]],
         allowed: McpServersAllowed,
+        domains: DomainRules,
     ) -> Sequence[ServerListing]:
         """What these servers offer, in order; each comes with its path in the request (`tools[0]`).
+        `allowed` and `domains` are of those that the request names by URL.
 
         Raises `InvalidRequest` for one that may not be used.
         """
@@ -152,12 +159,16 @@ NOTHING_GRANTED: Final = Granted()
 class ToolGrants:
     """Decides what responses may use."""
 
-    def __init__(self, sources: ToolSources | None, budget: ToolBudget) -> None:
+    def __init__(
+        self, sources: ToolSources | None, budget: ToolBudget, *, needs_listings: bool = False
+    ) -> None:
         """Without `sources` nothing is served. `budget` is the operator's; tenants and requests may
-        have less.
+        have less. With `needs_listings` a request is refused one of whose MCP servers does not list
+        its tools, as OpenAI does; otherwise its response tells so, and goes without them.
         """
         self._sources = sources
         self._budget = budget
+        self._needs_listings = needs_listings
 
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
         """The families of tools that a tenant's requests may offer; others are dropped from them.
@@ -183,8 +194,8 @@ class ToolGrants:
     ) -> Granted:
         """What the response may use; `stored` are items that the request only names.
 
-        Raises `InvalidRequest` for what cannot be had or approved, `ResourceNotFound` for an
-        unknown container, `StoreUnavailable`.
+        Raises `InvalidRequest` for what cannot be had or approved, `ConnectorFailed` for a server
+        that must list its tools, `ResourceNotFound` for an unknown container, `StoreUnavailable`.
         """
         offered = run_tools(request.tools)
         is_asked = "mcp" in self.served(principal.policy)
@@ -205,6 +216,8 @@ class ToolGrants:
             python = await _python(sources, principal, request, state, response)
         if request.tool_choice != "none" or answers:
             listings = await _servers(sources, principal, request)
+        if self._needs_listings:
+            _check_listed(listings)
         servers = _granted_servers(principal.policy, listings)
         known = _questions(request, history, stored) if answers else {}
         decided = decisions(answers, known, servers)
@@ -214,7 +227,7 @@ class ToolGrants:
         shown = _listed(request, stored, history.items)
         fresh = [listing for listing in listings if _identity(listing) not in shown]
         labels = {listing.grant.label for listing in fresh}
-        browser = _browser(offered, state, _urls(request, history))
+        browser = _browser(principal.policy, offered, state, _urls(request, history))
         grants = Grants(
             browser=browser,
             python=python,
@@ -255,6 +268,8 @@ class ToolGrants:
             self._budget,
             calls_max=calls if calls_max is None else min(calls, calls_max),
             time_max_s=float(policy.tool_time_max_s),
+            result_ids_max=policy.tool_result_ids_max,
+            result_bytes_max=policy.tool_result_bytes_max,
         )
 
 
@@ -268,7 +283,7 @@ async def _python(
     for index, tool in enumerate(request.tools):
         if isinstance(tool, CodeInterpreterTool):
             return await sources.container(
-                principal.tenant_id,
+                principal,
                 response,
                 tool,
                 inherited=_replayed_container(request) or state.container_id,
@@ -293,7 +308,13 @@ async def _servers(
     ]
     if not asked:
         return ()
-    return await sources.servers(principal.tenant_id, asked, principal.policy.mcp_servers)
+    policy = principal.policy
+    allowed = "registry" if policy.egress == "refused" else policy.mcp_servers
+    return await sources.servers(principal.tenant_id, asked, allowed, _domains(policy))
+
+
+def _domains(policy: TenantPolicy) -> DomainRules:
+    return DomainRules.of(policy.egress_domains, policy.egress_denied_domains)
 
 
 def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:
@@ -305,7 +326,10 @@ def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:
 
 
 def _browser(
-    offered: Iterable[RunTool], state: ToolState, urls: tuple[str, ...] | None
+    policy: TenantPolicy,
+    offered: Iterable[RunTool],
+    state: ToolState,
+    urls: tuple[str, ...] | None,
 ) -> BrowserGrant | None:
     """Cursors go on behind those of earlier responses: their answers cite them."""
     tool = next((one for one in offered if isinstance(one, WebSearchTool)), None)
@@ -313,17 +337,20 @@ def _browser(
         return None
     place = tool.user_location
     country = place.country if place else None
+    domains = _domains(policy)
     return BrowserGrant(
         type=tool.type,
         context_size=tool.context_size,
         allowed_domains=tool.allowed_domains,
         country=country.upper() if country and len(country) == _COUNTRY_CHARS else None,
         location=place.in_words if place else None,
-        is_live=tool.external_web_access,
+        is_live=tool.external_web_access and policy.egress == "allowed",
         first_cursor=state.first_cursor,
         pages=state.pages,
         opens="any" if urls is None else "known",
         urls=urls or (),
+        tenant_domains=domains.allowed,
+        denied_domains=domains.denied,
     )
 
 
@@ -426,6 +453,17 @@ def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
 
 def _mcp_names(grants: Grants) -> Iterator[tuple[ServerGrant, McpTool]]:
     return ((server, tool) for server in grants.servers for tool in server.tools)
+
+
+def _check_listed(listings: Sequence[ServerListing]) -> None:
+    """Refuse to go on without the tools of a server."""
+    for listing in listings:
+        if listing.error is not None:
+            raise ConnectorFailed(
+                f"{listing.error} Mend the server or what it is sent, or leave it out of 'tools'.",
+                code=listing.error_code,
+                param="tools",
+            )
 
 
 def _check_names(request: CreateResponse, grants: Grants) -> None:

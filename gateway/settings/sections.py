@@ -121,7 +121,7 @@ def none_or_from(least: int) -> AfterValidator:
 def tenant_default(name: str, **options: Any) -> Any:
     """The field for what counts where a tenant has no policy value `name` of its own."""
     value = POLICY_VALUES[name]
-    least = None if value.words else value.least
+    least = None if value.words or value.is_domains else value.least
     return Field(value.default, description=value.description, ge=least, **options)
 
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 
 from gateway.settings.sections import ID_RANGE_PATTERN, Secret, Section, http_url, tenant_default
 from gateway.settings.web import Web
-from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess
+from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
 
 CALL_MAX_S = 600.0
 """The longest that one call may take: a response has to end, too."""
@@ -90,9 +90,7 @@ class Python(Section):
         "was not used for longest loses its variables.",
     )
     tenant_open_max: PositiveInt = Field(4, description="The same of one tenant.")
-    tenant_containers_max: PositiveInt = Field(
-        100, description="Containers of a tenant that have not expired; one more is answered 429."
-    )
+    tenant_containers_max: int = tenant_default("containers_max")
     busy_wait_s: PositiveFloat = Field(
         5.0, description="Seconds that a call waits while all containers run code."
     )
@@ -138,6 +136,12 @@ class Mcp(Section):
     tenants: ToolAccess = tenant_default("mcp")
     servers: McpServersAllowed = tenant_default("mcp_servers")
     approvals: McpApprovals = tenant_default("mcp_approvals")
+    strict: bool = Field(
+        default=False,
+        description="Whether a request is answered 424, as OpenAI does, where a server does not "
+        "list its tools. Otherwise its mcp_list_tools item says why, and the response goes on "
+        "without them.",
+    )
     hosts: tuple[str, ...] = Field(
         (), description="Hosts that requests may name where servers is listed; and those below."
     )
@@ -174,7 +178,14 @@ class Mcp(Section):
         2 * 1024 * 1024, description="Bytes of all tools that a server lists."
     )
     result_bytes_max: PositiveInt = Field(
-        8 * 1024 * 1024, description="Bytes of one answer of a server."
+        1024 * 1024,
+        description="Bytes of one answer of a server. While it is read the process does nothing "
+        "else, for up to 10 ms per megabyte of text.",
+    )
+    result_values_max: PositiveInt = Field(
+        50_000,
+        description="Members and elements of the JSON of one answer of a server, which take longer "
+        "to read than text: a megabyte of nothing but brackets most of a second.",
     )
     output_bytes_max: PositiveInt = Field(
         262_144, description="Bytes of a result that are shown to clients, and kept."
@@ -184,6 +195,11 @@ class Mcp(Section):
     )
     arguments_bytes_max: PositiveInt = Field(65_536, description="Bytes of a call's arguments.")
     sessions_max: PositiveInt = Field(256, description="Connections to servers at once.")
+    tenant_sessions_max: PositiveInt = Field(
+        64,
+        description="Those of one tenant. Where all are taken one that nobody uses is closed, else "
+        "a call waits for busy_wait_s; the tenant that has the fewest is served first.",
+    )
     calls_max: PositiveInt = Field(8, description="Calls at once over one connection.")
     busy_wait_s: PositiveFloat = Field(
         5.0, description="Seconds that a call waits for one of others to end."
@@ -196,6 +212,16 @@ class Mcp(Section):
     )
 
 
+def _domains(given: str) -> str:
+    listed = " ".join(given.lower().split())
+    if not are_domains(listed):
+        raise ValueError("expected domains with spaces between them, such as example.com")
+    return listed
+
+
+Domains = Annotated[str, AfterValidator(_domains)]
+
+
 class Tools(Section):
     """What all tools of one response may take, and what those of all responses."""
 
@@ -204,9 +230,11 @@ class Tools(Section):
         3, description="Failures of one tool in a row, after which a response has to do without it."
     )
     time_max_s: int = tenant_default("tool_time_max_s")
-    result_ids_max: PositiveInt = Field(
-        48_000, description="Token ids of all results of one response."
-    )
+    result_ids_max: int = tenant_default("tool_result_ids_max")
+    result_bytes_max: int = tenant_default("tool_result_bytes_max")
+    egress: ToolAccess = tenant_default("egress")
+    egress_domains: Domains = tenant_default("egress_domains")
+    egress_denied_domains: Domains = tenant_default("egress_denied_domains")
     running_max: PositiveInt = Field(64, description="Calls that this process runs at once.")
     tenant_running_max: PositiveInt = Field(
         8, description="Calls of one tenant that this process runs at once."

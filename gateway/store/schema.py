@@ -22,12 +22,12 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "c5a90f2e7d14"
+REVISION: Final = "a4c1f7d20b68"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
     *("d3b7c05e61f8", "b8e40d29f6a3", "b7e4d19a3c60"),
-    *("e1b6d4083f95", "3f8a1c6b9d27", "c5a90d37e1b4", "e5a2c7f0814d"),
+    *("e1b6d4083f95", "3f8a1c6b9d27", "c5a90d37e1b4", "e5a2c7f0814d", "c5a90f2e7d14"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -108,11 +108,12 @@ COLUMNS: Final = {
     " tool_calls integer!, web_searches integer!",
     # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
     "run_secrets": "tenant_id uuid!, response_id uuid!, sealed bytea!",
-    # No foreign key, like `usage`. `server` and `tool` are names that others chose.
+    # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces
+    # between them) are names that others chose.
     "tool_calls": "tenant_id uuid!, response_id uuid!, ordinal integer!, attempt smallint!,"
     " kind text!, server bytea!, tool bytea!, arguments_hash bytea!, arguments_bytes integer!,"
     " result_bytes integer!, result_ids integer!, outcome text!, duration_ms integer!,"
-    " replica text!, at timestamptz!",
+    " replica text!, at timestamptz!, approval text, approval_request_id bytea, hosts bytea",
 }
 """The columns of every table with their types; `!`: not null.
 

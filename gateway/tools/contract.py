@@ -7,6 +7,7 @@ of logs: what has to outlive it is in what it returns.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
 
 ToolKind = Literal["browser", "python", "mcp"]
 _BROWSER: Final = f"{BUILTIN_PREFIX}browser."
+
+
+HOSTS_MAX: Final = 32
+"""Hosts of one call that the audit tells of."""
+REACHED: Final[ContextVar[set[str]]] = ContextVar("tool_hosts_reached")
+"""Where the task of a call collects the hosts that it sent something to, for the audit."""
+
+
+def note_reached(host: str) -> None:
+    """A request has left for this host. Outside of a call nobody wants to know."""
+    hosts = REACHED.get(None)
+    if hosts is not None and len(hosts) < HOSTS_MAX:
+        hosts.add(host)
 
 
 def kind_of(name: str) -> ToolKind:
@@ -86,7 +100,8 @@ class ToolResult:
 
 ToolState = dict[str, Any]
 """The `state` of an ended call: `{"page": ShownPage as JSON}` of the browser, which citations are
-resolved by; `{"container_id": ..., "files": {path: file id}}` of Python."""
+resolved by; `{"container_id": ..., "files": {path: file id}}` of Python; and `bytes` of all, how
+many it returned before they were cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ for all rooms. Whatever happens in one, its caller gets a result.
 | the same call again and again           | `over_budget`                           |
 | seconds of all calls of a response      | `over_budget`                           |
 | ids of all results of a response        | shorter results, then `over_budget`     |
+| bytes of all results of a response      | `over_budget`                           |
 | calls at once                           | a few seconds later `refused`           |
 | a server that failed again and again    | `transport_error`, without a call       |
 | seconds of one call                     | `timeout`                               |
@@ -22,7 +23,7 @@ import re
 import time
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gateway.errors import ClaimLost
 from gateway.telemetry import EventLog
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from gateway.telemetry import Metrics
     from gateway.tools.contract import HostedTools, ToolCall, ToolKind, ToolScope, ToolSession
 
+RESULT_BYTES: Final = "bytes"
+"""Among the `state` of a call: how many bytes it returned, before they were cut."""
 INLINE_RESULT_CHARS: Final = 4096
 """So much of a result is counted at once, more in a thread."""
 SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
@@ -146,9 +149,11 @@ class _Session:
     repeats: int = 0
     time_s: float = 0.0
     result_ids: int = 0
+    result_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.result_ids = self.scope.result_ids
+        self.result_bytes = sum(map(_returned_bytes, self.scope.states))
 
     def start(self, call: ToolCall) -> ToolStart:
         room = self._room(call)
@@ -212,6 +217,8 @@ class _Session:
             return self._over("time", "The tools of this response have used up their time.")
         if self.result_ids >= budget.result_ids_max + self.shared.limits.error_ids_max:
             return self._over("result_ids", "The results of this response are long enough.")
+        if self.result_bytes >= budget.result_bytes_max:
+            return self._over("result_bytes", "The tools of this response have returned enough.")
         return None
 
     def _over(self, bound: str, why: str) -> ToolResult:
@@ -281,7 +288,9 @@ class _Session:
         left = max(budget.result_ids_max - self.result_ids, limits.error_ids_max)
         ids_max = min(result.ids_max, left, left if call.ids_max is None else call.ids_max)
         # What no prompt can hold must not fail a response whose call had its effect.
-        output = result.output.encode("utf-8", "replace").decode()
+        returned = result.output.encode("utf-8", "replace")
+        output = returned.decode()
+        self.result_bytes += len(returned)
         advice = _ADVICE[kind_of(call.name)]
         cut = partial(_cut, output, ids_max, self.scope.count_ids, advice)
         is_short = len(output) <= INLINE_RESULT_CHARS
@@ -289,7 +298,9 @@ class _Session:
         self.result_ids += ids
         if len(shown) != len(output):
             self.shared.metrics.tool_truncated(kind_of(call.name))
-        return replace(result, output=shown)
+        # Who takes the response over counts on from here.
+        state = {**result.state, RESULT_BYTES: len(returned)}
+        return replace(result, output=shown, state=state)
 
     def _breaker_key(self, call: ToolCall) -> tuple[object, str]:
         return self.scope.tenant_id, server_of(call.name, self.scope.grants)
@@ -303,6 +314,12 @@ def _cut(
     counted = cache(count_ids)
     shown = truncated(output, ids_max, counted, advice)
     return shown, counted(shown)
+
+
+def _returned_bytes(state: Mapping[str, Any]) -> int:
+    """What an ended call returned, as its state tells."""
+    told = state.get(RESULT_BYTES, 0)
+    return told if isinstance(told, int) else 0
 
 
 def _refused(why: str) -> ToolResult:

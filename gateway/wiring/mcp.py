@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.tools import Mcp
     from gateway.store.postgres.database import Database
+    from gateway.telemetry import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,9 @@ class McpRoom:
     registry: Registry
 
 
-def new_room(settings: Settings, database: Database, sealer: Sealer) -> McpRoom:
+def new_room(
+    settings: Settings, database: Database, sealer: Sealer, metrics: Metrics | None = None
+) -> McpRoom:
     """Connects to nothing. Raises `StartupError` without the SDK."""
     mcp = settings.tools.mcp
     if find_spec("mcp") is None:
@@ -50,7 +53,7 @@ def new_room(settings: Settings, database: Database, sealer: Sealer) -> McpRoom:
     registry = Registry(partial(mcp_servers.known_to, database), sealer, ttl_s=mcp.registry_ttl_s)
     hosts = tuple(host.lower() for host in mcp.hosts)
     resolver = ServerResolver(registry, ServerPolicy(mcp.servers, hosts, networks.named))
-    sessions = SessionPool(networks, mcp.fill(PoolLimits), mcp.fill(SessionLimits))
+    sessions = SessionPool(networks, mcp.fill(PoolLimits), mcp.fill(SessionLimits), metrics=metrics)
     limits = mcp.fill(McpLimits)
     return McpRoom(
         servers=McpServers(resolver, sessions, mcp.fill(ListingLimits)),

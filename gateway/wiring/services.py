@@ -165,7 +165,8 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
     """Without a room nothing is granted."""
     sources = None if rooms.executor is None else Sources(base, rooms, containers)
-    return ToolGrants(sources, base.settings.tools.fill(ToolBudget))
+    tools = base.settings.tools
+    return ToolGrants(sources, tools.fill(ToolBudget), needs_listings=tools.mcp.strict)
 
 
 def _run_builder(

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.engine.calls import AskApproval
+    from gateway.protocol.domains import DomainRules
     from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used
     from gateway.services.containers import Containers
     from gateway.services.tool_grants import ServerListing
-    from gateway.tenancy import McpServersAllowed, TenantId
+    from gateway.tenancy import McpServersAllowed, Principal, TenantId
     from gateway.tools.contract import HostedTools, ToolKind
     from gateway.tools.executor import ToolExecutor
     from gateway.wiring.foundation import Foundation
@@ -71,7 +72,7 @@ class Rooms:
         if tools.mcp.enabled:
             from gateway.wiring.mcp import new_room
 
-            self.mcp = new_room(base.settings, base.database, base.sealer)
+            self.mcp = new_room(base.settings, base.database, base.sealer, base.metrics)
             self.ask_approval = partial(
                 approvals.ask, base.database, ttl_s=float(tools.mcp.approval_ttl_s)
             )
@@ -189,7 +190,7 @@ class Sources:
 
     async def container(
         self,
-        tenant_id: TenantId,
+        principal: Principal,
         response: UUID,
         tool: CodeInterpreterTool,
         *,
@@ -200,7 +201,8 @@ class Sources:
         than the response.
         """
         if self._rooms.is_behind_mcp("python"):
-            uuid, told = ids.auto_container(response), await self._told_of_python(tenant_id)
+            uuid = ids.auto_container(response)
+            told = await self._told_of_python(principal.tenant_id)
             return PythonGrant(
                 ids.container_id(uuid), BEHIND_MCP, memory_bytes=0, description=told or None
             )
@@ -211,7 +213,7 @@ class Sources:
             else AskedContainer(asked)
         )
         return await self._containers.granted(
-            tenant_id, response, wanted, inherited=inherited, param=param
+            principal, response, wanted, inherited=inherited, param=param
         )
 
     async def _told_of_python(self, tenant_id: TenantId) -> str:
@@ -234,16 +236,19 @@ class Sources:
         tenant_id: TenantId,
         tools: Sequence[tuple[str, McpServerTool]],
         allowed: McpServersAllowed,
+        domains: DomainRules,
     ) -> Sequence[ServerListing]:
         """What MCP servers offer."""
         from gateway.tools.mcp.listing import AskedServer
+        from gateway.tools.mcp.servers import UrlTerms
 
         assert self._rooms.mcp is not None, "tools of MCP servers are served"
         asked = [
             AskedServer.of(tool.model_dump(mode="json", exclude_none=True), path)
             for path, tool in tools
         ]
-        return await self._rooms.mcp.servers.list(tenant_id, asked, servers=allowed)
+        terms = UrlTerms(allowed, domains)
+        return await self._rooms.mcp.servers.list(tenant_id, asked, terms)
 
     async def use_approval(
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID

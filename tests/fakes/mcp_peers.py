@@ -21,6 +21,7 @@ from gateway.tools.mcp.session import SessionLimits
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from gateway.telemetry import Metrics
     from gateway.tools.egress.transport import Resolver
 
 LOOPBACK = NetworkPolicy(networks=(ip_network("127.0.0.1/32"),))
@@ -35,9 +36,11 @@ async def pool(
     limits: PoolLimits | None = None,
     session_limits: SessionLimits = PATIENT,
     resolver: Resolver | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[SessionPool]:
     """SessionPool that are closed in the end."""
     given: dict[str, Any] = {} if resolver is None else {"resolver": resolver}
+    given["metrics"] = metrics
     sessions = SessionPool(
         Networks(policy, policy), limits or PoolLimits(), session_limits, **given
     )

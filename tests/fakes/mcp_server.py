@@ -177,6 +177,12 @@ def big(characters: int) -> str:
     return "x" * characters
 
 
+@server.tool()
+def brackets(count: int) -> dict[str, list[list[int]]]:
+    """So many lists."""
+    return {"lists": [[] for _ in range(count)]}
+
+
 @server.tool(structured_output=False)
 def escape() -> str:
     """Text that a terminal would obey, or that looks like a message of the model."""
@@ -256,18 +262,37 @@ def python(code: str) -> str:
     return f"ran {code}"
 
 
+SHOWN: dict[str, list[str]] = {}
+"""The URLs of the pages of each session of the browser, by their cursors."""
+
+
+def _shown(ctx: Context, title: str, url: str, text: str) -> str:
+    pages = SHOWN.setdefault(dict(ctx.headers or {}).get("x-session-id", ""), [])
+    pages.append(url)
+    head = f"[{len(pages) - 1}] {title} ({url})"
+    return f"{head}\n**viewing lines [0 - 1] of 2**\n\nL0: {text}"
+
+
 @server.tool(structured_output=False)
-def search(query: str, topn: int = 10) -> str:
+def search(ctx: Context, query: str, topn: int = 10) -> str:
     """Search."""
-    return (
-        f"[0] {query} (web-search://q=1)\n**viewing lines [0 - 2] of 2**\n\nL0: 【0†Found†example】"
-    )
+    return _shown(ctx, query, "web-search://q=1", "【0†Found†example】")
 
 
 @server.tool(name="open", structured_output=False)
-def open_(id: int = -1) -> str:  # noqa: A002 - gpt-oss calls it so
-    """Open."""
-    return "[1] Found (https://example.org/found)\n**viewing lines [0 - 1] of 1**\n\nL0: It is so."
+def open_(
+    ctx: Context,
+    id: int | str = -1,  # noqa: A002 - gpt-oss calls it so
+    cursor: int = -1,
+    loc: int = -1,
+) -> str:
+    """Open a link of a page, the page itself, or a URL."""
+    if isinstance(id, str):
+        return _shown(ctx, "Page", id, "It is so.")
+    pages = SHOWN[dict(ctx.headers or {}).get("x-session-id", "")]
+    place = cursor if cursor >= 0 else len(pages) - 1
+    title, url = ("Page", pages[place]) if id < 0 else ("Found", "https://example.org/found")
+    return _shown(ctx, title, url, f"It is so, opened from {place} at {loc}.")
 
 
 def app(mode: str = "modern") -> Any:

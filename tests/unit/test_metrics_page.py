@@ -35,6 +35,8 @@ LABELS = {
     "gateway_tool_result_ids": "kind",
     "gateway_tool_truncated": "kind",
     "gateway_tool_budget_hits": "bound",
+    "gateway_mcp_sessions": "server",
+    "gateway_mcp_list_seconds": "server, outcome",
     "gateway_searches": "provider, outcome",
     "gateway_page_fetches": "outcome",
     "gateway_egress_refused": "purpose, reason",

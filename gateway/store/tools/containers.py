@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 
+class TooManyContainers(Exception):
+    """The tenant has as many as it may: `count`."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"there are {count} containers already")
+        self.count = count
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
     """One container. It is over at `expires_at`, which moves with `last_active_at`: `idle_s` later,
@@ -71,6 +79,17 @@ SELECT count(*) FROM (
     WHERE tenant_id = :tenant AND expires_at > CAST(:now AS timestamptz)
     LIMIT :rows_max
 ) AS counted
+""")
+# 0 where the container is there: it is one of them.
+_COUNT_OTHERS: Final = Statement("""
+SELECT CASE WHEN EXISTS (SELECT FROM containers WHERE tenant_id = :tenant AND id = :container)
+THEN 0 ELSE (
+    SELECT count(*) FROM (
+        SELECT FROM containers
+        WHERE tenant_id = :tenant AND expires_at > CAST(:now AS timestamptz)
+        LIMIT :rows_max
+    ) AS counted
+) END
 """)
 _INSERT: Final = Statement(insert_into("containers", _NEW))
 _LOAD: Final = Statement(f"""
@@ -160,6 +179,7 @@ async def take(
     row: ContainerRow,
     *,
     life_s: int,
+    containers_max: int | None = None,
 ) -> ContainerRow | None:
     """Have the container's interpreter be that of `row.owner`; it is made if there is none.
 
@@ -167,10 +187,21 @@ async def take(
     has the same if nobody else took it meanwhile; otherwise the next one, and `engine` and `handle`
     of the interpreter that was the last. None: it has expired. Only the first look decides what a
     new one is like.
+
+    Raises `TooManyContainers` where there is none, and the tenant has `containers_max` others.
     """
     now = {"now": row.last_active_at, "life_s": life_s, "had": row.epoch}
     new = _new(tenant_id, row) | {"owner": row.owner, "epoch": 1}
     async with database.transaction(tenant_id) as connection:
+        if row.epoch == 0 and containers_max is not None:
+            counted = {
+                "tenant": tenant_id,
+                "now": row.last_active_at,
+                "rows_max": containers_max,
+                "container": row.uuid,
+            }
+            if await connection.scalar(_COUNT_OTHERS, counted) >= containers_max:
+                raise TooManyContainers(containers_max)
         return _row((await connection.execute(_TAKE, new | now)).one_or_none())
 
 

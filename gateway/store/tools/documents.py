@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.protocol.domains import DomainRules
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
@@ -109,6 +110,10 @@ WITH asked AS (
           SELECT FROM unnest(CAST(:domains AS text[])) AS domain
           WHERE d.host = domain OR right(d.host, length(domain) + 1) = '.' || domain
       ))
+      AND NOT EXISTS (
+          SELECT FROM unnest(CAST(:denied AS text[])) AS domain
+          WHERE d.host = domain OR right(d.host, length(domain) + 1) = '.' || domain
+      )
     ORDER BY score DESC, is_shared, d.url
     LIMIT :rows_max
 )
@@ -193,19 +198,20 @@ async def search(
     tenant_id: TenantId,
     query: str,
     *,
-    domains: Sequence[str],
+    domains: DomainRules,
     count: int,
     language: str,
 ) -> list[FoundDocument]:
     """Documents with all words of a query, or else with some of them, the best first.
 
-    `domains` include their subdomains; none: all. Raises `StoreError`.
+    Raises `StoreError`.
     """
     asked = {
         "tenant": tenant_id,
         "everyone": EVERYONE,
         "query": query.replace("\0", " ").encode("utf-8", "replace").decode(),
-        "domains": list(domains),
+        "domains": list(domains.allowed),
+        "denied": list(domains.denied),
         "language": language,
         "rows_max": 2 * count,
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Batch, Rows, by_tenant
+from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import columns_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
 _COLUMNS: Final = {
@@ -37,12 +37,24 @@ ON CONFLICT DO NOTHING
 )
 
 
+_SINCE: Final = Statement(f"""
+SELECT {_CALLS.names} FROM tool_calls
+WHERE tenant_id = :tenant AND at > CAST(:begin AS timestamptz)
+ORDER BY at DESC, response_id, ordinal DESC, attempt DESC
+LIMIT :rows_max
+""")  # noqa: S608 - constants only
+_NAMES: Final = ("server", "tool", "approval_request_id", "hosts")
+
+
 @dataclass(frozen=True, slots=True)
 class AuditedCall:
     """One attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
 
     `arguments_hash` is SHA-256. `result_bytes` and `result_ids` are those of what the model was
-    told. `replica` is the name under which the process claims responses.
+    told. `replica` is the name under which the process claims responses. Of a call of an MCP tool
+    `approval` says whether its `user` approved it, by the answer to `approval_request_id`, or was
+    `never` asked, as request, server and policy would have it. `hosts` are those that something was
+    sent to.
     """
 
     response: UUID
@@ -59,6 +71,9 @@ class AuditedCall:
     duration_ms: int
     replica: str
     at: datetime
+    approval: str | None = None
+    approval_request_id: str | None = None
+    hosts: tuple[str, ...] = ()
 
 
 async def record_all(database: Database, calls: Sequence[tuple[TenantId, AuditedCall]]) -> None:
@@ -75,7 +90,28 @@ async def record_all(database: Database, calls: Sequence[tuple[TenantId, Audited
 def _row(call: AuditedCall) -> dict[str, Any]:
     row = {name: getattr(call, name) for name in _COLUMNS if name != "response_id"}
     row["response_id"] = call.response
+    row["hosts"] = " ".join(call.hosts) or None
     # Names of servers and tools are theirs: PostgreSQL's text refuses some of what they may hold.
-    for name in ("server", "tool"):
-        row[name] = row[name].encode("utf-8", "replace")
+    for name in _NAMES:
+        row[name] = row[name] and row[name].encode("utf-8", "replace")
     return row
+
+
+async def since(
+    database: Database, tenant_id: TenantId, begin: datetime, *, rows_max: int
+) -> list[AuditedCall]:
+    """The last calls of a tenant after `begin`, the newest first."""
+    wanted = {"tenant": tenant_id, "begin": begin, "rows_max": rows_max}
+    async with database.transaction(tenant_id) as connection:
+        return [_call(row) for row in await connection.execute(_SINCE, wanted)]
+
+
+def _call(row: Row) -> AuditedCall:
+    fields = dict(zip(_COLUMNS, row, strict=True))
+    for name in _NAMES:
+        fields[name] = (
+            None if fields[name] is None else bytes(fields[name]).decode("utf-8", "replace")
+        )
+    fields["response"] = fields.pop("response_id")
+    fields["hosts"] = tuple((fields["hosts"] or "").split())
+    return AuditedCall(**fields)

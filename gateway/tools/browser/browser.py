@@ -20,6 +20,7 @@ from urllib.parse import urldefrag, urlsplit
 
 import orjson
 
+from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
 from gateway.protocol.grants import ShownPage
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import (
@@ -32,7 +33,7 @@ from gateway.tools.browser.page import (
     plain,
     view,
 )
-from gateway.tools.browser.providers import Query, is_within
+from gateway.tools.browser.providers import Query
 from gateway.tools.browser.search import SearchFailed
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class BrowserOptions:
     view_ids_max: int = 1024
     hits: int = 10
     domains: tuple[str, ...] = ()
+    rules: DomainRules = EVERY_DOMAIN
     country: str | None = None
     user_urls: tuple[str, ...] = ()
     only_known_urls: bool = False
@@ -176,7 +178,9 @@ class Browser:
         count = min(HITS_MAX, max(1, asked.number("topn", options.hits)))
         action = {"type": "search", "query": text, "queries": [text]}
         try:
-            hits = await self._web.search(Query(text, count, options.domains, options.country))
+            hits = await self._web.search(
+                Query(text, count, options.domains, options.country, options.rules)
+            )
         except SearchFailed as error:
             return Shown(f"Error: {error}", action, failed=True)
         if not hits:
@@ -336,7 +340,9 @@ class Browser:
     async def _content(self, page: ShownPage) -> tuple[Page, bool]:
         """The text of a page, and whether it had to be fetched again."""
         host = urlsplit(page.url).hostname if page.url else None
-        if host is not None and not is_within(host, self._options.domains):
+        options = self._options
+        may_read = is_within(host or "", options.domains) and options.rules.permits(host or "")
+        if host is not None and not may_read:
             raise NotThere(f"{plain(page.url)} is not of a domain that may be read now.")
         content = await self._store.get(page.key)
         if content is not None:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
 from gateway.tools.browser.page import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
 SNIPPET_CHARS_MAX: Final = 1000
 TITLE_CHARS_MAX: Final = 300
@@ -37,7 +38,8 @@ _LINK: Final = re.compile(r"\[([^\]\n]{1,300})\]\(")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to search for. `domains` include their subdomains; none means all.
+    """What to search for. `domains` include their subdomains; none means all. What `rules` do not
+    permit is no hit, either.
 
     `country` is an ISO 3166 code of two letters.
     """
@@ -46,6 +48,7 @@ class Query:
     count: int = 10
     domains: tuple[str, ...] = ()
     country: str | None = None
+    rules: DomainRules = EVERY_DOMAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +327,3 @@ def _first(error: ValidationError) -> str:
     """The first thing that is wrong, without its value."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
-def is_within(host: str, domains: Sequence[str]) -> bool:
-    """Whether a host is one of the domains, or below one; every host is where there are none."""
-    host = host.lower().rstrip(".")
-    return not domains or any(host == one or host.endswith(f".{one}") for one in domains)

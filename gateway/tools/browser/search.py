@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from gateway.errors import StoreError
+from gateway.protocol.domains import DomainRules, is_within
 from gateway.store.tools import documents
 from gateway.telemetry import EventLog
-from gateway.tools.browser.providers import BadAnswer, Hit, hits_of_tool, is_within
+from gateway.tools.browser.providers import BadAnswer, Hit, hits_of_tool
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, StatusError, normalised
 
@@ -125,12 +126,15 @@ class IndexSource:
         try:
             found = await documents.search(
                 self.database, tenant_id, query.text,
-                domains=query.domains, count=query.count, language=self.language,
+                domains=DomainRules(query.domains, query.rules.denied), count=query.count,
+                language=self.language,
             )  # fmt: skip
         except StoreError as error:
             raise SourceFailed("error", str(error)) from error
         return [
-            Hit(one.url, one.title, one.snippet, one.added_at.date().isoformat()) for one in found
+            Hit(one.url, one.title, one.snippet, one.added_at.date().isoformat())
+            for one in found
+            if query.rules.permits(urlsplit(one.url).hostname or "")
         ]
 
 
@@ -224,4 +228,4 @@ def _is_wanted(hit: Hit, query: Query) -> bool:
         return False
     host = parts.hostname or ""
     is_plain = parts.scheme in _HIT_SCHEMES and "@" not in parts.netloc
-    return is_plain and is_within(host, query.domains)
+    return is_plain and is_within(host, query.domains) and query.rules.permits(host)

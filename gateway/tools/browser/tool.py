@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import BrowserGrant, SearchContextSize, ShownPage
 from gateway.tools.browser.browser import Browser, BrowserOptions
 from gateway.tools.browser.kept_pages import KeptPages, SessionPages
@@ -88,13 +89,17 @@ class BrowserSession:
         kept = KeptPages(workplace.database, cache, scope.tenant_id)
         self._store = kept if scope.stored else SessionPages(kept, scope.response)
         domains = tuple(domain_of(one) or NO_DOMAIN for one in grant.allowed_domains)
-        self._web = TenantWeb(workplace, scope.tenant_id, self._store, domains, grant.is_live)
+        rules = DomainRules(grant.tenant_domains, grant.denied_domains)
+        self._web = TenantWeb(
+            workplace, scope.tenant_id, self._store, domains, grant.is_live, rules
+        )
         self._view_ids_max = views.ids_max(grant.context_size)
         self._options = BrowserOptions(
             count_ids=scope.count_ids,
             view_ids_max=self._view_ids_max,
             hits=HITS[grant.context_size],
-            domains=domains,
+            domains=domains or rules.allowed,
+            rules=rules,
             country=grant.country,
             user_urls=grant.urls,
             only_known_urls=grant.opens == "known",

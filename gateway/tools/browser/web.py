@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urldefrag, urlsplit
 
 from gateway.errors import StoreError
+from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import documents
 from gateway.tools.browser.extraction import Unreadable
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import Page
-from gateway.tools.browser.providers import is_within
 from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
 
 if TYPE_CHECKING:
@@ -47,13 +47,16 @@ class Workplace:
 
 @dataclass(frozen=True, slots=True)
 class TenantWeb:
-    """The web of one response. `is_live` False: only the index, and what its tenant has seen."""
+    """The web of one response. `is_live` False: only the index, and what its tenant has seen.
+    `domains` are those of the request, `rules` the tenant's.
+    """
 
     workplace: Workplace
     tenant_id: TenantId
     pages: FreshPages
     domains: Sequence[str] = ()
     is_live: bool = True
+    rules: DomainRules = EVERY_DOMAIN
 
     async def search(self, query: Query) -> list[Hit]:
         """Hits within the domains. Raises `SearchFailed`."""
@@ -92,4 +95,4 @@ class TenantWeb:
         return None if anew else await self.pages.find(url, age_max_s=workplace.fresh_s)
 
     def _may_visit(self, host: str) -> bool:
-        return is_within(host, self.domains)
+        return is_within(host, self.domains) and self.rules.permits(host)

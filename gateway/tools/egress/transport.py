@@ -17,14 +17,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import httpcore2
 import httpx2
 from typing_extensions import override
 
+from gateway.tools.contract import note_reached
+from gateway.tools.egress.json_values import ValueCount
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+    )
 
     from gateway.tools.egress.network_policy import NetworkPolicy
 
@@ -50,9 +60,12 @@ EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError)
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """Bounds of every request that leaves through here."""
+    """Bounds of every request that leaves through here. `values_max` is of JSON (`ValueCount`), of
+    a body or of one event; None: nobody reads any at once.
+    """
 
     body_bytes_max: int = 5 * 1024 * 1024
+    values_max: int | None = None
     connections_max: int = 64
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 10.0
@@ -171,13 +184,19 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             ),
             headers=request.headers.raw,
             content=request.stream,
-            extensions=request.extensions,
+            extensions={
+                **request.extensions,
+                "trace": _Noted(url.host, request.extensions.get("trace")),
+            },
         )
         with _translated():
             answer = await self._pool.handle_async_request(asked)
         headers = httpx2.Headers(answer.headers)
         stream = cast("AsyncIterable[bytes]", answer.stream)
-        body = BoundedBody(stream, self._limits.body_bytes_max)
+        is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        body = BoundedBody(
+            stream, self._limits.body_bytes_max, self._limits.values_max, is_stream=is_stream
+        )
         if headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}:
             await body.aclose()
             raise EncodedBody("the server sent a compressed body that was not asked for")
@@ -190,12 +209,37 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-class BoundedBody(httpx2.AsyncByteStream):
-    """The bytes of a response, as far as they are few enough. Raises `BodyTooLong`."""
+class _Noted:
+    """A trace of httpcore2 that notes whom a request has left for, and passes on what it hears."""
 
-    def __init__(self, stream: AsyncIterable[bytes], bytes_max: int) -> None:
+    def __init__(self, host: str, then: Callable[[str, Any], Awaitable[None]] | None) -> None:
+        self._host = host
+        self._then = then
+
+    async def __call__(self, event: str, info: Any) -> None:
+        if event.endswith("send_request_headers.started"):
+            note_reached(self._host)
+        if self._then is not None:
+            await self._then(event, info)
+
+
+class BoundedBody(httpx2.AsyncByteStream):
+    """The bytes of a response, as far as they, and the values in them, are few enough. Raises
+    `BodyTooLong`.
+    """
+
+    def __init__(
+        self,
+        stream: AsyncIterable[bytes],
+        bytes_max: int,
+        values_max: int | None = None,
+        *,
+        is_stream: bool = False,
+    ) -> None:
         self._stream = stream
         self._left = bytes_max
+        self._values_max = values_max
+        self._values = ValueCount(is_stream=is_stream)
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -204,6 +248,8 @@ class BoundedBody(httpx2.AsyncByteStream):
                 self._left -= len(part)
                 if self._left < 0:
                     raise BodyTooLong("the response is longer than tools may read")
+                if self._values_max is not None and self._values.add(part) > self._values_max:
+                    raise BodyTooLong("the response has more values than tools may read")
                 yield part
 
     @override

@@ -10,7 +10,7 @@ pages and variables apart. So each response has a connection of its own.
 
 from __future__ import annotations
 
-import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -19,6 +19,7 @@ from gateway import ids
 from gateway.errors import StoreError
 from gateway.store.tools.mcp_servers import OPERATOR
 from gateway.tools.contract import ToolResult, ToolStart
+from gateway.tools.mcp.browsing import Browsing, NotShown
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.results import cut, plain
 from gateway.tools.mcp.tool import NOBODY_KNOWS, call_meta, outcome_of
@@ -37,13 +38,7 @@ BROWSER: Final = "builtin:browser."
 PYTHON: Final = "builtin:python"
 SESSION_ID: Final = "x-session-id"
 URL_CHARS_MAX: Final = 2048
-TITLE_CHARS_MAX: Final = 300
-
-_DISPLAY: Final = re.compile(
-    r"\[(?P<cursor>\d{1,9})\] (?P<title>[^\n]{0,1000}?)(?: ?\((?P<url>[^\s()]{0,2048})\))?\n"
-    r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*"
-)
-"""How gpt-oss's browser heads what it shows. Source: openai/gpt-oss, simple_browser_tool.py."""
+NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class McpBuiltins:
@@ -70,6 +65,7 @@ class BuiltinSession:
         self._sessions = sessions
         self._limits = limits
         self._peers: set[Peer] = set()
+        self._browsing = Browsing(scope.grants.browser, scope.states)
 
     def start(self, call: ToolCall) -> ToolStart:
         """The browser only reads; what Python does may be anything."""
@@ -89,7 +85,12 @@ class BuiltinSession:
             server = None
         if server is None:
             return self._ended(call, "The tool is not available now.", "refused")
-        return await self._called(call, server, given)
+        try:
+            if purpose == "python":
+                return await self._run_python(call, server, given)
+            return await self._browse(call, server, given)
+        except McpError as error:
+            return self._failed(call, error)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
         """No server knows its calls by a handle."""
@@ -100,23 +101,45 @@ class BuiltinSession:
         for peer in self._peers:
             self._sessions.retire(peer)
 
-    async def _called(self, call: ToolCall, server: Server, given: Mapping[str, Any]) -> ToolResult:
+    async def _run_python(
+        self, call: ToolCall, server: Server, given: Mapping[str, Any]
+    ) -> ToolResult:
+        result = await self._asked(call, server, "python", given)
+        output = plain(cut(result.output, self._limits.output_bytes_max))
+        return self._ended(call, output, "tool_error" if result.is_error else "ok")
+
+    async def _browse(self, call: ToolCall, server: Server, given: Mapping[str, Any]) -> ToolResult:
+        """Search, open or find; what the server is asked is told in its own cursors."""
+        function, browsing = call.name.removeprefix(BROWSER), self._browsing
+        if (refusal := browsing.refusal(given)) is not None:
+            return self._ended(call, refusal, "refused")
+        try:
+            cursor = browsing.cursor(function, given)
+            if cursor is not None:
+                if (url := browsing.url_of(cursor)) is not None:
+                    opened = await self._asked(call, server, "open", {"id": url})
+                    browsing.opened(cursor, "" if opened.is_error else opened.output)
+                given = {**given, "cursor": browsing.theirs(cursor)}
+            result = await self._asked(call, server, function, given)
+            output = plain(cut(result.output, self._limits.output_bytes_max))
+            if result.is_error:
+                return self._ended(call, output, "tool_error")
+            shown, state = browsing.shown(function, output)
+            return self._ended(call, shown, state=state)
+        except NotShown as error:
+            return self._ended(call, str(error), "tool_error")
+
+    async def _asked(
+        self, call: ToolCall, server: Server, name: str, given: Mapping[str, Any]
+    ) -> CallResult:
+        """Raises `McpError`."""
         response = self._scope.response
         session_id = {SESSION_ID: ids.response_id(response)}
         peer = server.peer(self._scope.tenant_id, session_id, response)
         self._peers.add(peer)
-        name = call.name.removeprefix(BROWSER) if call.name != PYTHON else "python"
         timeout_s = server.call_timeout_s or self._limits.call_timeout_s
         meta = call_meta(response, call.ordinal, timeout_s)
-        try:
-            result = await self._sessions.call(peer, name, given, timeout_s=timeout_s, meta=meta)
-        except McpError as error:
-            return self._failed(call, error)
-        return self._result(call, result)
-
-    def _result(self, call: ToolCall, result: CallResult) -> ToolResult:
-        output = plain(cut(result.output, self._limits.output_bytes_max))
-        return self._ended(call, output, "tool_error" if result.is_error else "ok")
+        return await self._sessions.call(peer, name, given, timeout_s=timeout_s, meta=meta)
 
     def _failed(self, call: ToolCall, error: McpError) -> ToolResult:
         outcome = outcome_of(error, only_reads=call.name != PYTHON)
@@ -125,14 +148,19 @@ class BuiltinSession:
             told = f"{told} {NOBODY_KNOWS}"
         return self._ended(call, told, outcome)
 
-    def _ended(self, call: ToolCall, output: str, outcome: ToolOutcome) -> ToolResult:
+    def _ended(
+        self,
+        call: ToolCall,
+        output: str,
+        outcome: ToolOutcome = "ok",
+        state: Mapping[str, Any] = NO_STATE,
+    ) -> ToolResult:
         ids_max = self._limits.result_ids_max
         if call.name == PYTHON:
             outputs = [{"type": "logs", "logs": output}]
             return ToolResult(output, outcome, shown={"outputs": outputs}, ids_max=ids_max)
-        page = _page(call, output) if outcome == "ok" else None
-        shown = {"action": _action(call, page["url"] if page is not None else "")}
-        state = {} if page is None else {"page": page}
+        url = state["page"]["url"] if state else ""
+        shown = {"action": _action(call, url)}
         return ToolResult(output, outcome, shown=shown, state=state, ids_max=ids_max)
 
 
@@ -181,21 +209,3 @@ def _action(call: ToolCall, url: str) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return plain(value[:URL_CHARS_MAX]) if isinstance(value, str) else ""
-
-
-def _page(call: ToolCall, output: str) -> dict[str, Any] | None:
-    """The page that was shown, so that it can be cited; None for one that is headed otherwise."""
-    found = _DISPLAY.match(output)
-    if found is None:
-        return None
-    kind = {"search": "search", "find": "find"}.get(call.name.removeprefix(BROWSER), "page")
-    url = found["url"] or ""
-    return {
-        "cursor": int(found["cursor"]),
-        "key": "",
-        "kind": kind,
-        "url": url if "://" in url else "",
-        "title": found["title"][:TITLE_CHARS_MAX],
-        "first": int(found["first"]),
-        "end": int(found["last"]) + 1,
-    }

@@ -27,15 +27,17 @@ from gateway.telemetry import EventLog
 from gateway.tools.mcp import headers
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.results import bounded
-from gateway.tools.mcp.servers import LABEL, kept_secrets
+from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets
 from gateway.tools.mcp.session import ToolPages
+from gateway.tools.unseen import shown_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.tenancy import TenantId
+    from gateway.tools.mcp.failures import ErrorType
     from gateway.tools.mcp.pool import Peer, SessionPool
-    from gateway.tools.mcp.servers import Purpose, Server, ServerResolver, ServerUrls
+    from gateway.tools.mcp.servers import Purpose, Server, ServerResolver, UrlTerms
     from gateway.tools.mcp.session import ServerTool
 
 SERVER_DESCRIPTION_CHARS_MAX: Final = 2048
@@ -46,6 +48,14 @@ SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
 _log = EventLog("gateway.mcp")
+_TEXTS: Final = frozenset({"description", "title", "$comment"})
+_HINTS: Final = frozenset({"default", "examples", "example"})
+"""Keywords of a schema that nothing follows from."""
+_VALUES: Final = frozenset({"enum", "const"})
+_NAMING: Final = frozenset(
+    {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+)
+"""Those whose keys are names."""
 _ANY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -182,13 +192,14 @@ class AskedServer:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What came of asking one server. `shown` is what clients see of its tools, `error` why there
-    are none. `secrets` are what those who call the tools need of the request: its headers, and its
-    URL (`servers.kept_secrets`).
+    are none, and `error_code` of which kind that is. `secrets` are what those who call the tools
+    need of the request: its headers, and its URL (`servers.kept_secrets`).
     """
 
     grant: ServerGrant
     shown: tuple[dict[str, Any], ...] = ()
     error: str | None = None
+    error_code: ErrorType | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def entry(self) -> ToolsListed:
@@ -219,17 +230,16 @@ class McpServers:
         sessions.on_list_changed = self._forget
 
     async def list(
-        self, tenant_id: TenantId, asked: Sequence[AskedServer], *, servers: ServerUrls = "any"
+        self, tenant_id: TenantId, asked: Sequence[AskedServer], terms: UrlTerms = ANY_URL
     ) -> Sequence[Listing]:
-        """What each server offers to a response of this tenant, in the order of `asked`. `servers`
-        is which URLs the tenant's policy allows.
+        """What each server offers to a response of this tenant, in the order of `asked`.
 
         Raises `InvalidRequest` for a server that may not be used, and `StoreError`. A server that
         may, and cannot be listed, is told of by `Listing.error`.
         """
         _refuse_repeated(asked)
         found = [
-            await self.resolver.asked(tenant_id, one.label, one.url, urls=servers, param=one.param)
+            await self.resolver.asked(tenant_id, one.label, one.url, terms=terms, param=one.param)
             for one in asked
         ]
         for one, server in zip(asked, found, strict=True):
@@ -265,7 +275,7 @@ class McpServers:
             granted, shown = self._granted(pages.tools, asked, server)
         except McpError as error:
             _log.info("an MCP server listed no tools", reason=error.type, code=str(error.code))
-            return Listing(grant, error=_told(asked.label, error), secrets=secrets)
+            return _failed(grant, error, secrets)
         granting = ServerGrant(
             grant.label, grant.server, grant.credential, grant.description, granted
         )
@@ -304,16 +314,19 @@ class McpServers:
         """
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
-        size = 0
+        size = left_out = 0
         for tool in tools:
             if not _is_allowed(tool, asked, server):
                 continue
             made = _tool(tool, asked, server)
             if made is None:
+                left_out += 1
                 continue
             granted.append(made)
             shown.append(_shown(made, tool))
             size += len(orjson.dumps(made.parameters))
+        if left_out:
+            _log.info("tools of an MCP server cannot be offered", count=left_out)
         if size > self._limits.schema_bytes_max:
             raise _too_much(f"schemas of {size} bytes, of {self._limits.schema_bytes_max} at most")
         if len(granted) > self._limits.tools_max:
@@ -333,7 +346,7 @@ class McpServers:
             grant = listing.grant
             bare = ServerGrant(grant.label, grant.server, grant.credential, grant.description)
             error = _too_much(f"tools of all servers: {self._limits.tools_max} at most")
-            kept.append(Listing(bare, error=_told(grant.label, error), secrets=listing.secrets))
+            kept.append(_failed(bare, error, listing.secrets))
         return kept
 
 
@@ -387,7 +400,7 @@ def _tool(tool: ServerTool, asked: AskedServer, server: Server) -> McpTool | Non
 
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """A schema without what a reader would obey in its texts; None for one that is of no object,
-    too deep, or cannot be stored.
+    too deep, cannot be stored, or has names or values that a reader does not see as they are.
     """
     if not schema:
         return dict(_ANY)
@@ -402,19 +415,57 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     return made
 
 
-def _cleaned(value: Any, depth_left: int) -> Any:
+def _cleaned(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
+    """A part of a schema; `is_named`: one whose keys are names that the server chose.
+
+    Texts are cleaned. Names and values mean something to the server: cleaned they would be others,
+    so they are refused. Raises `ValueError`.
+    """
+    if depth_left < 0:
+        raise ValueError("the schema is nested too deeply")
+    if isinstance(value, dict):
+        # Under names that the server chose there are schemas, whatever the names are.
+        return {
+            _seen(key): _cleaned(inner, depth_left - 1)
+            if is_named
+            else _member(key, inner, depth_left - 1)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_cleaned(inner, depth_left - 1) for inner in value]
+    return _seen(value) if isinstance(value, str) else value
+
+
+def _member(keyword: str, value: Any, depth_left: int) -> Any:
+    """What stands under a keyword of a schema."""
+    if keyword in _TEXTS and isinstance(value, str):
+        return bounded(value, TOOL_DESCRIPTION_CHARS_MAX)
+    if keyword in _HINTS:
+        return _shown_hint(value, depth_left)
+    if keyword in _VALUES:
+        _shown_hint(value, depth_left)
+        _seen(orjson.dumps(value).decode())
+        return value
+    return _cleaned(value, depth_left, is_named=keyword in _NAMING)
+
+
+def _shown_hint(value: Any, depth_left: int) -> Any:
+    """What only advises a reader, cleaned wherever it has text. Raises `ValueError`."""
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
         return {
-            name: bounded(inner, TOOL_DESCRIPTION_CHARS_MAX)
-            if name in {"description", "title"} and isinstance(inner, str)
-            else _cleaned(inner, depth_left - 1)
-            for name, inner in value.items()
+            shown_in_json(key): _shown_hint(inner, depth_left - 1) for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [_cleaned(inner, depth_left - 1) for inner in value]
-    return value
+        return [_shown_hint(inner, depth_left - 1) for inner in value]
+    return shown_in_json(value) if isinstance(value, str) else value
+
+
+def _seen(text: str) -> str:
+    if shown_in_json(text) != text:
+        raise ValueError("the schema has characters that nobody sees")
+    return text
 
 
 def _digest(name: str, description: str, parameters: Mapping[str, Any]) -> str:
@@ -438,6 +489,11 @@ def _shown(made: McpTool, tool: ServerTool) -> dict[str, Any]:
 def _too_much(what: str) -> McpError:
     hint = "name those that are needed in 'allowed_tools'"
     return McpError("mcp_protocol_error", -32603, f"it offers too much ({what}): {hint}")
+
+
+def _failed(grant: ServerGrant, error: McpError, secrets: Mapping[str, str]) -> Listing:
+    told = _told(grant.label, error)
+    return Listing(grant, error=told, error_code=error.type, secrets=secrets)
 
 
 def _told(label: str, error: McpError) -> str:

@@ -13,10 +13,14 @@ from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlsplit
 
+from gateway.telemetry import Metrics
+from gateway.tools.contract import note_reached
 from gateway.tools.egress import transport
 from gateway.tools.egress.transport import EgressLimits
-from gateway.tools.mcp.failures import McpError
+from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
+from gateway.tools.mcp.places import NoPlace, Places
 from gateway.tools.mcp.session import McpSession, SessionLimits, ToolPages
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BUSY: Final = -32000
+STOPPING: Final = "the gateway is stopping"
 USER_AGENT: Final = "harmony-gateway"
 TRANSPORT_KNOWN_S: Final = 3600.0
 """After so long it is found out again which transport a server has."""
@@ -60,6 +65,8 @@ class Peer:
     headers: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     is_registered: bool = False
     response: UUID | None = None
+    name: str = field(default="", compare=False)
+    """What metrics call it: the label of a registered server, empty for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +81,18 @@ class Networks:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Bounds of all sessions. `calls_max` is of one of them; a call waits for `busy_wait_s`."""
+    """Bounds of all sessions, and of those of one tenant. `calls_max` is of one session; a call
+    waits for `busy_wait_s`, for a session as for its turn.
+    """
 
     sessions_max: int = 256
+    tenant_sessions_max: int = 64
     calls_max: int = 8
     busy_wait_s: float = 5.0
-    result_bytes_max: int = 8 * 1024 * 1024
+    result_bytes_max: int = 1024 * 1024
+    """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
+    of which it takes `SSE_EVENT_BYTES_MAX`."""
+    result_values_max: int = 50_000
     read_timeout_s: float = 660.0
     """Between two bytes of an answer: longer than any call may take."""
 
@@ -104,12 +117,17 @@ class SessionPool:
         session_limits: SessionLimits,
         *,
         resolver: Resolver = transport.resolve,
+        metrics: Metrics | None = None,
     ) -> None:
         self._networks = networks
         self._limits = limits
         self._session_limits = session_limits
         self._resolver = resolver
-        self._shared: OrderedDict[Peer, _Shared] = OrderedDict()
+        self._metrics = metrics or Metrics()
+        self._shared: dict[Peer, _Shared] = {}
+        self._idle: OrderedDict[Peer, None] = OrderedDict()
+        """Those of them that nobody asks, the one first that was not asked for longest."""
+        self._places = Places(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
         self._sse_until: OrderedDict[str, float] = OrderedDict()
         self._tasks: asyncio.TaskGroup | None = None
         self._began = asyncio.Event()
@@ -118,7 +136,7 @@ class SessionPool:
 
     @property
     def count(self) -> int:
-        """SessionPool that are open, or being opened."""
+        """Sessions that are open, or being opened."""
         return sum(not one.session.is_over for one in self._shared.values())
 
     async def run(self) -> None:
@@ -130,12 +148,24 @@ class SessionPool:
         finally:
             self._tasks = None
             self._began.clear()
-            self._shared.clear()
+            for peer, shared in list(self._shared.items()):
+                self._remove(peer, shared)
 
     async def list_tools(self, peer: Peer) -> ToolPages:
         """All tools of a server. Raises `McpError`."""
         timeout_s = self._session_limits.list_timeout_s + self._session_limits.connect_timeout_s
-        return await self._ask(peer, lambda session, _: session.list_tools(), timeout_s)
+        clock, outcome = asyncio.get_running_loop().time, "cancelled"
+        began = clock()
+        try:
+            pages = await self._ask(peer, lambda session, _: session.list_tools(), timeout_s)
+            outcome = "ok"
+        except McpError as error:
+            outcome = _outcome_of_listing(error)
+            raise
+        else:
+            return pages
+        finally:
+            self._metrics.mcp_listed(peer.name, outcome, clock() - began)
 
     async def call(
         self,
@@ -154,7 +184,19 @@ class SessionPool:
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:
             return session.call(name, arguments, timeout_s=left_s, meta=meta)
 
-        return await self._ask(peer, ask, timeout_s)
+        # Its requests are made by the task of the session, for whoever asks.
+        host = urlsplit(peer.url).hostname or ""
+        try:
+            result = await self._ask(peer, ask, timeout_s)
+        except McpError as error:
+            if error.sent:
+                note_reached(host)
+            raise
+        except asyncio.CancelledError:
+            note_reached(host)
+            raise
+        note_reached(host)
+        return result
 
     async def _ask(
         self, peer: Peer, asked: Callable[[McpSession, float], Awaitable[T]], timeout_s: float
@@ -182,8 +224,8 @@ class SessionPool:
         shared = self._shared.get(peer)
         if shared is None or shared.session.is_over:
             shared = await self._opened(peer)
-        self._shared.move_to_end(peer)
         shared.asking += 1
+        self._idle.pop(peer, None)
         try:
             await self._wait_for_slot(shared)
             try:
@@ -192,6 +234,9 @@ class SessionPool:
                 shared.slots.release()
         finally:
             shared.asking -= 1
+            if not shared.asking and self._shared.get(peer) is shared:
+                self._idle[peer] = None
+                self._places.offer()
             if shared.session.transport == "sse":
                 self._remember_sse(peer.url)
 
@@ -208,8 +253,19 @@ class SessionPool:
             async with asyncio.timeout(self._limits.busy_wait_s):
                 await self._began.wait()
         except TimeoutError:
-            raise McpError("http_error", BUSY, "the gateway is stopping", sent=False) from None
-        self._make_room()
+            raise McpError("http_error", BUSY, STOPPING, sent=False) from None
+        over = self._shared.get(peer)
+        if over is not None:
+            self._remove(peer, over)
+        await self._place(peer.tenant_id)
+        if self._tasks is None:
+            self._places.leave(peer.tenant_id)
+            raise McpError("http_error", BUSY, STOPPING, sent=False)
+        if (shared := self._shared.get(peer)) is not None:
+            # Somebody else waited for the same one, and had a place before.
+            self._places.leave(peer.tenant_id)
+            self._places.offer()
+            return shared
         session = McpSession(
             peer.url,
             lambda transport: self._client(peer, transport),
@@ -217,17 +273,27 @@ class SessionPool:
             transport=self._known_transport(peer.url),
             on_list_changed=lambda: self.on_list_changed(peer),
         )
-        assert self._tasks is not None, "it has begun"
         # In a context of its own: it outlives the request that it is opened for.
         owner = self._tasks.create_task(session.run(), context=Context())
         shared = self._shared[peer] = _Shared(session, owner, self._limits.calls_max)
+        self._metrics.mcp_sessions(peer.name, 1)
+        owner.add_done_callback(lambda _: self._ended(peer, shared))
         return shared
+
+    async def _place(self, tenant_id: TenantId) -> None:
+        """Have a place for one more session of a tenant. Raises `McpError`."""
+        try:
+            await self._places.take(tenant_id, wait_s=self._limits.busy_wait_s)
+        except NoPlace:
+            message = "too many MCP servers are in use; try again later"
+            raise McpError("http_error", BUSY, message, sent=False) from None
 
     def _client(self, peer: Peer, kind: Transport) -> EgressClient:
         # By the older transport all answers come in one, whose events are bounded one by one.
         answers = ANSWERS_BY_SSE if kind == "sse" else 1
         limits = EgressLimits(
             body_bytes_max=self._limits.result_bytes_max * answers,
+            values_max=self._limits.result_values_max,
             connections_max=self._limits.calls_max + 4,
             connect_timeout_s=self._session_limits.connect_timeout_s,
             read_timeout_s=self._limits.read_timeout_s,
@@ -239,23 +305,40 @@ class SessionPool:
         client.headers.update({"user-agent": USER_AGENT, **peer.headers})
         return client
 
-    def _make_room(self) -> None:
-        """End the session that was asked least recently, of those that nobody waits for."""
-        for peer in [one for one, shared in self._shared.items() if shared.session.is_over]:
+    def _end_idle(self, tenant_id: TenantId | None) -> bool:
+        """End the session that was not asked for longest, of those that nobody waits for: of a
+        tenant, or (None) of the tenant that has the most. False: there is none.
+        """
+        idle = [one for one in self._idle if tenant_id is None or one.tenant_id == tenant_id]
+        if not idle:
+            return False
+        peer = max(idle, key=lambda one: self._places.held(one.tenant_id))
+        shared = self._shared[peer]
+        self._remove(peer, shared)
+        shared.owner.cancel()
+        return True
+
+    def _ended(self, peer: Peer, shared: _Shared) -> None:
+        """The task of a session has ended."""
+        self._metrics.mcp_sessions(peer.name, -1)
+        self._remove(peer, shared)
+        self._places.offer()
+
+    def _remove(self, peer: Peer, shared: _Shared) -> None:
+        """It is not asked any more, and leaves its place, unless it has done so before."""
+        if self._shared.get(peer) is shared:
             del self._shared[peer]
-        while len(self._shared) >= self._limits.sessions_max:
-            idle = next((one for one, shared in self._shared.items() if not shared.asking), None)
-            if idle is None:
-                message = "too many MCP servers are in use; try again later"
-                raise McpError("http_error", BUSY, message, sent=False)
-            self._shared.pop(idle).owner.cancel()
+            self._idle.pop(peer, None)
+            self._places.leave(peer.tenant_id)
 
     def _forget(self, peer: Peer) -> None:
         """Have the next question open a new session; this one goes on for those who wait."""
         self._sse_until.pop(peer.url, None)
-        shared = self._shared.pop(peer, None)
+        shared = self._shared.get(peer)
         if shared is not None:
+            self._remove(peer, shared)
             shared.session.retire()
+            self._places.offer()
 
     def _remember_sse(self, url: str) -> None:
         """The next session need not find out that the server has no other transport."""
@@ -270,3 +353,10 @@ class SessionPool:
             del self._sse_until[url]
             return None
         return None if until is None else "sse"
+
+
+def _outcome_of_listing(error: McpError) -> str:
+    """As metrics call it."""
+    if error.code == BUSY and not error.sent:
+        return "busy"
+    return "timeout" if error.code == REQUEST_TIMEOUT else "error"

@@ -19,6 +19,7 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.errors import InvalidRequest
+from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
 from gateway.protocol.grants import REGISTERED
 from gateway.sealing import Binding, SealBroken
 from gateway.telemetry import EventLog
@@ -87,7 +88,20 @@ class Server:
             sent,
             is_registered=self.identity.startswith(REGISTERED),
             response=response,
+            # A label that a request gives is its own word, and no name for operators.
+            name=self.label if self.identity.startswith(REGISTERED) else "",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class UrlTerms:
+    """Which servers the policy of a tenant lets its requests name by URL."""
+
+    urls: ServerUrls = "any"
+    domains: DomainRules = EVERY_DOMAIN
+
+
+ANY_URL: Final = UrlTerms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +114,9 @@ class ServerPolicy:
     hosts: tuple[str, ...] = ()
     network: NetworkPolicy = ONLY_HTTPS
 
-    def check(self, url: str, urls: ServerUrls = "any") -> None:
-        """Raises `EgressRefused` for a URL that a request may not name; `urls` is what its tenant's
-        policy allows.
-        """
-        urls = min(urls, self.urls, key=_WIDTH.index)
+    def check(self, url: str, terms: UrlTerms = ANY_URL) -> None:
+        """Raises `EgressRefused` for a URL that a request may not name on its tenant's terms."""
+        urls = min(terms.urls, self.urls, key=_WIDTH.index)
         if urls == "registry":
             raise EgressRefused(
                 "host", "only registered servers can be used: name one by its label"
@@ -113,6 +125,8 @@ class ServerPolicy:
         listed = (origin.host == one or origin.host.endswith(f".{one}") for one in self.hosts)
         if urls == "listed" and not any(listed):
             raise EgressRefused("host", "the host is not among those that may be used")
+        if not terms.domains.permits(origin.host):
+            raise EgressRefused("host", "the policy of your organisation does not allow its domain")
 
 
 class Registry:
@@ -186,12 +200,12 @@ class ServerResolver:
         self.policy = policy
 
     async def asked(
-        self, tenant_id: TenantId, label: str, url: str | None, *, urls: ServerUrls, param: str
+        self, tenant_id: TenantId, label: str, url: str | None, *, terms: UrlTerms, param: str
     ) -> Server:
         """The server that a request names. Raises `InvalidRequest` and `StoreError`."""
         if url is not None:
             try:
-                self.policy.check(url, urls)
+                self.policy.check(url, terms)
             except EgressRefused as error:
                 raise InvalidRequest(
                     f"The MCP server '{label}' cannot be used: {error}.",

@@ -24,7 +24,7 @@ from gateway import ids
 from gateway.errors import RequestError, StoreError
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files
-from gateway.store.tools.containers import ContainerRow
+from gateway.store.tools.containers import ContainerRow, TooManyContainers
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
 from gateway.telemetry import EventLog
 from gateway.tools.python.engine import (
@@ -244,7 +244,8 @@ class ContainerPool:
     ) -> Execution:
         """Run code, and keep the files that it wrote. `key` names the run, for `resume`.
 
-        Raises `ContainerExpired`, `ContainersBusy`, `EngineBroken`, `StoreError`. Where what the
+        Raises `ContainerExpired`, `ContainersBusy`, `TooManyContainers`, `EngineBroken`,
+        `StoreError`. Where what the
         code did is unknown, the interpreter has been ended.
         """
         async with self._ready(tenant_id, grant) as live:
@@ -280,7 +281,7 @@ class ContainerPool:
                     return None
                 ran = await live.container.result_of(told["key"], timeout_s=timeout_s)
                 return None if ran is None else await self._kept(live, ran)
-        except (EngineBroken, ContainerExpired, ContainersBusy):
+        except (EngineBroken, ContainerExpired, ContainersBusy, TooManyContainers):
             return None
 
     @asynccontextmanager
@@ -356,7 +357,9 @@ class ContainerPool:
         await live.end()
 
     async def _taken(self, live: LiveContainer, grant: PythonGrant) -> ContainerRow:
-        """The row, which says that the interpreter is here. Raises `ContainerExpired`."""
+        """The row, which says that the interpreter is here. Raises `ContainerExpired`, and
+        `TooManyContainers` where it would be one more than the tenant may have.
+        """
         now, policy = self.now(), self.policy
         had = live.epoch if live.container is not None else 0
         wanted = ContainerRow(
@@ -370,7 +373,13 @@ class ContainerPool:
             owner=self._owner,
             epoch=had,
         )
-        row = await rows.take(self._database, live.tenant_id, wanted, life_s=policy.life_s)
+        row = await rows.take(
+            self._database,
+            live.tenant_id,
+            wanted,
+            life_s=policy.life_s,
+            containers_max=grant.containers_max,
+        )
         if row is None:
             await live.end()
             raise ContainerExpired

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import StoreError
+from gateway.store.tools.containers import TooManyContainers
 from gateway.telemetry import EventLog
 from gateway.tools.contract import ToolResult, ToolStart
 from gateway.tools.python.containers import ContainerExpired, ContainersBusy
@@ -28,12 +29,24 @@ PRINTED_SHARE: Final = 4
 _OFF: Final = "Python is not available here."
 _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {
     ContainerExpired: ("The container has expired: its variables and files are gone.", "refused"),
+    TooManyContainers: (
+        "There are as many containers as there may be, so this code was not run: answer without "
+        "it. One of them has to expire or be deleted first.",
+        "refused",
+    ),
     ContainersBusy: ("Too much code is running at the moment; try again later.", "refused"),
     EngineBroken: (
         f"The container ended while the code ran, or could not be started. {GONE}",
         "tool_error",
     ),
 }
+_UNUSABLE: Final = (
+    ContainerExpired,
+    ContainersBusy,
+    TooManyContainers,
+    EngineBroken,
+    StoreError,
+)
 _UNAVAILABLE: Final[tuple[str, ToolOutcome]] = (
     "Python is not available at the moment.",
     "transport_error",
@@ -112,7 +125,7 @@ class PythonSession:
                 key=self._key(call),
                 on_handle=on_handle,
             )
-        except (ContainerExpired, ContainersBusy, EngineBroken, StoreError) as error:
+        except _UNUSABLE as error:
             _log.warning("code was not run to its end", error=error)
             return self._result(code, *_FAILURES.get(type(error), _UNAVAILABLE))
         return self._ended(grant, code, execution)

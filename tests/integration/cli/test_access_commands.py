@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
 
+from gateway import ids
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound, StartupError, StoreUnavailable
+from gateway.store.postgres.database import Database
 from gateway.store.schema import REVISION
+from gateway.store.tools import tool_calls
+from gateway.store.tools.tool_calls import AuditedCall
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,6 +147,13 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "mcp_approvals": "request",
         "tool_calls_max": 64,
         "tool_time_max_s": 900,
+        "tool_result_ids_max": 48_000,
+        "tool_result_bytes_max": 64 * 1024 * 1024,
+        "egress": "allowed",
+        "egress_domains": "",
+        "egress_denied_domains": "",
+        "containers_max": 1000,
+        "container_memory_max": "64g",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -159,13 +174,24 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "--mcp-approvals": "always",
         "--tool-calls-max": "8",
         "--tool-time-max-s": "60",
+        "--tool-result-ids-max": "1000",
+        "--tool-result-bytes-max": "2000",
+        "--egress": "refused",
+        "--egress-domains": "Docs.example, b.example",
+        "--egress-denied-domains": "",
+        "--containers-max": "3",
+        "--container-memory-max": "4g",
     }
     options = [word for option in given.items() for word in option]
     changed = json.loads(printed("tenants", "set", "acme", *options, "--json"))
     assert changed["own"] == changed["policy"]
     times = [48 * 3600, 90 * 86_400]
     words = ["priority", "allowed", *["refused"] * 3, "listed", "always"]
-    assert list(changed["own"].values()) == ["continue", *times, 8, 20, "off", 0, *words, 8, 60]
+    terms = [1000, 2000, "refused", "docs.example b.example", "", 3, "4g"]
+    numbers = [8, 60]
+    assert list(changed["own"].values()) == [
+        *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms)
+    ]
 
     kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))
     assert kept["own"] == changed["own"] | {"log_retention_s": None}
@@ -173,6 +199,51 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     back = [word for option in given for word in (option, "default")]
     taken_back = json.loads(printed("tenants", "set", "acme", *back, "--json"))
     assert taken_back == shown
+
+
+@pytest.mark.usefixtures("environment")
+def test_calls_of_hosted_tools_are_shown_without_what_they_said(database_url: str) -> None:
+    printed("tenants", "create", "acme")
+    (tenant,) = json.loads(printed("tenants", "list", "--json"))
+    call = AuditedCall(
+        response=ids.new_uuid(),
+        ordinal=0,
+        attempt=1,
+        kind="mcp",
+        server="registry:1",
+        tool="shop.order",
+        arguments_hash=bytes(32),
+        arguments_bytes=2,
+        result_bytes=3,
+        result_ids=1,
+        outcome="ok",
+        duration_ms=17,
+        replica="a",
+        at=datetime.now(UTC),
+        approval="user",
+        approval_request_id="mcpr_1",
+        hosts=("shop.example",),
+    )
+
+    async def record() -> None:
+        database = Database(
+            database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
+        )
+        try:
+            await tool_calls.record_all(database, [(TenantId(UUID(tenant["id"])), call)])
+        finally:
+            await database.close()
+
+    asyncio.run(record())
+    (shown,) = json.loads(printed("tenants", "calls", "acme", "--json"))
+    assert shown["approval_request_id"] == "mcpr_1"
+    assert shown["hosts"] == ["shop.example"]
+    table = printed("tenants", "calls", "acme", "--rows-max", "5")
+    assert "shop.order" in table
+    assert "shop.example" in table
+    assert json.loads(printed("tenants", "calls", "acme", "--hours", "0", "--json")) == []
+    with pytest.raises(ResourceNotFound):
+        printed("tenants", "calls", "acne")
 
 
 @pytest.mark.usefixtures("environment")

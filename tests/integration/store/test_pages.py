@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import StoreError
+from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
 from gateway.store import retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.retention import RetentionPolicy
@@ -82,7 +83,7 @@ async def found(
     database: Database, tenant: TenantId, query: str, *domains: str, number: int = 10
 ) -> list[str]:
     hits = await documents.search(
-        database, tenant, query, domains=domains, count=number, language="english"
+        database, tenant, query, domains=DomainRules(domains), count=number, language="english"
     )
     return [hit.url for hit in hits]
 
@@ -101,7 +102,7 @@ async def test_documents_are_found_by_their_words(database: Database, tenant: Te
     assert await found(database, tenant, "burns", "b.example", "c.example") == [FERRY.url]
     assert await found(database, tenant, "burns", "le", "%") == []
     (hit,) = await documents.search(
-        database, tenant, "rape", domains=(), count=5, language="english"
+        database, tenant, "rape", domains=EVERY_DOMAIN, count=5, language="english"
     )
     assert "burns rape oil at night" in hit.snippet
     assert not set("【†】") & set(hit.snippet)

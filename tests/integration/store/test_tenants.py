@@ -34,6 +34,13 @@ OWN: OwnPolicy = {
     "mcp_approvals": "always",
     "tool_calls_max": 3,
     "tool_time_max_s": 7,
+    "tool_result_ids_max": 11,
+    "tool_result_bytes_max": 2**31 - 1,
+    "egress": "refused",
+    "egress_domains": "a.example",
+    "egress_denied_domains": "b.example c.example",
+    "containers_max": 5,
+    "container_memory_max": "4g",
 }
 DEFAULTS = TenantPolicy(reasoning_budget_tokens=4096)
 
@@ -56,6 +63,7 @@ async def test_a_key_is_found_with_every_part_of_its_tenant_s_policy(database: D
     assert found.policy == TenantPolicy(
         *("continue", 60, 120, 1, 2, "off", 0, "priority", "allowed"),
         *("refused", "refused", "refused", "registry", "always", 3, 7),
+        *(11, 2**31 - 1, "refused", "a.example", "b.example c.example", 5, "4g"),
     )
 
 
@@ -100,6 +108,8 @@ async def test_a_policy_that_is_taken_back_is_the_default_again(database: Databa
         ("reasoning_budget_tokens", -1),
         ("service_tier_max", "flex"),
         ("response_messages", "yes"),
+        ("egress", "some"),
+        ("container_memory_max", "2g"),
     ],
 )
 async def test_the_table_refuses_what_is_no_policy(

@@ -57,6 +57,28 @@ async def test_an_attempt_is_recorded_once_and_each_tenant_sees_its_own(
     assert len(await rows(database, other_tenant)) == 1
 
 
+async def test_how_a_call_was_approved_and_what_it_reached_is_told_newest_first(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    asked = replace(
+        CALL,
+        tool="srv.say",
+        ordinal=1,
+        approval="user",
+        approval_request_id="mcpr_1",
+        hosts=("a.example", "b.example"),
+        at=CALL.at + timedelta(seconds=1),
+    )
+    await tool_calls.record_all(database, [(tenant, CALL), (tenant, asked)])
+    begin = CALL.at - timedelta(seconds=1)
+    newest, oldest = await tool_calls.since(database, tenant, begin, rows_max=9)
+    assert newest == asked
+    assert (oldest.approval, oldest.hosts) == (None, ())
+    assert await tool_calls.since(database, tenant, begin, rows_max=1) == [asked]
+    assert await tool_calls.since(database, tenant, asked.at, rows_max=9) == []
+    assert await tool_calls.since(database, other_tenant, begin, rows_max=9) == []
+
+
 async def test_what_has_expired_goes(database: Database, tenant: TenantId) -> None:
     old = datetime.now(UTC) - timedelta(days=91)
     calls = [replace(CALL, ordinal=number, at=old) for number in range(3)]

@@ -84,6 +84,23 @@ async def test_names_and_files_last_from_call_to_call(
         assert await stored(database, tenant, uuid) == {"/mnt/data/a.txt": b"hello"}
 
 
+async def test_a_response_makes_no_container_beyond_what_its_tenant_may_have(
+    database: Database, tenant: TenantId
+) -> None:
+    clock = Clock()
+    async with open_pool(database, ENGINES["monty"](), clock=clock) as pool:
+        first, second = caller(pool, tenant), caller(pool, tenant)
+        first.grant = replace(first.grant, containers_max=1)
+        second.grant = replace(second.grant, containers_max=1)
+        assert (await first.run("x = 1")).outcome == "ok"
+        refused = await second.run("y = 1")
+        assert refused.outcome == "refused"
+        assert "as many containers as there may be" in refused.output
+        assert (await first.run("x + 1")).output == "2"
+        clock.pass_s(ContainerPolicy().idle_s + 1)
+        assert (await second.run("y = 3\ny")).output == "3"
+
+
 @needs_bubblewrap
 async def test_images_are_shown(pool: ContainerPool, tenant: TenantId) -> None:
     shown = await caller(pool, tenant).run(f"{png()}Image()")

@@ -13,8 +13,9 @@ import pytest
 
 from gateway import ids
 from gateway.entries import ToolsListed
-from gateway.errors import InvalidRequest
+from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.context_item import ContextItem
+from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import (
     ApprovedCall,
     BrowserGrant,
@@ -25,6 +26,8 @@ from gateway.protocol.grants import (
     ShownPage,
     ToolBudget,
     approval_digest,
+    grants_json,
+    grants_of,
 )
 from gateway.protocol.tools import declared
 from gateway.services.history_source import History
@@ -61,7 +64,7 @@ DOCS = ServerGrant("docs", "https://a.example/k", tools=(READ, DROP))
 PAGE = ShownPage(4, "k", "page", "https://b.example", "B")
 STATE = orjson.dumps({"pages": [PAGE], "container_id": "cntr_0"})
 RESPONSE = ids.new_uuid()
-BUDGET = ToolBudget(failures_max=7, result_ids_max=9)
+BUDGET = ToolBudget(failures_max=7)
 
 
 @dataclass
@@ -69,6 +72,7 @@ class Listed:
     grant: ServerGrant
     shown: Sequence[Mapping[str, Any]] = ()
     error: str | None = None
+    error_code: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)
 
     def entry(self) -> ToolsListed:
@@ -81,6 +85,7 @@ class Rooms:
 
     listed: tuple[Listed, ...] = ()
     used: Used = "consumed"
+    domains: DomainRules | None = None
     asked: list[Any] = field(default_factory=list)
     offered: frozenset[HostedFamily] = ALL
 
@@ -89,7 +94,7 @@ class Rooms:
 
     async def container(
         self,
-        tenant_id: TenantId,
+        principal: Principal,
         response: UUID,
         tool: CodeInterpreterTool,
         *,
@@ -104,8 +109,10 @@ class Rooms:
         tenant_id: TenantId,
         tools: Sequence[tuple[str, McpServerTool]],
         allowed: McpServersAllowed,
+        domains: DomainRules,
     ) -> Sequence[Listed]:
         self.asked.append((*((param, tool.server_label) for param, tool in tools), allowed))
+        self.domains = domains
         return self.listed
 
     async def use_approval(
@@ -137,9 +144,12 @@ async def decide(
     history: History = NOTHING,
     policy: TenantPolicy | None = None,
     stored: Mapping[str, ContextItem] | None = None,
+    *,
+    strict: bool = False,
     **fields: Any,
 ) -> Granted:
-    grants = ToolGrants(Rooms((LISTED,)) if rooms is None else rooms, BUDGET)
+    given = Rooms((LISTED,)) if rooms is None else rooms
+    grants = ToolGrants(given, BUDGET, needs_listings=strict)
     tenant = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid(), policy or TenantPolicy())
     request = parse(served=grants.served(tenant.policy), **fields)
     return await grants.decide(tenant, request, history, stored or {}, RESPONSE)
@@ -245,10 +255,46 @@ async def test_the_policy_can_demand_that_users_are_always_asked() -> None:
 async def test_the_budget_is_the_least_of_all(
     asked: int | None, policy: TenantPolicy, calls: int
 ) -> None:
-    policy = replace(policy, tool_time_max_s=12)
+    policy = replace(policy, tool_time_max_s=12, tool_result_ids_max=9, tool_result_bytes_max=8)
     granted = await decide(policy=policy, tools=[SEARCH], max_tool_calls=asked)
     assert granted.grants is not None
-    assert granted.grants.budget == ToolBudget(calls, 7, 12.0, 9)
+    assert granted.grants.budget == ToolBudget(calls, 7, 12.0, 9, 8)
+
+
+async def test_where_tools_may_connect_to_is_decided_with_the_grants() -> None:
+    rooms = Rooms((LISTED,))
+    policy = TenantPolicy(
+        egress_domains="a.example b.example", egress_denied_domains="no.a.example"
+    )
+    granted = await decide(rooms, policy=policy, tools=[SEARCH, SERVER])
+    rules = DomainRules(("a.example", "b.example"), ("no.a.example",))
+    assert rooms.domains == rules
+    assert granted.grants is not None
+    browser = granted.grants.browser
+    assert browser is not None
+    assert (browser.is_live, DomainRules(browser.tenant_domains, browser.denied_domains)) == (
+        True,
+        rules,
+    )
+    assert grants_of(grants_json(granted.grants)) == granted.grants
+
+    closed = await decide(rooms, policy=TenantPolicy(egress="refused"), tools=[SEARCH, SERVER])
+    assert rooms.asked[-1][-1] == "registry"
+    assert closed.grants is not None
+    assert closed.grants.browser is not None
+    assert not closed.grants.browser.is_live
+
+
+async def test_a_server_that_lists_nothing_costs_the_request_where_that_is_demanded() -> None:
+    failed = Listed(ServerGrant("docs", "x"), error="It is down.", error_code="http_error")
+    granted = await decide(Rooms((failed,)), tools=[SERVER])
+    assert granted.grants is not None
+    with pytest.raises(ConnectorFailed, match=r"It is down\. Mend the server") as raised:
+        await decide(Rooms((failed,)), tools=[SERVER], strict=True)
+    assert (raised.value.code, raised.value.param) == ("http_error", "tools")
+    assert (await decide(tools=[SERVER], strict=True)).grants is not None
+    unasked = await decide(Rooms((failed,)), tools=[SERVER], tool_choice="none", strict=True)
+    assert unasked.grants is not None
 
 
 async def test_what_hosted_tools_show_besides_is_kept() -> None:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import get_args, get_type_hints
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
@@ -48,9 +49,33 @@ def test_what_is_no_policy_is_refused(changes: dict[str, str | int | None]) -> N
 
 def test_numbers_are_refused_beyond_their_bounds() -> None:
     for value in POLICY_VALUES.values():
-        if not value.words:
+        if not (value.words or value.is_domains):
             check_changes({value.name: value.least})
             check_changes({value.name: value.most})
             for given in (value.least - 1, value.most + 1, "1"):
                 with pytest.raises(InvalidRequest, match=str(value.most)):
                     check_changes({value.name: given})
+
+
+@pytest.mark.parametrize("given", ["", "a.example", "a.example b.example", "10.0.0.1", "localhost"])
+def test_domains_are_taken(given: str) -> None:
+    check_changes({"egress_domains": given})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("https://a.example", "A.example", "a.example  b.example", "a..example", "*.example"),
+        *("a.example:80", "a.example,b.example", " ", "a " * 5000, 1),
+    ],
+)
+def test_what_is_no_list_of_domains_is_refused(given: str | int) -> None:
+    with pytest.raises(InvalidRequest, match="such as"):
+        check_changes({"egress_denied_domains": given})
+
+
+def test_domains_of_the_configuration_are_checked() -> None:
+    tools = {"egress_domains": " A.Example  b.example "}
+    assert Settings(tools=tools).tenant_policy.egress_domains == "a.example b.example"
+    with pytest.raises(ValidationError, match="spaces between them"):
+        Settings(tools={"egress_domains": "https://a.example"})

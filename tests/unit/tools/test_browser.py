@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.protocol.domains import DomainRules
 from gateway.tools.browser.browser import CHANGED_NOTE, Browser, BrowserOptions, Function, Shown
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.html import page_of
@@ -290,6 +291,8 @@ async def test_pages_of_domains_that_are_not_allowed_now_are_not_read_again() ->
     session._options = BrowserOptions(words, domains=("else.example",))
     assert "not of a domain" in (await session.call("open", loc=0)).text
     assert "not of a domain" in (await session.call("find", pattern="x")).text
+    session._options = BrowserOptions(words, rules=DomainRules((), ("site.example",)))
+    assert "not of a domain" in (await session.call("open", loc=0)).text
 
 
 HOSTILE = st.text(

@@ -200,6 +200,20 @@ async def test_all_results_of_a_response_have_their_length() -> None:
     assert more[-1] == "over_budget"
 
 
+async def test_all_results_of_a_response_have_their_bytes() -> None:
+    office = Office(CountedTool(output="é" * 300))
+    budget = ToolBudget(result_bytes_max=1200)
+    session = office.session(budget=budget)
+    results = [await run(session, call(number)) for number in range(3)]
+    assert [result.outcome for result in results] == ["ok", "ok", "over_budget"]
+    assert office.hits("result_bytes") == 1
+    # Whoever takes the response over goes on from what the ended calls left.
+    states = tuple(result.state for result in results[:1])
+    later = office.session(budget=budget, states=states)
+    outcomes = [(await run(later, call(number))).outcome for number in range(1, 3)]
+    assert outcomes == ["ok", "over_budget"]
+
+
 async def test_no_more_of_a_result_is_shown_than_there_is_room_for() -> None:
     office = Office(CountedTool(output="word " * 4000))
     for ids_max in (0, 3, 100):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import InvalidRequest
+from gateway.protocol.domains import DomainRules
 from gateway.protocol.grants import Grants, grants_json, grants_of
 from gateway.tenancy import TenantId
 from gateway.tools.mcp.listing import (
@@ -25,7 +30,7 @@ from gateway.tools.mcp.listing import (
 )
 from gateway.tools.mcp.pool import Networks, PoolLimits, SessionPool
 from gateway.tools.mcp.results import bounded, cut, plain
-from gateway.tools.mcp.servers import ServerPolicy, named_identity, sealed_headers
+from gateway.tools.mcp.servers import ServerPolicy, UrlTerms, named_identity, sealed_headers
 from gateway.tools.mcp.session import ServerTool, SessionLimits, ToolPages
 from tests.fakes.mcp_peers import (
     LOOPBACK,
@@ -359,13 +364,26 @@ async def test_urls_are_held_to_the_policies_of_operator_and_tenant() -> None:
     ):
         policy = ServerPolicy(urls, hosts)  # type: ignore[arg-type]
         servers = McpServers(resolver_of(policy=policy), sessions, ListingLimits())
-        listing = servers.list(TENANT, [asked("a", https)], servers=theirs)  # type: ignore[arg-type]
+        listing = servers.list(TENANT, [asked("a", https)], UrlTerms(theirs))  # type: ignore[arg-type]
         if is_allowed:
             assert len(await listing) == 1
             continue
         with pytest.raises(InvalidRequest) as raised:
             await listing
         assert raised.value.param == "tools[0].server_url"
+    open_ = McpServers(resolver_of(policy=ServerPolicy("any")), sessions, ListingLimits())
+    for rules, is_allowed in (
+        (DomainRules(("example.org",)), True),
+        (DomainRules(("ample.org",)), False),
+        (DomainRules((), ("mcp.example.org",)), False),
+        (DomainRules(("mcp.example.org",), ("other.example.org",)), True),
+    ):
+        listing = open_.list(TENANT, [asked("a", https)], UrlTerms("any", rules))
+        if is_allowed:
+            assert len(await listing) == 1
+            continue
+        with pytest.raises(InvalidRequest, match="policy of your organisation"):
+            await listing
     strict = McpServers(resolver_of(policy=ServerPolicy("any")), sessions, ListingLimits())
     for url in ("http://mcp.example.org/mcp", "ftp://a", "https://u:p@a/mcp", "https://a:22/", "x"):
         with pytest.raises(InvalidRequest):
@@ -406,3 +424,80 @@ def test_text_is_plain_and_has_an_end() -> None:
 def test_schemas_of_objects_only() -> None:
     assert _parameters({"properties": {}}) == {"type": "object", "properties": {}}
     assert _parameters({"type": ["object", "null"]}) is None
+
+
+HIDDEN = st.sampled_from(["\u202e", "\u200f", "\U000e0041", "\ufeff", "\u2066", "\x9b"])
+SEEN_TEXT = st.text(st.sampled_from([*"ab é漢\n\r\t\x1b"]), max_size=4)
+TEXT = st.builds("".join, st.lists(SEEN_TEXT | HIDDEN, max_size=3))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=5,
+)
+SCHEMAS = st.recursive(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["string", "integer"]),
+            "description": TEXT,
+            "title": TEXT,
+            "default": JSON,
+            "examples": st.lists(JSON, max_size=2),
+            "enum": st.lists(JSON, min_size=1, max_size=2),
+            "const": JSON,
+            "pattern": TEXT,
+        },
+    ),
+    lambda inner: st.fixed_dictionaries(
+        {"type": st.just("object")},
+        optional={
+            "description": TEXT,
+            "properties": st.dictionaries(
+                TEXT | st.sampled_from(["default", "title", "enum"]), inner, max_size=2
+            ),
+            "required": st.lists(TEXT, max_size=2),
+            "$defs": st.dictionaries(TEXT, inner, max_size=1),
+            "items": inner,
+        },
+    ),
+    max_leaves=4,
+)
+RAW = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+
+
+@given(SCHEMAS.map(lambda schema: {**schema, "type": "object"}))
+def test_nothing_in_a_schema_hides(schema: dict[str, Any]) -> None:
+    """Neither the model nor a client is shown a character that it does not see."""
+    made = _parameters(schema)
+    if made is None:
+        assert RAW.search(json.dumps(schema, ensure_ascii=False))
+        return
+    assert not RAW.search(json.dumps(made, ensure_ascii=False))
+    if not RAW.search(json.dumps(schema, ensure_ascii=False)):
+        assert made.keys() == schema.keys()
+        assert made.get("properties", {}).keys() == schema.get("properties", {}).keys()
+        assert made.get("enum") == schema.get("enum")
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_offered"),
+    [
+        ({"properties": {"a\u202eb": {}}}, False),
+        ({"properties": {"a": {"enum": ["x", "y\U000e0041"]}}}, False),
+        ({"properties": {"a": {"const": {"description": "\u200f"}}}}, False),
+        ({"required": ["\u2066"]}, False),
+        ({"properties": {"a": {"pattern": "[\u202a]"}}}, False),
+        ({"properties": {"a": {"enum": ["\n", "\r\n"]}}}, True),
+        ({"properties": {"a": {"default": "x\u202e", "$comment": "\u202e"}}}, True),
+        ({"properties": {"default": {"enum": ["\u202e"]}}}, False),
+        ({"properties": {"a": {"description": "\u202ehidden\U000e0041"}}}, True),
+    ],
+)
+def test_names_and_values_that_hide_cost_their_tool_and_texts_are_cleaned(
+    schema: dict[str, Any], *, is_offered: bool
+) -> None:
+    made = _parameters(schema)
+    assert (made is not None) == is_offered
+    assert made is None or not RAW.search(json.dumps(made, ensure_ascii=False))

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from gateway import ids
+from gateway.telemetry import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.failures import NEEDS_USER, McpError
@@ -125,6 +126,16 @@ async def test_result_that_is_too_long_ends_its_call_alone(server: Process) -> N
         error = await failure(sessions, whom, "big", characters=2**21)
         assert (error.type, error.sent) == ("http_error", True)
         assert await call(sessions, whom, "say", text="still there") == "still there"
+
+
+async def test_result_of_too_many_values_ends_its_call_alone(server: Process) -> None:
+    async with pool(limits=PoolLimits(result_values_max=2000)) as sessions:
+        whom = peer(server.url)
+        error = await failure(sessions, whom, "brackets", count=2000)
+        assert (error.type, error.sent) == ("http_error", True)
+        assert "[],[]" in await call(sessions, whom, "brackets", count=400)
+        text = "[]," * 100_000
+        assert await call(sessions, whom, "say", text=text) == text
 
 
 async def test_change_of_tools_is_told(server: Process) -> None:
@@ -291,6 +302,62 @@ async def test_connection_that_nobody_uses_makes_room(server: Process) -> None:
         async with asyncio.timeout(20):
             while sessions.count > 2:
                 await call(sessions, peer(server.url, **{"x-n": "c"}), "say", text="x")
+
+
+async def test_a_tenant_that_takes_all_it_may_leaves_the_others_their_places(
+    server: Process, tmp_path: Path
+) -> None:
+    limits = PoolLimits(sessions_max=3, tenant_sessions_max=2, busy_wait_s=0.2)
+    async with pool(limits=limits) as sessions:
+        greedy = [peer(server.url, **{"x-n": name}) for name in "abc"]
+        for whom in greedy:
+            await call(sessions, whom, "say", text="there")
+        assert sessions._places.held(greedy[0].tenant_id) == 2
+        hanging = [
+            asyncio.create_task(failure(sessions, whom, "wait", folder=str(tmp_path / f"{number}")))
+            for number, whom in enumerate(greedy[1:])
+        ]
+        await asyncio.sleep(0)
+        error = await failure(sessions, greedy[0], "say", text="x")
+        assert (error.code, error.sent) == (-32000, False)
+        others = [replace(greedy[0], tenant_id=TenantId(ids.new_uuid())) for _ in range(2)]
+        for whom in others:  # the second takes the place of the first one, which nobody asks
+            assert await call(sessions, whom, "say", text="x") == "x"
+        for task in hanging:
+            task.cancel()
+        await asyncio.wait(hanging)
+        assert await call(sessions, greedy[0], "say", text="x") == "x"
+
+
+async def test_a_question_that_waits_has_the_place_of_one_that_ends(server: Process) -> None:
+    limits = PoolLimits(sessions_max=1, tenant_sessions_max=1, busy_wait_s=20)
+    async with pool(limits=limits) as sessions:
+        first, second = (peer(server.url, **{"x-n": name}) for name in "ab")
+        others = replace(first, tenant_id=TenantId(ids.new_uuid()))
+        said = await asyncio.gather(
+            call(sessions, first, "slow", steps=5),
+            *(call(sessions, whom, "say", text="x") for whom in (second, second, others)),
+        )
+        assert said == ["5 steps", "x", "x", "x"]
+        assert sessions._places.held(first.tenant_id) + sessions._places.held(others.tenant_id) == 1
+
+
+async def test_metrics_tell_which_servers_are_connected_to_and_how_long_they_list() -> None:
+    metrics = Metrics()
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"gateway_mcp_{name}", labels)
+
+    with serving() as well, serving("denied") as denied:
+        async with pool(metrics=metrics) as sessions:
+            await sessions.list_tools(replace(peer(well.url), name="shop"))
+            with pytest.raises(McpError):
+                await sessions.list_tools(peer(denied.url))
+            assert value("sessions", server="shop") == 1
+        assert value("sessions", server="shop") == 0
+        assert value("sessions", server="(not registered)") == 0
+    assert value("list_seconds_count", server="shop", outcome="ok") == 1
+    assert value("list_seconds_count", server="(not registered)", outcome="error") == 1
 
 
 async def test_idle_connection_ends_and_is_made_again(server: Process) -> None:

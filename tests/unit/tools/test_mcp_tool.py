@@ -12,9 +12,10 @@ import pytest
 from gateway import ids
 from gateway.entries import ToolEnded
 from gateway.errors import StoreUnavailable
-from gateway.protocol.grants import Grants
+from gateway.protocol.grants import BrowserGrant, Grants, ShownPage
 from gateway.tools.contract import ToolCall, ToolScope
-from gateway.tools.mcp.builtins import McpBuiltins, _page, search_call
+from gateway.tools.mcp.browsing import page_of
+from gateway.tools.mcp.builtins import McpBuiltins, search_call
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.listing import Listing
 from gateway.tools.mcp.pool import PoolLimits
@@ -410,12 +411,73 @@ async def test_browser_of_an_operators_server(server: Process) -> None:
     ],
 )
 def test_display_tells_its_page(head: str, url: str) -> None:
-    call = ToolCall(0, "builtin:browser.open", "{}")
-    page = _page(call, f"{head}\n**viewing lines [4 - 9] of 20**\n\nL4: x")
+    page = page_of("open", f"{head}\n**viewing lines [4 - 9] of 20**\n\nL4: x")
     assert page is not None
     assert (page["cursor"], page["url"], page["first"], page["end"]) == (3, url, 4, 10)
-    assert _page(call, "No page.") is None
-    assert _page(call, f"{head}\nno lines") is None
+    assert page_of("open", "No page.") is None
+    assert page_of("open", f"{head}\nno lines") is None
+
+
+async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Process) -> None:
+    def call(number: int, function: str, **given: Any) -> ToolCall:
+        return ToolCall(number, f"builtin:browser.{function}", json.dumps(given))
+
+    registered = row(server.url, purposes="browser")
+    earlier = (
+        ShownPage(3, "", "search", "", "cats"),
+        ShownPage(4, "", "page", "https://example.org/old", "Old"),
+    )
+    grant = BrowserGrant("web_search", first_cursor=5, pages=earlier)
+
+    def scope(response: UUID, *states: Any, **fields: Any) -> ToolScope:
+        granted = replace(grant, **fields)
+        return ToolScope(TENANT, response, Grants(browser=granted), True, states, len)
+
+    async with pool() as sessions:
+        limits = McpLimits(call_timeout_s=20)
+        builtins = McpBuiltins(resolver_of(registered).registry, sessions, limits)
+        response = ids.new_uuid()
+        session = builtins.session(scope(response))
+
+        async def run(*given: Any, **fields: Any) -> ToolResult:
+            return await session.run(call(*given, **fields), lambda _: None)
+
+        # To the server this is the first page; a page of before is opened there first.
+        scrolled = await run(0, "open", cursor=4, loc=7)
+        assert scrolled.output.startswith("[5] Page (https://example.org/old)")
+        assert "opened from 0 at 7" in scrolled.output
+        found = await run(1, "search", query="dogs")
+        assert found.output.startswith("[6] dogs")
+        assert "opened from 2 at" in (await run(2, "open", id=0)).output, "the last one"
+        again = await run(3, "open", cursor=5, loc=1)
+        assert "opened from 1 at 1" in again.output
+        assert [one.state["page"]["cursor"] for one in (scrolled, found, again)] == [5, 6, 8]
+        gone = await run(4, "open", cursor=3, id=0)
+        assert (gone.outcome, gone.state) == ("tool_error", {})
+        assert "[3] are no longer kept" in gone.output
+        assert "those shown: 3 to 8" in (await run(5, "find", cursor=17, pattern="x")).output
+
+        # Whoever takes the response over goes on with the cursors that the log has.
+        session = builtins.session(scope(response, scrolled.state, found.state, again.state))
+        later = await run(6, "open", cursor=6, id=0)
+        assert later.output.startswith("[9] ")
+        assert "opened from 2 at" in later.output
+
+        # And whoever has no page of its own goes on where the chain was.
+        session = builtins.session(scope(ids.new_uuid()))
+        first = await run(0, "open", loc=3)
+        assert first.output.startswith("[5] Page (https://example.org/old)")
+        assert "opened from 0 at 3" in first.output
+
+        session = builtins.session(scope(ids.new_uuid(), is_live=False))
+        closed = await run(0, "search", query="x")
+        assert (closed.outcome, closed.state) == ("refused", {})
+        session = builtins.session(scope(ids.new_uuid(), denied_domains=("example.org",)))
+        refused = await run(0, "open", id="https://docs.example.org/")
+        assert (refused.outcome, "domain" in refused.output) == ("refused", True)
+        assert (await run(1, "search", query="x")).outcome == "ok"
+        withheld = await run(2, "open", id=0)
+        assert (withheld.outcome, "It is so" in withheld.output) == ("tool_error", False)
 
 
 async def test_python_of_an_operators_server(server: Process, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.protocol.domains import DomainRules
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.browser.providers import (
@@ -25,7 +26,6 @@ from gateway.tools.browser.providers import (
     Tavily,
     YouCom,
     hits_of_tool,
-    is_within,
 )
 from gateway.tools.browser.search import (
     HttpSource,
@@ -232,11 +232,15 @@ def test_what_a_page_says_of_itself_is_plain() -> None:
         SearXNG("").hits(b'{"results": [{}]}')
 
 
-def test_domains_include_their_subdomains() -> None:
-    assert is_within("a.example", ["a.example"])
-    assert is_within("docs.a.example", ["a.example"])
-    assert not is_within("evila.example", ["a.example"])
-    assert is_within("any.example", [])
+async def test_hits_that_the_tenant_may_not_read_are_none() -> None:
+    hosts = ("a.example", "no.a.example", "b.example")
+
+    async def call(_: dict[str, Any]) -> Any:
+        return {"results": [{"url": f"https://{host}/", "title": host} for host in hosts]}
+
+    query = Query("x", rules=DomainRules(("a.example",), ("no.a.example",)))
+    search = SearchClient([McpSource(call)], McpSource(nothing), Metrics())
+    assert [hit.url for hit in await search.search(query, TENANT)] == ["https://a.example/"]
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,21 @@ async def test_server_of_the_operator_browses_runs_python_and_is_called_by_its_l
     by_label = {"type": "mcp", "server_label": "tools", "require_approval": "never"}
     response = await ask(client, 'mcp tools.say {"text": "hi"}; quote', by_label)
     assert items(response, "mcp_call")[0]["output"] == "hi"
+
+
+async def test_cursors_of_the_operators_browser_go_on_along_a_chain(
+    client: httpx2.AsyncClient,
+) -> None:
+    search: Json = {"type": "web_search"}
+    first = await ask(client, "open https://example.org/a; search dogs; quote", search)
+    assert items(first, "message")[0]["content"][0]["text"].startswith("[1] dogs")
+    chained = {"previous_response_id": first["id"]}
+    second = await ask(client, "search cats; quote", search, **chained)
+    assert items(second, "message")[0]["content"][0]["text"].startswith("[2] cats")
+    third = await ask(
+        client, "scroll@0 0; cite", search, **{**chained, "previous_response_id": second["id"]}
+    )
+    (page,) = items(third, "web_search_call")
+    assert page["action"] == {"type": "open_page", "url": "https://example.org/a"}
+    (part,) = items(third, "message")[0]["content"]
+    assert [one["url"] for one in part["annotations"]] == ["https://example.org/a"]

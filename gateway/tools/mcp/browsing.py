@@ -1,0 +1,155 @@
+"""The browser of an operator's MCP server, as one response goes on with it.
+
+Such a server counts its cursors anew with each session, and each response has one. The model is
+shown cursors that go on along the chain of responses, as those of the gateway's own browser do:
+each page that a server shows has the next one here, and calls say to the server what it calls them.
+A page of an earlier response is opened there once more before anything is done with it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.protocol.domains import DomainRules, is_within
+from gateway.protocol.grants import BrowserGrant, ShownPage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.tools.contract import ToolState
+
+TITLE_CHARS_MAX: Final = 300
+CLOSED: Final = "The web cannot be reached in this response. Answer without it."
+_DISPLAY: Final = re.compile(
+    r"\[(?P<cursor>\d{1,9})\] (?P<title>[^\n]{0,1000}?)(?: ?\((?P<url>[^\s()]{0,2048})\))?\n"
+    r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*"
+)
+"""How gpt-oss's browser heads what it shows. Source: openai/gpt-oss, simple_browser_tool.py."""
+_PAGE: Final = TypeAdapter(ShownPage)
+_KINDS: Final = {"search": "search", "find": "find"}
+
+
+class NotShown(Exception):
+    """A call is about a page that cannot be had. The message tells the model what to do."""
+
+
+class Browsing:
+    """What one response was shown, and what it may be."""
+
+    def __init__(self, grant: BrowserGrant | None, states: Sequence[ToolState]) -> None:
+        """`states` are those of the calls that ended before."""
+        self._grant = grant = grant or BrowserGrant("web_search")
+        self._rules = DomainRules(grant.tenant_domains, grant.denied_domains)
+        self._pages = {page.cursor: page for page in grant.pages}
+        self._theirs: dict[int, int] = {}
+        """The server's cursor of each page that its session has."""
+        self._is_told = True
+        """The page that was shown last is the one that the server showed last."""
+        for state in states:
+            self._remember(state)
+        self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
+
+    def refusal(self, given: Mapping[str, Any]) -> str | None:
+        """Why a call is not made at all; None: it may be."""
+        if not self._grant.is_live:
+            return CLOSED
+        url = given.get("id")
+        if isinstance(url, str) and not self._may_read(url):
+            return "The domain is not among those that may be read."
+        return None
+
+    def cursor(self, function: str, given: Mapping[str, Any]) -> int | None:
+        """The cursor that a call means; None: it means none, or the server knows."""
+        if function == "search" or isinstance(given.get("id"), str):
+            return None
+        asked = given.get("cursor")
+        is_named = isinstance(asked, int) and asked >= 0
+        if is_named and asked not in self._pages:
+            shown = f"{min(self._pages)} to {max(self._pages)}" if self._pages else "none"
+            raise NotShown(f"Error: there is no cursor {asked}; those shown: {shown}.")
+        last = max(self._pages, default=None)
+        if not is_named and (last is None or (last in self._theirs and self._is_told)):
+            return None
+        return asked if is_named else last
+
+    def url_of(self, cursor: int) -> str | None:
+        """What has to be opened before the server knows this page; None: it does. Raises
+        `NotShown` for what cannot be opened.
+        """
+        if cursor in self._theirs:
+            return None
+        page = self._pages[cursor]
+        if page.kind != "page" or "://" not in page.url:
+            raise NotShown(f"Error: the results [{cursor}] are no longer kept: search again.")
+        return page.url
+
+    def theirs(self, cursor: int) -> int:
+        """What the server calls a page that it has."""
+        return self._theirs[cursor]
+
+    def opened(self, cursor: int, output: str) -> None:
+        """A page of before was opened once more. Raises `NotShown` if it was not."""
+        found = _DISPLAY.match(output)
+        if found is None:
+            raise NotShown(f"Error: the page [{cursor}] is no longer there: search again.")
+        self._theirs[cursor] = int(found["cursor"])
+        self._is_told = False
+
+    def shown(self, function: str, output: str) -> tuple[str, dict[str, Any]]:
+        """What the model is shown of a server's display, and the state of its call; no state for
+        what is no page.
+
+        Raises `NotShown` for a page that this response may not read.
+        """
+        page = page_of(function, output)
+        if page is None:
+            return output, {}
+        if not self._may_read(page["url"]):
+            raise NotShown("Error: the domain is not among those that may be read.")
+        state = {"page": {**page, "cursor": self._next}, "theirs": page["cursor"]}
+        self._remember(state)
+        self._is_told = True
+        shown = f"[{self._next}]{output.partition(']')[2]}"
+        self._next += 1
+        return shown, state
+
+    def _remember(self, state: ToolState) -> None:
+        try:
+            page = _PAGE.validate_python(state.get("page"))
+        except ValidationError:
+            return
+        self._pages[page.cursor] = page
+        if isinstance(theirs := state.get("theirs"), int):
+            self._theirs[page.cursor] = theirs
+
+    def _may_read(self, url: str) -> bool:
+        """Whether a page may be opened and shown; results of a search are on no host."""
+        try:
+            host = urlsplit(url).hostname
+        except ValueError:
+            return False
+        if host is None or not url.startswith(("http://", "https://")):
+            return True
+        domains = tuple(one.lower() for one in self._grant.allowed_domains)
+        return is_within(host, domains) and self._rules.permits(host)
+
+
+def page_of(function: str, output: str) -> dict[str, Any] | None:
+    """The page that was shown, so that it can be cited; None for one that is headed otherwise."""
+    found = _DISPLAY.match(output)
+    if found is None:
+        return None
+    url = found["url"] or ""
+    return {
+        "cursor": int(found["cursor"]),
+        "key": "",
+        "kind": _KINDS.get(function, "page"),
+        "url": url if "://" in url else "",
+        "title": found["title"][:TITLE_CHARS_MAX],
+        "first": int(found["first"]),
+        "end": int(found["last"]) + 1,
+    }
