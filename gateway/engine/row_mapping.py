@@ -295,6 +295,7 @@ def output_context(rendered: RenderedItem) -> ContextItem:
         # A compaction has no status: it is whole, or not there.
         complete=item.get("status", "completed") == "completed",
         ids=None if rendered.ids is None else array("I", rendered.ids),
+        includable=None if rendered.includable is None else lasting_json(rendered.includable),
     )
     if context.is_call:
         return replace(context, name=call_of(cast("CallItem", context.item())).name)

@@ -101,7 +101,8 @@ class Memory(Mapping[str, History]):
 
 
 def _size_bytes(item: ContextItem) -> int:
-    return ITEM_BYTES + len(item.json) + ID_BYTES * len(item.ids or ())
+    texts = len(item.json) + len(item.includable or b"")
+    return ITEM_BYTES + texts + ID_BYTES * len(item.ids or ())
 
 
 class Sessions:

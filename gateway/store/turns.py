@@ -105,9 +105,9 @@ WITH said AS (
     RETURNING next_position - said.length AS start
 )
 INSERT INTO conversation_items (tenant_id, conversation_id, position, kind, role, phase, item_id,
-                                call_id, name, complete, item, ids)
+                                call_id, name, complete, item, ids, includable)
 SELECT m.tenant_id, :conversation, moved.start + m.position, m.kind, m.role, m.phase, m.item_id,
-       m.call_id, m.name, m.complete, m.item, m.ids
+       m.call_id, m.name, m.complete, m.item, m.ids, m.includable
 FROM moved, messages AS m
 WHERE m.tenant_id = :tenant AND m.response_id = :response
 """)
