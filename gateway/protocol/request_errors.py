@@ -392,6 +392,10 @@ _TRANSLATIONS: Final[dict[str, Translation]] = {
     "too_long": _long_array,
     "union_tag_invalid": _unknown_tag,
     "union_tag_not_found": _no_tag,
+    "approval_call": lambda path, details: invalid(
+        f"{path}.{_context(details)['field']}",
+        f"it is of a request for approval. Expected {_context(details)['expected']}.",
+    ),
     "expected": lambda path, details: wrong_type(
         path, _context(details)["expected"], details["input"]
     ),

@@ -52,7 +52,7 @@ from gateway.generation import (
     SegmentText,
 )
 from gateway.protocol.calls import call_fields
-from gateway.protocol.events import Event
+from gateway.protocol.events import HOSTED_ITEMS, Event
 from gateway.protocol.responses.body import (
     Outcome,
     compaction_body,
@@ -111,10 +111,10 @@ class Builder:
     """
 
     __slots__ = (
-        "_cited", "_ended", "_files", "_head", "_item", "_outcome", "_pages", "_rules", "_seal",
-        "_segment", "_sequence_number", "_whole", "asked", "awaits_client", "breaks_off", "endings",
-        "flowing", "includable", "is_called", "is_finished", "is_started", "is_visible",
-        "is_waiting", "output", "said", "unresolved",
+        "_cited", "_ended", "_files", "_head", "_hosted_before", "_item", "_outcome", "_pages",
+        "_rules", "_seal", "_segment", "_sequence_number", "_whole", "asked", "awaits_client",
+        "breaks_off", "endings", "flowing", "includable", "is_called", "is_finished",
+        "is_started", "is_visible", "is_waiting", "output", "said", "unresolved",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +133,7 @@ class Builder:
         self._cited: CitedAnswer | None = None
         self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")
-        self._sequence_number = 0
+        self._sequence_number = self._hosted_before = 0
         self._segment: SegmentStarted | None = None
         self._item: OpenItem | None = None
         self._whole: list[str] = []
@@ -412,6 +412,7 @@ class Builder:
             summary=self._rules.summary if is_reasoning else "off",
             shown=_SHOWN_LATER.get(segment.kind),
         )
+        item.hosted_before = self._hosted_before
         events += [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
         self.flowing = None if item.is_summarized or self._cited is not None else item
@@ -494,6 +495,7 @@ class Builder:
         segment = SegmentStarted(kind, call.name)
         item_id = self._item_id(envelope, segment)
         item = OpenItem(envelope, item_id, len(self.output), call=fields, shown=_SHOWN_LATER[kind])
+        item.hosted_before = self._hosted_before
         item.show(shown, include)
         events = [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
@@ -554,7 +556,9 @@ class Builder:
     def _keep(self, event_type: str, index: int, body: dict[str, Any]) -> Event:
         """An item is done: the event that shows all of it."""
         self.output.append(body)
-        return self._emit(event_type, {"output_index": index, "item": body})
+        event = self._emit(event_type, {"output_index": index, "item": body})
+        self._hosted_before += body["type"] in HOSTED_ITEMS
+        return event
 
     def _note_shown(self, segment: SegmentStarted) -> None:
         kind = segment.kind
@@ -633,7 +637,7 @@ class Builder:
         number = self._sequence_number
         self._sequence_number = number + 1
         data = lasting_json({"type": event_type, "sequence_number": number, **fields})
-        return Event(event_type, number, data, delta_length)
+        return Event(event_type, number, data, delta_length, hosted_before=self._hosted_before)
 
 
 def _pieces(

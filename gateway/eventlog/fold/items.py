@@ -52,8 +52,9 @@ class OpenItem:
 
     __slots__ = (
         *("_call", "_delta", "_logprobs", "_shown", "_spelled_bytes", "_summarizer"),
-        *("_summary", "_text", "annotations", "encrypted_content", "envelope", "includable"),
-        *("is_running", "is_said", "is_summarized", "item_id", "output_index", "status"),
+        *("_summary", "_text", "annotations", "encrypted_content", "envelope", "hosted_before"),
+        *("includable", "is_running", "is_said", "is_summarized", "item_id", "output_index"),
+        "status",
     )
 
     def __init__(
@@ -80,6 +81,8 @@ class OpenItem:
         """The gateway has begun to run the call."""
         self.annotations: list[dict[str, Any]] = []
         """What its text cites, in order."""
+        self.hosted_before = 0
+        """That of its events (`protocol.events.Event`)."""
         self.includable: dict[str, Any] = {}
         """Fields that only `include` shows, and the request did not ask for."""
         self._call = call
@@ -121,12 +124,20 @@ class OpenItem:
         encoded = b"%b" % orjson.dumps(text)
         data = self._delta % (sequence_number, encoded)
         if logprobs is None:
-            return Event(self.envelope.delta, sequence_number, data, len(text), encoded)
+            return Event(
+                self.envelope.delta,
+                sequence_number,
+                data,
+                len(text),
+                encoded,
+                self.hosted_before,
+            )
         self._logprobs += logprobs
         self._spelled_bytes += sum(len(entry["bytes"]) for entry in logprobs)
         spelled = b'"logprobs":%b}' % orjson.dumps(logprobs)
         data = data.removesuffix(_NO_LOGPROBS) + spelled
-        return Event(self.envelope.delta, sequence_number, data, len(text))
+        before = self.hosted_before
+        return Event(self.envelope.delta, sequence_number, data, len(text), hosted_before=before)
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
         """Append texts; the deltas that show them, numbered from `sequence_number` on.
@@ -136,7 +147,9 @@ class OpenItem:
         self._text += "".join(texts).encode()
         known = max(0, after + 1 - sequence_number)
         before, rest = self._delta.split(b"%d")
-        pattern = DeltaPattern(self.envelope.delta, before, *rest.split(b"%b"))
+        between, behind = rest.split(b"%b")
+        name, hosted = self.envelope.delta, self.hosted_before
+        pattern = DeltaPattern(name, before, between, behind, hosted)
         return Deltas(pattern, sequence_number + known, texts[known:])
 
     def summarize(self, text: str | None) -> str:

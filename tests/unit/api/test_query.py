@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import QueryParams
 
-from gateway.api.query import boolean, include_of, choice, integer
+from gateway.api.query import boolean, choice, include_of, integer
 from gateway.errors import InvalidRequest
 
 

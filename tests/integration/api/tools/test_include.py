@@ -154,14 +154,15 @@ async def test_a_response_that_runs_is_followed_with_it(client: httpx2.AsyncClie
 
 
 async def test_the_sdk_retrieves_with_it(hosting: RunningGateway) -> None:
+    asked: Any = INCLUDE
     async with AsyncOpenAI(base_url=f"{hosting.url}/v1", api_key=hosting.key) as sdk:
-        created = await sdk.responses.create(**REQUEST, background=True, stream=True)
-        ends = [event async for event in created]
-        response_id = ends[-1].response.id
-        shown = await sdk.responses.retrieve(response_id, include=[SOURCES, OUTPUTS])
-        check(shown.model_dump(exclude_unset=True), ends[-1].response.model_dump(exclude_unset=True))
-        again = await sdk.responses.retrieve(response_id, include=[SOURCES, OUTPUTS], stream=True)
-        events = [event async for event in again]
-        assert events[-1].response == shown
-        items = await sdk.responses.input_items.list(response_id, include=[OUTPUTS])
+        request: Any = {**REQUEST, "background": True, "stream": True}
+        end = [event async for event in await sdk.responses.create(**request)][-1]
+        response_id = end.response.id
+        shown = await sdk.responses.retrieve(response_id, include=asked)
+        plain = end.response.model_dump(exclude_unset=True)
+        check(shown.model_dump(exclude_unset=True), plain)
+        again: Any = await sdk.responses.retrieve(response_id, include=asked, stream=True)
+        assert [event async for event in again][-1].response == shown
+        items = sdk.responses.input_items.list(response_id, include=asked)
         assert [item.type async for item in items] == ["message"]
