@@ -67,6 +67,8 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
         background=head.background,
         streamed=spec.streamed,
         fold_version=FOLD_VERSION if head.grants is None else TOOLS_FOLD_VERSION,
+        # A conversation knows its last response alone; chains look for the last that used some.
+        tool_state=spec.tool_state if spec.conversation else None,
         **fields,
     )
 
@@ -194,8 +196,6 @@ class Endings:
             epoch,
             finished,
             fold,
-            # A conversation knows its last response alone; chains look for the last that used some.
-            carried=spec.tool_state if spec.conversation else None,
             entries=log,
             items=items,
             has_secrets=has_kept_secrets(spec),
@@ -318,13 +318,9 @@ def _ended(
     epoch: int,
     finished: Finished,
     fold: Fold,
-    *,
-    carried: bytes | None = None,
     **fields: Any,
 ) -> FinishedResponse:
-    """The end of a response whose log is folded, and some `fields` more. `carried` is what the
-    hosted tools of its successors have to know, if it used none itself.
-    """
+    """The end of a response whose log is folded, and some `fields` more."""
     return FinishedResponse(
         uuid=uuid,
         epoch=epoch,
@@ -335,7 +331,7 @@ def _ended(
         tokens=fold.usage,
         # One that failed before it said anything may be asked for again under its key.
         free_key=finished.status == "failed" and not fold.output_tokens,
-        tool_state=fold.tool_state() or carried,
+        tool_state=fold.tool_state(),
         **fields,
     )
 

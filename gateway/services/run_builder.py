@@ -127,6 +127,7 @@ class CreateCommand:
 
     `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
     `time.perf_counter`. `local` are responses that it may continue without their being stored.
+    `tool_values` is where hosted tools keep what such responses need again.
     `remembered`: if this one is not stored either, others may continue it in the same way
     (`Generation.continued`). Without `generate` the context is checked and prepared for whoever
     continues it, and no model is asked anything.
@@ -138,6 +139,7 @@ class CreateCommand:
     body_bytes: int
     requested_at: float
     local: Mapping[str, History] = field(default_factory=dict)
+    tool_values: LruCache[str, Any] | None = None
     remembered: bool = False
     generate: bool = True
 
@@ -508,6 +510,7 @@ class SpecBuilder:
             secrets=given.granted.secrets,
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
+            tool_values=None if request.store else command.tool_values,
             window_left=model.context_length - len(prompt.ids),
         )
 

@@ -86,7 +86,7 @@ class BrowserSession:
         self._shown: dict[int, ShownPage] = {}
         """By the ordinal of the call."""
         kept = KeptPages(workplace.database, cache, scope.tenant_id)
-        self._store = kept if scope.stored else SessionPages(kept, scope.response)
+        self._store = kept if scope.stored else SessionPages(kept, scope.response, scope.values)
         domains = tuple(domain_of(one) or NO_DOMAIN for one in grant.allowed_domains)
         self._web = TenantWeb(workplace, scope.tenant_id, self._store, domains, grant.is_live)
         self._view_ids_max = views.ids_max(grant.context_size)
