@@ -169,7 +169,9 @@ def unsupported_value(param: str, value: str, supported: Sequence[str]) -> Inval
 
 def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
     """A choice of a tool of this type, which the request does not have."""
-    return InvalidRequest(f"Tool choice '{kind}' not found in 'tools' parameter.", param=param)
+    return InvalidRequest(
+        f"Tool choice '{kind}' not found in 'tools' parameter.", code="invalid_value", param=param
+    )
 
 
 def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRequest:
