@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import math
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -452,8 +452,12 @@ class SpecBuilder:
     def count(self, given: RunInput) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
         written = self.write(given)
-        is_cut = given.command.request.truncation == "auto"
-        return len((self._fitting(given, written) if is_cut else written.prompt).ids)
+        prompt = written.prompt
+        if given.command.request.truncation == "auto":
+            # Where nothing more can be left out it is too long to be run, and counted all the same.
+            with suppress(ContextLengthExceeded):
+                prompt = self._fitting(given, written)
+        return len(prompt.ids)
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
         """The run spec; `written` is what `write` made of the same input before."""
