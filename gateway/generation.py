@@ -470,8 +470,10 @@ class RenderedItem:
     """An output item with the ids that stand for it in the next prompt (None: render it anew).
 
     `call` tells what cannot be told from an item without ids: what the model was told of a call.
+    `includable` are fields that only `include` shows, and its request did not ask for.
     """
 
     item: dict[str, object] = field(hash=False)
     ids: tuple[int, ...] | None = None
     call: AnsweredCall | None = None
+    includable: dict[str, object] | None = field(default=None, hash=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from starlette.responses import Response
 
-from gateway.api.query import check_include, list_body, page_query
+from gateway.api.query import include_of, list_body, page_query
 from gateway.protocol.conversations import parse_conversation, parse_items, parse_metadata
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ConversationEndpoints:
 
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`: add items at its end, and list those."""
-        check_include(request.query_params)
+        include_of(request.query_params)  # items that are added are shown as they were sent
         new, size_bytes = await self._read(request, parse_items)
         added = await self._conversations.add_items(
             *_caller_and_id(request), new.items, body_bytes=size_bytes
@@ -93,8 +93,9 @@ class ConversationEndpoints:
         if request.method == "DELETE":
             conversation = await self._conversations.delete_item(*_caller_and_id(request), item_id)
             return _json(conversation.body())
-        check_include(request.query_params)
-        found = await self._conversations.get_item(*_caller_and_id(request), item_id)
+        found = await self._conversations.get_item(
+            *_caller_and_id(request), item_id, include=include_of(request.query_params)
+        )
         return Response(found, media_type="application/json")
 
     async def _read(self, request: Request, parse: Callable[..., T]) -> tuple[T, int]:

@@ -67,32 +67,38 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
     raise wrong_value(name, text, values)
 
 
-def check_include(query: QueryParams) -> None:
-    """Raise `InvalidRequest` for an `include` that the API does not know.
+def include_of(query: QueryParams) -> frozenset[str]:
+    """What of items is to be shown beside the rest; SDKs spell the parameter `include[]`.
 
-    What it knows adds nothing here: everything there is of an item is always shown. SDKs spell the
-    parameter `include[]`.
+    Of the values that the API knows some add nothing here (`protocol.includable` has those that
+    do). Raises `InvalidRequest` for one that it does not know.
     """
-    for index, value in enumerate([*query.getlist("include[]"), *query.getlist("include")]):
+    asked = [*query.getlist("include[]"), *query.getlist("include")]
+    for index, value in enumerate(asked):
         if value not in _INCLUDE_VALUES:
             raise wrong_value(f"include[{index}]", value, _INCLUDE_VALUES)
+    return frozenset(asked)
 
 
 class PageQuery(TypedDict):
-    """Which page of a list is asked for; `after` is the id of the item before it."""
+    """Which page of a list is asked for; `after` is the id of the item before it, `include` what is
+    to be shown of items beside the rest.
+    """
 
     limit: int
     order: Literal["asc", "desc"]
     after: str | None
+    include: frozenset[str]
 
 
 def page_query(query: QueryParams) -> PageQuery:
     """The page that a query asks for. Raises `InvalidRequest`."""
-    check_include(query)
+    include = include_of(query)
     return PageQuery(
         limit=integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or PAGE_ITEMS_DEFAULT,
         order=choice(query, "order", ORDERS) or "desc",
         after=query.get("after") or None,
+        include=include,
     )
 
 

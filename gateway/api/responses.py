@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
-from gateway.api.query import boolean, check_include, integer, list_body, page_query
+from gateway.api.query import boolean, include_of, integer, list_body, page_query
 from gateway.api.streaming import EventStream
 from gateway.protocol.responses.create import COMPACTION, COUNTING, parse_subset
 
@@ -47,22 +47,27 @@ class ResponseEndpoints:
         if request.method == "DELETE":
             return await self._delete(request)
         query = request.query_params
-        check_include(query)
+        include = include_of(query)
         obfuscate = boolean(query, "include_obfuscation", default=True)
         if boolean(query, "stream"):
-            return await self._stream(request, obfuscate=obfuscate)
+            return await self._stream(request, include, obfuscate=obfuscate)
         response_id = request.path_params["response_id"]
-        body = await self._responses.get(request.scope["principal"], response_id)
+        body = await self._responses.get(request.scope["principal"], response_id, include=include)
         return Response(dialects.body(request.scope, body), media_type="application/json")
 
-    async def _stream(self, request: Request, *, obfuscate: bool) -> ASGIApp:
+    async def _stream(
+        self, request: Request, include: frozenset[str], *, obfuscate: bool
+    ) -> ASGIApp:
         """`GET /v1/responses/{id}?stream=true&starting_after=N`: the events after number N, first
         those that were recorded and then those to come.
         """
         after = integer(request.query_params, "starting_after", minimum=0)
         response_id = request.path_params["response_id"]
         source = await self._responses.stream(
-            request.scope["principal"], response_id, after=-1 if after is None else after
+            request.scope["principal"],
+            response_id,
+            after=-1 if after is None else after,
+            include=include,
         )
         request.scope["record"].facts["response_id"] = response_id
         if request.method == "HEAD":

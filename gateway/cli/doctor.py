@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from gateway import ids
-from gateway.cli import mcp, terminal
+from gateway.cli import libraries, mcp, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
@@ -97,7 +97,7 @@ async def examine(config: Path | None) -> list[Finding]:
         settings = load_settings(config)
     except StartupError as error:
         return [_failed("config", error)]
-    findings = [Finding("config", ok=True, detail="no mistakes")]
+    findings = [Finding("config", ok=True, detail="no mistakes"), *_libraries(settings)]
     formats = _formats(settings, findings)
     for name, one in settings.databases.items():
         await _database(one, findings, "" if len(settings.databases) == 1 else f" {name}")
@@ -111,6 +111,16 @@ async def examine(config: Path | None) -> list[Finding]:
     async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
         findings += await _backends(settings, client, formats)
     return findings
+
+
+def _libraries(settings: Settings) -> list[Finding]:
+    """A finding for each library that is turned on and cannot be loaded."""
+    findings = []
+    for what, modules, command in libraries.needed(settings):
+        if found := libraries.faults(modules):
+            detail = f"{what} needs what cannot be loaded: {'; '.join(found)}"
+            findings.append(Finding("libraries", ok=False, detail=detail, remedy=f"Run: {command}"))
+    return findings or [Finding("libraries", ok=True, detail="all that is turned on can be loaded")]
 
 
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:

@@ -67,6 +67,8 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
         background=head.background,
         streamed=spec.streamed,
         fold_version=FOLD_VERSION if head.grants is None else TOOLS_FOLD_VERSION,
+        # A conversation knows its last response alone; chains look for the last that used some.
+        tool_state=spec.tool_state if spec.conversation else None,
         **fields,
     )
 
@@ -198,8 +200,6 @@ class Endings:
             epoch,
             finished,
             fold,
-            # A conversation knows its last response alone; chains look for the last that used some.
-            carried=spec.tool_state if spec.conversation else None,
             entries=log,
             items=items,
             has_secrets=has_kept_secrets(spec),
@@ -299,6 +299,7 @@ def output_context(rendered: RenderedItem) -> ContextItem:
         # A compaction has no status: it is whole, or not there.
         complete=item.get("status", "completed") == "completed",
         ids=None if rendered.ids is None else array("I", rendered.ids),
+        includable=None if rendered.includable is None else lasting_json(rendered.includable),
     )
     if context.is_call:
         return replace(context, name=call_of(cast("CallItem", context.item())).name)
@@ -321,13 +322,9 @@ def _ended(
     epoch: int,
     finished: Finished,
     fold: Fold,
-    *,
-    carried: bytes | None = None,
     **fields: Any,
 ) -> FinishedResponse:
-    """The end of a response whose log is folded, and some `fields` more. `carried` is what the
-    hosted tools of its successors have to know, if it used none itself.
-    """
+    """The end of a response whose log is folded, and some `fields` more."""
     return FinishedResponse(
         uuid=uuid,
         epoch=epoch,
@@ -338,7 +335,7 @@ def _ended(
         tokens=fold.usage,
         # One that failed before it said anything may be asked for again under its key.
         free_key=finished.status == "failed" and not fold.output_tokens,
-        tool_state=fold.tool_state() or carried,
+        tool_state=fold.tool_state(),
         **fields,
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from gateway.cache import LruCache
     from gateway.constraints.rules import OutputRules
     from gateway.constraints.validation import Checker
     from gateway.entries import Compacted, ToolsListed
@@ -38,6 +39,7 @@ class RunSpec:
     they are in no log, and nothing but the tools is told them. `approvals` are the answers to
     requests for approval that are used up when it begins: their ids, and what they were made for.
     `tool_state` is what its context has for hosted tools, which goes on if it uses none itself.
+    `tool_values` is what they keep of an unstored one for those that continue it.
 
     `inherited` are the items before `added`, where somebody goes on with the response though it is
     not stored; otherwise None.
@@ -73,3 +75,4 @@ class RunSpec:
     window_left: int | None = None
     approvals: tuple[tuple[str, bytes], ...] = ()
     tool_state: bytes | None = None
+    tool_values: LruCache[str, Any] | None = None

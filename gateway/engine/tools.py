@@ -295,6 +295,7 @@ class ToolRunner:
             response=spec.head.uuid,
             grants=grants,
             stored=spec.store,
+            values=spec.tool_values,
             states=tuple(self._fold.tool_states),
             count_ids=self._format.count_ids,
             secrets=spec.secrets,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gateway.entries import Portion
     from gateway.eventlog.fold.fold import Fold
-    from gateway.eventlog.live_log import LiveLogRegistry
+    from gateway.eventlog.live_log import LiveLog, LiveLogRegistry
     from gateway.eventlog.log_watcher import LogWatcher, WatchedLog
     from gateway.protocol.events import Event, EventSink
     from gateway.protocol.responses.body import ResponseHead
@@ -75,7 +75,8 @@ class Cursor:
     It is the event sink of whoever has events of the response, and passes on those that the stream
     has not had. `beginning` are the first rows, if they were read before, until they are folded.
     `is_over`: everything was sent; `is_ended`: the terminal event was among it; `is_gone`: the log
-    does not have what its head promises, because it was removed.
+    does not have what its head promises, because it was removed. `shows_more`: it shows more than
+    the request asked for, so all of it is folded for this stream alone, from the rows.
 
     The stream is left, which is no failure, when `close` is called while the cursor is entered:
     that takes less memory than a timeout.
@@ -83,7 +84,8 @@ class Cursor:
 
     __slots__ = (
         *("_fold", "_head", "_is_closed", "_new_fold_for", "_sink", "_task", "after"),
-        *("beginning", "is_ended", "is_gone", "is_over", "next_entry", "tenant_id", "uuid"),
+        *("beginning", "is_ended", "is_gone", "is_over", "next_entry", "shows_more"),
+        *("tenant_id", "uuid"),
     )
 
     def __init__(
@@ -106,6 +108,7 @@ class Cursor:
         self._is_closed = False
         self.after = after
         self.beginning = beginning
+        self.shows_more = False
         self.next_entry = 0
         self.is_over = self.is_ended = self.is_gone = False
 
@@ -136,6 +139,10 @@ class Cursor:
         if self._fold is None:
             self._fold = self._new_fold_for(self._head)()
         return self._fold
+
+    def live_in(self, live_logs: LiveLogRegistry) -> LiveLog | None:
+        """The live log whose events this stream may show, if the response is generated here."""
+        return None if self.shows_more else live_logs.get(self.uuid)
 
     def is_through(self) -> bool:
         """Its rows are folded up to their end."""
@@ -210,10 +217,12 @@ class Feed:
         *,
         after: int = -1,
         beginning: Sequence[LogRow] = (),
+        shows_more: bool = False,
     ) -> None:
         """Send a sink the events with a sequence number above `after`, as soon as they are durable.
 
         `beginning` are the first rows of the log, if they were read before (`beginning`).
+        `shows_more`: this head has more included than that of the response.
         Returns after the terminal event. Where that is not above `after`, sends one empty list, the
         only one there is. Returns without either when this process drains (`close`), or when the
         log has been removed meanwhile. While the database is away it waits. Raises what the sink
@@ -222,12 +231,13 @@ class Feed:
         if self.is_closed:
             return
         cursor = Cursor(tenant_id, head, self._new_fold_for, sink, after=after, beginning=beginning)
+        cursor.shows_more = shows_more
         self._cursors.add(cursor)
         self._tell_followers(1)
         try:
             async with cursor:
                 while not (cursor.is_over or cursor.is_gone):
-                    live = self._live_logs.get(cursor.uuid)
+                    live = cursor.live_in(self._live_logs)
                     if live is not None:
                         cursor.forget_rows()
                         await live.stream(cursor, cursor.after)
@@ -292,7 +302,7 @@ class Feed:
                 if cursor.is_through():
                     break
                 await reader.wait()
-                if self._live_logs.get(cursor.uuid) is not None:
+                if cursor.live_in(self._live_logs) is not None:
                     return
         cursor.is_over = True
 
@@ -391,7 +401,7 @@ class RemoteReader:
         cursor = self._cursor
         if part.first_entry > cursor.next_entry or len(part.entries) > SHORT_BYTES:
             return False
-        if self._live_logs.get(cursor.uuid) is not None:
+        if cursor.live_in(self._live_logs) is not None:
             return False
         for portion in cursor.unread([part]):
             self._rest = cursor(cursor.fold.replay(portion, cursor.after))

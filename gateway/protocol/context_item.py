@@ -63,6 +63,8 @@ class ContextItem:
     An MCP approval request has the name of the tool, None where that cannot be one; the `call_id`
     of its response, and of the call that was approved, is the id of its item.
     The `parsed` of a compaction that was opened is the message that it stands for.
+    `includable` is the JSON of the fields that its `json` leaves out until a reader asks for them
+    (`protocol.includable`); None for none, and where it was not read.
     """
 
     kind: Kind
@@ -75,6 +77,7 @@ class ContextItem:
     complete: bool = True
     ids: array[int] | None = None
     parsed: Item | None = None
+    includable: bytes | None = None
 
     @property
     def is_call(self) -> bool:
@@ -126,6 +129,7 @@ class ContextItem:
             name=self.name,
             complete=self.complete,
             ids=ids,
+            includable=self.includable,
         )
 
 

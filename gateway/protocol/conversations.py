@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, Field
 
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
+from gateway.protocol.approval_calls import ReadItem
 from gateway.protocol.base import Many, WireModel, without_nulls
-from gateway.protocol.items import AnyInputItem, CompactionTrigger
+from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
 from gateway.protocol.request_errors import array_too_long, unknown, unsupported, validated
@@ -74,7 +75,7 @@ def _plain_part(part: object) -> object:
     return {**part, "type": "input_text"} if is_text else part
 
 
-_Item = Annotated[AnyInputItem, BeforeValidator(_plain_parts)]
+_Item = Annotated[ReadItem, BeforeValidator(_plain_parts)]
 
 
 class NewConversation(WireModel):

@@ -13,6 +13,10 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HOSTED_ITEMS: Final = frozenset(
+    {"web_search_call", "code_interpreter_call", "mcp_call", "mcp_list_tools"}
+)
+"""Items of tools that the gateway runs. One dialect leaves them out (`open_responses`)."""
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -24,6 +28,8 @@ class Event:
     `delta_length` is the number of characters of `delta` in a delta event and 0 otherwise: the
     writer pads by it (`stream_options.include_obfuscation`). `text` is the JSON of such a `delta`,
     for who writes it elsewhere; empty where there is more to tell of it (logprobs) or nobody cared.
+    `hosted_before` is how many `HOSTED_ITEMS` stand before the item that it is about: who leaves
+    those out takes so many from its `output_index`.
     """
 
     type: str
@@ -31,6 +37,7 @@ class Event:
     data: bytes
     delta_length: int = 0
     text: bytes = field(default=b"", compare=False)
+    hosted_before: int = 0
 
     @property
     def is_terminal(self) -> bool:
@@ -54,18 +61,20 @@ class DeltaPattern:
     """What the delta events of one open part have in common.
 
     The data of one is `before`, its number, `between`, its text as JSON, and `behind`.
+    `hosted_before` is that of each event.
     """
 
     type: str
     before: bytes
     between: bytes
     behind: bytes
+    hosted_before: int = 0
 
     def event(self, number: int, text: str) -> Event:
         """The delta event with this sequence number and this text."""
         encoded = b"%b" % orjson.dumps(text)  # a copy, as `lasting_json` makes it
         data = b"%b%d%b%b%b" % (self.before, number, self.between, encoded, self.behind)
-        return Event(self.type, number, data, len(text), encoded)
+        return Event(self.type, number, data, len(text), encoded, self.hosted_before)
 
 
 class Deltas(Sequence[Event]):

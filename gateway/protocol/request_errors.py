@@ -169,7 +169,9 @@ def unsupported_value(param: str, value: str, supported: Sequence[str]) -> Inval
 
 def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
     """A choice of a tool of this type, which the request does not have."""
-    return InvalidRequest(f"Tool choice '{kind}' not found in 'tools' parameter.", param=param)
+    return InvalidRequest(
+        f"Tool choice '{kind}' not found in 'tools' parameter.", code="invalid_value", param=param
+    )
 
 
 def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRequest:
@@ -392,6 +394,10 @@ _TRANSLATIONS: Final[dict[str, Translation]] = {
     "too_long": _long_array,
     "union_tag_invalid": _unknown_tag,
     "union_tag_not_found": _no_tag,
+    "approval_call": lambda path, details: invalid(
+        f"{path}.{_context(details)['field']}",
+        f"it is of a request for approval. Expected {_context(details)['expected']}.",
+    ),
     "expected": lambda path, details: wrong_type(
         path, _context(details)["expected"], details["input"]
     ),

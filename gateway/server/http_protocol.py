@@ -35,7 +35,7 @@ from gateway.api.client_connection import EXTENSION
 from gateway.concurrency import Event
 from gateway.errors import TooManyConnections
 from gateway.server.admission import Admission, Room
-from gateway.server.error_responses import Refused, response_bytes, too_many_connections
+from gateway.server.refusals import Refused, response_bytes, too_many_connections
 from gateway.server.request_parser import HeadBounds, RequestHead
 from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
-from gateway.server.error_responses import Refused, too_large, unreadable
+from gateway.server.refusals import Refused, too_large, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode
 
 from gateway.api.client_connection import EXTENSION
-from gateway.server.error_responses import response_bytes, unreadable
+from gateway.server.refusals import response_bytes, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -154,7 +154,9 @@ class Compactor:
         """Raise `InvalidRequest` where there is nothing to summarise, or no room for a summary."""
         if not plan.items:
             raise InvalidRequest(
-                "There is nothing to compact: the conversation has no items yet.", param="input"
+                "There is nothing to compact: the conversation has no items yet.",
+                code="invalid_value",
+                param="input",
             )
         wanted = min(self._limits.summary_tokens_max, context_length // 2)
         if plan.spec.sampling.max_tokens < wanted // ROOM_SHARE:

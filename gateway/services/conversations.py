@@ -123,8 +123,11 @@ class Conversations:
         limit: int,
         order: Literal["asc", "desc"],
         after: str | None,
+        include: Collection[str] = (),
     ) -> ItemPage:
-        """A page of its items. Raises `InvalidRequest` for an `after` that is none of them."""
+        """A page of its items, with what `include` asks for. Raises `InvalidRequest` for an `after`
+        that is none of them.
+        """
         page = await rows.list_items(
             self._database,
             principal.tenant_id,
@@ -132,15 +135,25 @@ class Conversations:
             limit=limit,
             order=order,
             after=after,
+            include=include,
         )
         if page is None:
             raise unknown_conversation(conversation_id)
         return page
 
-    async def get_item(self, principal: Principal, conversation_id: str, item_id: str) -> bytes:
-        """The item, as JSON."""
+    async def get_item(
+        self,
+        principal: Principal,
+        conversation_id: str,
+        item_id: str,
+        *,
+        include: Collection[str] = (),
+    ) -> bytes:
+        """The item, as JSON, with what `include` asks for."""
         uuid = _uuid(conversation_id)
-        found = await rows.find_item(self._database, principal.tenant_id, uuid, item_id)
+        found = await rows.find_item(
+            self._database, principal.tenant_id, uuid, item_id, include=include
+        )
         if found is None:
             raise unknown_conversation(conversation_id)
         if found.json is None:

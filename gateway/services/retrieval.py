@@ -17,11 +17,14 @@ from gateway.engine.run_state import head_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
 from gateway.eventlog.fold_slices import send_nobody
+from gateway.protocol.includable import INCLUDABLE, included_body
 from gateway.protocol.responses.body import Outcome, ResponseStatus, response_body
 from gateway.store import messages
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gateway.engine.archive import Archive
     from gateway.eventlog.feed import Feed
     from gateway.protocol.events import EventSource
@@ -50,17 +53,31 @@ class Retrieval:
         self.follow = feed.stream
         """Sends the events of a response whose head is known (`Feed.stream`)."""
 
-    async def get(self, principal: Principal, response_id: str) -> bytes:
-        """The Response object: as it was sent, or as far as it has come."""
+    async def get(
+        self, principal: Principal, response_id: str, *, include: Collection[str] = ()
+    ) -> bytes:
+        """The Response object: as it was sent, or as far as it has come, with what `include` asks
+        for beside what its request did.
+        """
+        tenant_id = principal.tenant_id
         stored = await self._find(principal, response_id)
-        if stored.body is not None:
+        if stored.body is None:
+            return orjson.dumps(await self._snapshot(tenant_id, stored, include))
+        if INCLUDABLE.isdisjoint(include):
             return stored.body
-        return orjson.dumps(await self._snapshot(principal.tenant_id, stored))
+        includable = await messages.includable(self._database, tenant_id, stored.uuid)
+        return included_body(stored.body, includable, include)
 
     async def stream(
-        self, principal: Principal, response_id: str, *, after: int = -1
+        self,
+        principal: Principal,
+        response_id: str,
+        *,
+        after: int = -1,
+        include: Collection[str] = (),
     ) -> EventSource:
-        """The events above the sequence number `after`, then those to come (`Feed.stream`).
+        """The events above the sequence number `after`, then those to come (`Feed.stream`), with
+        what `include` asks for beside what the request did.
 
         Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
         """
@@ -79,12 +96,15 @@ class Retrieval:
         if beginning is None:
             why = f"its log is kept for {_span(kept_s)} after the end"
             raise _no_stream(response_id, "can no longer", why)
+        head = head_of(stored)
+        shown = head.including(include)
         return partial(
             self._feed.stream,
             principal.tenant_id,
-            head_of(stored),
+            shown,
             after=after,
             beginning=beginning,
+            shows_more=shown is not head,
         )
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
@@ -129,8 +149,10 @@ class Retrieval:
         limit: int,
         order: Literal["asc", "desc"],
         after: str | None,
+        include: Collection[str] = (),
     ) -> ItemPage:
-        """What a response was generated from: resolved history, then its own input.
+        """What a response was generated from: resolved history, then its own input; of both what
+        `include` asks for beside the rest.
 
         Raises `InvalidRequest` for an `after` that is no item of it.
         """
@@ -142,6 +164,7 @@ class Retrieval:
             limit=limit,
             order=order,
             after=after,
+            include=include,
         )
         if page is None:
             raise not_found(response_id)
@@ -170,10 +193,12 @@ class Retrieval:
                 return stored
         raise not_found(response_id)
 
-    async def _snapshot(self, tenant_id: TenantId, stored: StoredResponse) -> dict[str, Any]:
+    async def _snapshot(
+        self, tenant_id: TenantId, stored: StoredResponse, include: Collection[str]
+    ) -> dict[str, Any]:
         """What its log says; of one that another release writes, only that it is under way."""
         if stored.fold_version in FOLD_VERSIONS:
-            return await self._feed.snapshot(tenant_id, head_of(stored))
+            return await self._feed.snapshot(tenant_id, head_of(stored).including(include))
         status: ResponseStatus = "queued" if stored.status == "queued" else "in_progress"
         return response_body(head_of(stored), Outcome(status), [])
 

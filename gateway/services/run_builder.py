@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import math
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -127,6 +127,7 @@ class CreateCommand:
 
     `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
     `time.perf_counter`. `local` are responses that it may continue without their being stored.
+    `tool_values` is where hosted tools keep what such responses need again.
     `remembered`: if this one is not stored either, others may continue it in the same way
     (`Generation.continued`). Without `generate` the context is checked and prepared for whoever
     continues it, and no model is asked anything.
@@ -138,6 +139,7 @@ class CreateCommand:
     body_bytes: int
     requested_at: float
     local: Mapping[str, History] = field(default_factory=dict)
+    tool_values: LruCache[str, Any] | None = None
     remembered: bool = False
     generate: bool = True
 
@@ -450,8 +452,12 @@ class SpecBuilder:
     def count(self, given: RunInput) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
         written = self.write(given)
-        is_cut = given.command.request.truncation == "auto"
-        return len((self._fitting(given, written) if is_cut else written.prompt).ids)
+        prompt = written.prompt
+        if given.command.request.truncation == "auto":
+            # Where nothing more can be left out it is too long to be run, and counted all the same.
+            with suppress(ContextLengthExceeded):
+                prompt = self._fitting(given, written)
+        return len(prompt.ids)
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
         """The run spec; `written` is what `write` made of the same input before."""
@@ -508,6 +514,7 @@ class SpecBuilder:
             secrets=given.granted.secrets,
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
+            tool_values=None if request.store else command.tool_values,
             window_left=model.context_length - len(prompt.ids),
         )
 

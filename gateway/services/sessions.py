@@ -11,10 +11,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from gateway.cache import LruCache
 from gateway.errors import Leaving, RateLimited
 from gateway.services.history_source import History
 
@@ -46,6 +47,9 @@ class Memory(Mapping[str, History]):
     """
 
     def __init__(self, bytes_max: int) -> None:
+        self.tool_values: LruCache[str, Any] = LruCache(size_max=bytes_max)
+        """What hosted tools keep for responses that are not stored, beside the histories and within
+        the same bound: pages that the browser was shown."""
         self._bytes_max = bytes_max
         self._by_id: OrderedDict[str, _Remembered] = OrderedDict()
         self._latest: dict[str | None, str] = {}
@@ -101,7 +105,8 @@ class Memory(Mapping[str, History]):
 
 
 def _size_bytes(item: ContextItem) -> int:
-    return ITEM_BYTES + len(item.json) + ID_BYTES * len(item.ids or ())
+    texts = len(item.json) + len(item.includable or b"")
+    return ITEM_BYTES + texts + ID_BYTES * len(item.ids or ())
 
 
 class Sessions:

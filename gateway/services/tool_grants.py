@@ -427,13 +427,18 @@ class ServerTools(NamedTuple):
     paths: tuple[str, ...] = ()
 
 
-def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
-    """What the model is told of MCP servers: each is a namespace of functions to it."""
-    where = {
+def _server_paths(tools: Sequence[Tool]) -> dict[str, str]:
+    """Where the request offers each MCP server, by its label."""
+    return {
         tool.server_label: f"tools[{index}]"
         for index, tool in enumerate(tools)
         if isinstance(tool, McpServerTool)
     }
+
+
+def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
+    """What the model is told of MCP servers: each is a namespace of functions to it."""
+    where = _server_paths(tools)
     spaces = [
         NamespaceTool(
             name=server.label,
@@ -469,10 +474,11 @@ def _check_listed(listings: Sequence[ServerListing]) -> None:
 def _check_names(request: CreateResponse, grants: Grants) -> None:
     """Refuse a server one of whose tools the model could not tell from a function."""
     functions = {tool.name for tool in named(request.tools)}
+    where = _server_paths(request.tools)
     for server, tool in _mcp_names(grants):
         name = flat_name(server.label, tool.name)
         if name in functions:
-            raise duplicate_name("tools", name)
+            raise duplicate_name(f"{where[server.label]}.server_label", name)
 
 
 def _check_forced(

@@ -14,7 +14,6 @@ from gateway.errors import GatewayError
 from gateway.simulator.engine import QueueFull
 from gateway.simulator.errors import ENGINE_BUSY, ENGINE_DEAD, SimulatedError, injected
 from gateway.simulator.wire.frames import DONE, Ending, event, reply_to
-from gateway.simulator.wire.requests import read_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -214,7 +213,7 @@ class Completions:
         if not headers.get("content-type", "").startswith("application/json"):
             message = "Unsupported Media Type: Only 'application/json' is allowed"
             raise SimulatedError(400, f"1 validation error:\n  {message}", kind="Bad Request")
-        request = read_request(body, self._engine.options)
+        request = await self._engine.read(body)
         continuation = await self._engine.continuation(request)
         observed = self._engine.observe(request, continuation, headers)
         if request.constraint is not None:

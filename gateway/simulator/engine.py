@@ -23,6 +23,7 @@ from gateway.simulator.faults import Attempts, FaultPlan, ids_hash
 from gateway.simulator.malformed import corpus
 from gateway.simulator.prompt_checks import PromptChecks
 from gateway.simulator.wire.frames import EventTails, EventWriter
+from gateway.simulator.wire.requests import read_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from gateway.simulator.options import SimulatorOptions
     from gateway.simulator.turns import Continuation
     from gateway.simulator.wire.requests import CompletionRequest
+
+_CONSTRAINTS: Final = (b'"structured_outputs"', b'"response_format"')
+"""The fields of a body that may hold a grammar."""
 
 
 class QueueFull(GatewayError):
@@ -296,6 +300,16 @@ class SimulatedEngine:
             self.fingerprint,
             engine=self.options.engine,
         )
+
+    async def read(self, body: bytes) -> CompletionRequest:
+        """The request that a body holds. Raises `SimulatedError`.
+
+        Grammars and schemas are compiled in a thread: meanwhile the loop answers others, health
+        checks among them.
+        """
+        if any(name in body for name in _CONSTRAINTS):
+            return await asyncio.to_thread(read_request, body, self.options)
+        return read_request(body, self.options)
 
     async def continuation(self, request: CompletionRequest) -> Continuation:
         """What the model would say. Raises `SimulatedError` for a directive that means nothing."""

@@ -12,6 +12,7 @@ import orjson
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
+from gateway.protocol.includable import INCLUDABLE, included_json
 from gateway.store.messages import ItemPage, digests, item_columns, page_of
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class FoundItem(NamedTuple):
-    """An item of a conversation that there is, as JSON; None: it has no such item."""
+    """An item of a conversation that there is, as JSON, with what was asked for of it; None: it has
+    no such item.
+    """
 
     json: bytes | None
 
@@ -94,7 +97,7 @@ WHERE tenant_id = :tenant AND conversation_id = :conversation
   AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
 """)
 _FIND_ITEM: Final = Statement("""
-SELECT found.item
+SELECT found.item, found.includable
 FROM conversations AS one
 LEFT JOIN conversation_items AS found
     ON found.tenant_id = one.tenant_id AND found.conversation_id = one.id
@@ -102,7 +105,7 @@ LEFT JOIN conversation_items AS found
 WHERE one.tenant_id = :tenant AND one.id = :conversation
 """)
 _LIST: Final = """
-SELECT start.position AS start, page.item
+SELECT start.position AS start, page.item, page.includable
 FROM conversations AS one
 LEFT JOIN LATERAL (
     SELECT position FROM conversation_items
@@ -110,7 +113,8 @@ LEFT JOIN LATERAL (
       AND sha256(item_id) = sha256(CAST(:after AS bytea))
 ) AS start ON true
 LEFT JOIN LATERAL (
-    SELECT position, item FROM conversation_items
+    SELECT position, item, CASE WHEN :with_includable THEN includable END AS includable
+    FROM conversation_items
     WHERE tenant_id = one.tenant_id AND conversation_id = one.id
       AND position {beyond} coalesce(start.position, {before_all})
     ORDER BY position {direction}
@@ -231,16 +235,23 @@ async def delete_item(
 
 
 async def find_item(
-    database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
+    database: Database,
+    tenant_id: TenantId,
+    uuid: UUID,
+    item_id: str,
+    *,
+    include: Collection[str] = (),
 ) -> FoundItem | None:
-    """An item by its id; None when the conversation is unknown."""
+    """An item by its id, with what `include` asks for; None when the conversation is unknown."""
     parameters = _of(tenant_id, uuid) | {"item": pack_text(item_id)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND_ITEM, parameters)).one_or_none()
-    return None if row is None else FoundItem(row.item)
+    if row is None or row.item is None:
+        return None if row is None else FoundItem(None)
+    return FoundItem(included_json(row.item, row.includable, include))
 
 
-async def list_items(
+async def list_items(  # noqa: PLR0913 - which page, and what is shown of it
     database: Database,
     tenant_id: TenantId,
     uuid: UUID,
@@ -248,20 +259,22 @@ async def list_items(
     limit: int,
     order: Order,
     after: str | None,
+    include: Collection[str] = (),
 ) -> ItemPage | None:
-    """A page of its items; None when it is unknown.
+    """A page of its items, with what `include` asks for; None when it is unknown.
 
     Raises `InvalidRequest` when `after` is not an item of it.
     """
     parameters = _of(tenant_id, uuid) | {
         "after": None if after is None else pack_text(after),
         "row_limit": limit + 1,
+        "with_includable": not INCLUDABLE.isdisjoint(include),
     }
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_LISTS[order], parameters)
     if not rows:
         return None
-    return page_of(rows, limit=limit, after=after)
+    return page_of(rows, limit=limit, after=after, include=include)
 
 
 class _State(NamedTuple):

@@ -48,7 +48,8 @@ class FinishedResponse:
     `items` are those not stored yet, positions ascending. `tokens` None writes no usage line.
     `free_key`: its idempotency key may be used again, because it failed before it said anything.
     `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
-    `tool_state` is what the hosted tools of its successors have to know (`protocol.tool_state`).
+    `tool_state` is what the hosted tools of its successors have to know (`protocol.tool_state`);
+    None leaves what its conversation had when it was accepted.
     """
 
     uuid: UUID
@@ -68,7 +69,8 @@ class FinishedResponse:
 _END: Final = Statement("""
 UPDATE responses
 SET status = :status, completed_at = :completed_at, body = :body, recoveries = :recoveries,
-    tool_state = :tool_state, epoch = :epoch, next_entry = coalesce(:next_entry, next_entry),
+    tool_state = coalesce(:tool_state, tool_state), epoch = :epoch,
+    next_entry = coalesce(:next_entry, next_entry),
     plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
 WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
   AND epoch = :held_epoch AND next_entry = coalesce(:first_entry, next_entry)
@@ -77,7 +79,8 @@ RETURNING key_id, model, created_at, conversation_id
 # What its owner has of one that was ended without it. Once: the epoch moves on.
 _DEPOSIT: Final = Statement("""
 UPDATE responses
-SET body = :body, recoveries = :recoveries, tool_state = :tool_state, epoch = :epoch + 2
+SET body = :body, recoveries = :recoveries, tool_state = coalesce(:tool_state, tool_state),
+    epoch = :epoch + 2
 WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND status = 'failed'
   AND epoch = :epoch + 1
 RETURNING key_id, model

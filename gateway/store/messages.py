@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context_item import ContextItem, StoredItem
+from gateway.protocol.includable import INCLUDABLE, included_json
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
 from gateway.store.postgres.statements import Rows, Statement, insert_into
 from gateway.store.schema import ITEM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -155,12 +156,13 @@ _LIST: Final = f"""{_CHAIN}, listed AS (
         {_OF_CONVERSATION}
     ) AS every
 )
-SELECT EXISTS (SELECT FROM chain) AS is_known, start.place AS start, page.item
+SELECT EXISTS (SELECT FROM chain) AS is_known, start.place AS start, page.item, page.includable
 FROM (
     SELECT (SELECT place FROM listed WHERE is_latest AND item_id = CAST(:after AS bytea)) AS place
 ) AS start
 LEFT JOIN LATERAL (
-    SELECT coalesce(m.item, c.item) AS item, listed.place
+    SELECT coalesce(m.item, c.item) AS item, listed.place,
+           CASE WHEN :with_includable THEN coalesce(m.includable, c.includable) END AS includable
     FROM listed
     LEFT JOIN messages AS m ON m.tenant_id = :tenant AND m.response_id = listed.response_id
                            AND m.position = listed.position
@@ -193,6 +195,10 @@ FROM (
 ) AS found
 ORDER BY item_id, holder DESC, position DESC
 """)  # noqa: S608 - constants only
+_INCLUDABLE: Final = Statement("""
+SELECT item_id, includable FROM messages
+WHERE tenant_id = :tenant AND response_id = :response AND is_output AND includable IS NOT NULL
+""")
 _ADDED: Final = {"response_id": "uuid", "position": "integer", "is_output": "boolean", **ITEM}
 _ADD: Final = Statement(insert_into("messages", ["tenant_id", *_ADDED]))
 ADDED: Final = Rows("item", _ADDED)
@@ -220,6 +226,7 @@ def item_columns(context: ContextItem) -> dict[str, Any]:
         "complete": context.complete,
         "item": context.json,
         "ids": None if context.ids is None else pack_ids(context.ids),
+        "includable": context.includable,
     }
 
 
@@ -236,7 +243,7 @@ def context_of(row: Row) -> ContextItem:
     """The inverse of `item_columns`, from a row that ends with `_COLUMNS`; text and ids are as the
     database has them.
     """
-    kind, role, phase, item_id, call_id, name, complete, item, ids = row[-len(ITEM) :]
+    kind, role, phase, item_id, call_id, name, complete, item, ids, more = row[-len(ITEM) :]
     return ContextItem(
         kind,
         unpack_text(item_id),
@@ -247,6 +254,7 @@ def context_of(row: Row) -> ContextItem:
         None if name is None else unpack_text(name),
         complete,
         None if ids is None else unpack_ids(ids),
+        includable=more,
     )
 
 
@@ -315,7 +323,7 @@ def _too_long(what: str) -> InvalidRequest:
     )
 
 
-async def input_items(
+async def input_items(  # noqa: PLR0913 - which page, and what is shown of it
     database: Database,
     tenant_id: TenantId,
     uuid: UUID,
@@ -323,8 +331,10 @@ async def input_items(
     limit: int,
     order: Literal["asc", "desc"],
     after: str | None,
+    include: Collection[str] = (),
 ) -> ItemPage | None:
-    """The context of a response: everything of its ancestors that is left, then its own input.
+    """The context of a response: everything of its ancestors that is left, then its own input, with
+    what `include` asks for.
 
     None when the response is unknown. Raises `InvalidRequest` when `after` is not an item of it.
     """
@@ -334,22 +344,38 @@ async def input_items(
         "depth_max": LISTED_DEPTH_MAX,
         "after": None if after is None else pack_text(after),
         "row_limit": limit + 1,
+        "with_includable": not INCLUDABLE.isdisjoint(include),
     }
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_LISTS[order], parameters)
     if not rows[0].is_known:
         return None
-    return page_of(rows, limit=limit, after=after)
+    return page_of(rows, limit=limit, after=after, include=include)
 
 
-def page_of(rows: Sequence[Row], *, limit: int, after: str | None) -> ItemPage:
-    """The page of up to `limit` + 1 rows: each an item, and where the one with the id `after` is.
+async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
+    """What is kept beside the output items of a response for readers who ask for it by `include`,
+    by the id of the item.
+    """
+    parameters = {"tenant": tenant_id, "response": uuid}
+    async with database.transaction(tenant_id) as connection:
+        rows: Sequence[Row] = await connection.execute(_INCLUDABLE, parameters)
+    return {unpack_text(row.item_id): row.includable for row in rows}
+
+
+def page_of(
+    rows: Sequence[Row], *, limit: int, after: str | None, include: Collection[str]
+) -> ItemPage:
+    """The page of up to `limit` + 1 rows: each an item with what it has beside it for those who
+    `include` it, and where the one with the id `after` is.
 
     Raises `InvalidRequest` when that is none of the list.
     """
     if after is not None and rows[0].start is None:
         raise unknown_place()
-    items = [row.item for row in rows if row.item is not None]
+    items = [
+        included_json(row.item, row.includable, include) for row in rows if row.item is not None
+    ]
     return ItemPage(items=items[:limit], has_more=len(items) > limit)
 
 

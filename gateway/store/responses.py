@@ -50,8 +50,9 @@ class NewResponse:
     (for `queue_all` alone) how many may be generated with it in the background.
 
     `fold_version` is that of its log. `secrets` are what `run_secrets` keeps of its request; only
-    `insert` takes them. Raises `ValueError` for an owner without a lease, or a lease without an
-    owner.
+    `insert` takes them. `tool_state` is what its conversation has for hosted tools: it stays with
+    the response whoever ends it, unless that has one of its own. Raises `ValueError` for an owner
+    without a lease, or a lease without an owner.
     """
 
     uuid: UUID
@@ -78,6 +79,7 @@ class NewResponse:
     running_max: int | None = None
     fold_version: int = FOLD_VERSION
     secrets: bytes | None = None
+    tool_state: bytes | None = None
 
     def __post_init__(self) -> None:
         if (self.owner is None) != (self.lease_s is None):
@@ -359,6 +361,7 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "next_entry": 0 if new.entries is None else new.entries[0],
         "entries": None if new.entries is None else new.entries[1],
         "fold_version": new.fold_version,
+        "tool_state": new.tool_state,
     }
 
 

@@ -22,18 +22,20 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "a4c1f7d20b68"
+REVISION: Final = "f4d8217ab6c3"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
     *("d3b7c05e61f8", "b8e40d29f6a3", "b7e4d19a3c60"),
     *("e1b6d4083f95", "3f8a1c6b9d27", "c5a90d37e1b4", "e5a2c7f0814d", "c5a90f2e7d14"),
+    "a4c1f7d20b68",
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
 _ITEM: Final = (
     "kind text!, role text, phase text, item_id bytea!, call_id bytea, name bytea,"
-    " complete boolean!, item bytea!, ids bytea"
+    " complete boolean!, item bytea!, ids bytea,"
+    " includable bytea"
 )
 COLUMNS: Final = {
     # The tenant's policy is null where it has none: the setting of that name holds then, and the
@@ -56,6 +58,7 @@ COLUMNS: Final = {
     " plan bytea, prompt bytea, owner text, epoch integer!, lease_until timestamptz,"
     " next_entry integer!, attempts smallint!, fold_version smallint!, tool_state bytea",
     # An item is a context item, with what a query must know of it. `ids` null: not rendered yet.
+    # `includable`: the fields that it is shown with where `include` asks for them, as JSON.
     "messages": "tenant_id uuid!, response_id uuid!, position integer!, is_output boolean!,"
     f" {_ITEM}",
     # A digest of the key, because an index entry is limited in size and a client's key must not be.

@@ -35,7 +35,8 @@ class Contents:
     """All of a conversation, oldest item first, and how far it had come.
 
     `is_locked`: a response will be added to it. `tool_state` is that of the last response that was
-    to be added, if it used hosted tools (`protocol.tool_state`).
+    to be added, which has that of the one before until it ends with its own
+    (`protocol.tool_state`).
     """
 
     place: ConversationPlace
@@ -82,8 +83,9 @@ WITH taken AS (
       AND NOT {_IS_LOCKED}
     RETURNING id
 )
-INSERT INTO responses (tenant_id, {_NAMES}, lease_until)
-SELECT CAST(:tenant_id AS uuid), {_VALUES}, clock_timestamp() + CAST(:lease AS interval)
+INSERT INTO responses (tenant_id, {_NAMES}, tool_state, lease_until)
+SELECT CAST(:tenant_id AS uuid), {_VALUES}, CAST(:tool_state AS bytea),
+       clock_timestamp() + CAST(:lease AS interval)
 FROM taken
 RETURNING id
 """)  # noqa: S608 - constants only
@@ -105,9 +107,9 @@ WITH said AS (
     RETURNING next_position - said.length AS start
 )
 INSERT INTO conversation_items (tenant_id, conversation_id, position, kind, role, phase, item_id,
-                                call_id, name, complete, item, ids)
+                                call_id, name, complete, item, ids, includable)
 SELECT m.tenant_id, :conversation, moved.start + m.position, m.kind, m.role, m.phase, m.item_id,
-       m.call_id, m.name, m.complete, m.item, m.ids
+       m.call_id, m.name, m.complete, m.item, m.ids, m.includable
 FROM moved, messages AS m
 WHERE m.tenant_id = :tenant AND m.response_id = :response
 """)

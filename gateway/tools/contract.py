@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.cache import LruCache
     from gateway.entries import ToolOutcome
     from gateway.protocol.grants import Grants
     from gateway.tenancy import TenantId
@@ -106,7 +107,9 @@ many it returned before they were cut."""
 
 @dataclass(frozen=True, slots=True)
 class ToolScope:
-    """Whose tools a session runs. `stored`: what it keeps may outlive the response. `states` are
+    """Whose tools a session runs. `stored`: what it keeps may outlive the response. Of one that is
+    not stored it may wait in `values`, by keys of the tool's own, for those that continue it; None:
+    it goes with the response. `states` are
     those of the calls that ended before the session began, `result_ids` how many ids the results of
     these are. `count_ids` tells how many ids a text is. `secrets` are what the request gave to be
     sent to MCP servers, by label.
@@ -123,6 +126,7 @@ class ToolScope:
     count_ids: Callable[[str], int]
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     result_ids: int = 0
+    values: LruCache[str, Any] | None = None
     assured: Callable[[], Awaitable[None]] = _assured
 
 

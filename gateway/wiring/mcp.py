@@ -47,7 +47,8 @@ def new_room(
     if find_spec("mcp") is None:
         raise StartupError(
             "tools of MCP servers need the MCP SDK, which is not installed",
-            remedy="Install harmony-gateway[mcp], or set tools.mcp.enabled to false.",
+            remedy="Install it: pip install 'harmony-gateway[mcp]'. Or set tools.mcp.enabled to "
+            "false.",
         )
     networks = _networks(mcp)
     registry = Registry(partial(mcp_servers.known_to, database), sealer, ttl_s=mcp.registry_ttl_s)

@@ -103,7 +103,7 @@ def _read_ahead(packages: Sequence[str]) -> None:
 
     The first request that needs one imports it in 20 ms, but from a busy disk it may take seconds.
     Imported here they would be 12 MiB of every process, whether it needs them or not. So one that
-    is installed, but cannot be loaded, is noticed by the first request that needs it.
+    is installed, but cannot be loaded, is noticed by the first request that needs it, or `doctor`.
     """
     if not hasattr(os, "posix_fadvise"):
         return  # on macOS

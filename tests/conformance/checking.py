@@ -116,6 +116,7 @@ class Document:
         done = [event["item"] for event in events if event["type"].endswith("output_item.done")]
         assert last["output"] == done, "the items of the end are not those of the stream"
         _check_texts(events)
+        _check_places(events, last["output"])
         return last
 
     def _check_prose(self, items: list[Json]) -> None:
@@ -154,6 +155,16 @@ def _with_listed_code(response: Json) -> Json:
     """
     error = response.get("error")
     return {**response, "error": {**error, "code": "server_error"}} if error else response
+
+
+def _check_places(events: list[Json], output: list[Json]) -> None:
+    """Assert that every index is the place of its item in the output, and none is missing."""
+    added = [event["output_index"] for event in events if event["type"].endswith("item.added")]
+    assert added == list(range(len(output))), "indexes have gaps"
+    for event in events:
+        if "output_index" in event:
+            item_id = event.get("item_id") or event["item"]["id"]
+            assert output[event["output_index"]]["id"] == item_id, event["type"]
 
 
 def _check_texts(events: list[Json]) -> None:

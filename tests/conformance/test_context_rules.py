@@ -246,11 +246,13 @@ async def test_a_tool_of_a_server_cannot_be_chosen(client: httpx2.AsyncClient, k
 async def test_a_choice_needs_its_tool(client: httpx2.AsyncClient) -> None:
     error = await refused(client, "x", tool_choice="required")
     message = "Tool choice 'required' must be specified with 'tools' parameter."
-    assert (error["message"], error["param"]) == (message, "tool_choice")
+    expected = (message, "tool_choice", "invalid_value")
+    assert (error["message"], error["param"], error["code"]) == expected
     choice = {"type": "function", "name": "g"}
     error = await refused(client, "x", tools=[FUNCTION], tool_choice=choice)
     message = "Tool choice 'function' not found in 'tools' parameter."
-    assert (error["message"], error["param"]) == (message, "tool_choice")
+    expected = (message, "tool_choice", "invalid_value")
+    assert (error["message"], error["param"], error["code"]) == expected
 
 
 @requirement("choice.allowed-tools-mode")

@@ -264,6 +264,52 @@ async def test_the_other_dialect_shows_the_answer_and_its_citations(
     assert events_of(follows.text) == events[4:]
 
 
+@pytest.mark.parametrize("with_items", [False, True])
+@pytest.mark.parametrize("approve", [False, True])
+async def test_an_approval_is_a_call_in_the_other_dialect_and_answered_as_one(
+    client: httpx2.AsyncClient,
+    checkers: dict[Dialect, Document],
+    tool_url: str,
+    approve: bool,
+    with_items: bool,
+) -> None:
+    """Continued by the id of the response, or with all of its items sent again."""
+    document, path = checkers["openresponses"], "/openresponses/v1/responses"
+    shop = {**tools(tool_url)[-1], "require_approval": "always"}
+    question = {"role": "user", "content": '[[sim steps=mcp shop.add {"a": 40, "b": 2}; quote]]'}
+    body = {"model": MODEL, "input": [question], "tools": [shop], "background": True}
+    streamed = await client.post(path, json={**body, "stream": True})
+    asked = document.stream(events_of(streamed.text))
+    read = await client.get(f"{path}/{asked['id']}")
+    assert read.json() == asked
+    call = asked["output"][-1]
+    assert (call["type"], call["name"]) == ("function_call", "mcp_approval_request")
+    said = {"server_label": "shop", "name": "add", "arguments": '{"a": 40, "b": 2}'}
+    assert json.loads(call["arguments"]) == said
+    answer = {
+        "type": "function_call_output",
+        "call_id": call["call_id"],
+        "output": json.dumps({"approve": approve}),
+    }
+    before: Json = {"previous_response_id": asked["id"], "input": [answer]}
+    if with_items:
+        before = {"input": [question, *asked["output"], answer]}
+    again = await client.post(path, json={"model": MODEL, "tools": [shop], **before})
+    assert again.status_code == 200, again.text
+    document.completed(again.json())
+    texts = [text for text, _ in _annotated(again.json())]
+    assert ("42" in texts[-1]) is approve
+    ours = (await client.get(f"/v1/responses/{again.json()['id']}")).json()
+    assert ("mcp_call" in {item["type"] for item in ours["output"]}) is approve
+    listed = await client.get(f"{path}/{again.json()['id']}/input_items?order=asc")
+    document.items(listed.json()["data"])
+    words = {**answer, "output": "I know no such tool."}
+    before["input"][-1] = words
+    refused = await client.post(path, json={"model": MODEL, "tools": [shop], **before})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == f"input[{len(before['input']) - 1}].output"
+
+
 async def test_a_context_with_hosted_items_goes_on_in_the_other_dialect(
     client: httpx2.AsyncClient, checkers: dict[Dialect, Document], tool_url: str
 ) -> None:

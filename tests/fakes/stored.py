@@ -130,6 +130,7 @@ async def store_turn(
     """A finished response with the input `in-NAME` and the output `out-NAME`."""
     new = new_response(parent=parent)
     await responses.insert(database, tenant, new)
-    end = finished(new.uuid, [item(f"in-{name}")], [item(f"out-{name}")])
+    said = replace(item(f"out-{name}"), includable=b'{"outputs":[]}')
+    end = finished(new.uuid, [item(f"in-{name}")], [said])
     await endings.finish(database, tenant, end)
     return new.uuid

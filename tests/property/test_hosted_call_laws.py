@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import orjson
 import pytest
@@ -23,15 +25,19 @@ from gateway.entries import (
     unpack,
 )
 from gateway.eventlog.fold.hosted_calls import family_of
+from gateway.protocol.includable import included_body
+from gateway.protocol.responses.body import ResponseHead
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.examples import examples
 from tests.fakes.toy_logs import apply_all, new_fold
-from tests.fakes.toy_tools import FILES, Case, hosted_cases
+from tests.fakes.toy_tools import FILES, INCLUDED, Case, hosted_cases
 from tests.property.test_fold_laws import one_id_an_entry, without_cuts
 from tests.property.test_replay_laws import check_replay, knowledge
 
 if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
+    from gateway.protocol.events import Event
+    from gateway.protocol.grants import Grants
 
 _SDK: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _PARSED: Any = {"content": {"__all__": {"parsed"}}, "parsed_arguments": True}
@@ -237,3 +243,32 @@ def test_what_was_not_asked_for_is_hidden_everywhere(case: Case) -> None:
 def _items_in(event: dict[str, Any]) -> list[dict[str, Any]]:
     own: list[dict[str, Any]] = [event["item"]] if "item" in event else []
     return [*own, *event.get("response", {}).get("output", [])]
+
+
+@laws
+@given(hosted_cases(), st.sets(st.sampled_from(INCLUDED)), st.sets(st.sampled_from(INCLUDED)))
+def test_what_a_reader_asks_for_is_what_the_request_could_have_asked_for(
+    case: Case, first: set[str], later: set[str]
+) -> None:
+    """In the stream, in the body that was kept, and in each item of it."""
+
+    def head(include: set[str]) -> Grants:
+        return replace(case.grants, include=tuple(sorted(include)))
+
+    def fold_with(grants: Grants) -> tuple[Fold, list[Event]]:
+        fold = new_fold(rules=case.rules, grants=grants)
+        return fold, apply_all(fold, case.log)
+
+    created, _ = fold_with(head(first))
+    asked, events = fold_with(head(first | later))
+    body = created.encoded_response()
+    includable = {
+        str(one.item["id"]): orjson.dumps(one.includable)
+        for one in created.items()
+        if one.includable is not None
+    }
+    assert included_body(body, includable, later) == asked.encoded_response()
+    shown = ResponseHead(UUID(int=0), 0, background=False, echo={}, grants=head(first))
+    grants = shown.including(later).grants
+    assert grants is not None
+    assert fold_with(grants)[1] == events

@@ -114,7 +114,8 @@ class Operation:
 _INCLUDE: Final = Parameter(
     "include[]",
     "query",
-    "What to show beside the rest; all there is of an item is shown anyway.",
+    "What to show beside what the request asked for: `web_search_call.action.sources`, "
+    "`code_interpreter_call.outputs`. Other values are known, and add nothing here.",
     {"type": "array", "items": _TEXT},
 )
 _PAGE: Final = (

@@ -151,6 +151,7 @@ class Turns:
                 body_bytes=len(frame.text),
                 requested_at=record.began,
                 local=self._memory,
+                tool_values=self._memory.tool_values,
                 remembered=True,
                 generate=turn.generate,
             )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.cache import lasting_json
 from gateway.eventlog.fold.citations import CitedAnswer, Files
-from gateway.eventlog.fold.hosted_calls import ApprovalAsked, fields_shown
+from gateway.eventlog.fold.hosted_calls import ApprovalAsked
 from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries, spelled_units
 from gateway.eventlog.fold.lifecycle import (
     ANNOTATION_EVENT,
@@ -52,7 +52,7 @@ from gateway.generation import (
     SegmentText,
 )
 from gateway.protocol.calls import call_fields
-from gateway.protocol.events import Event
+from gateway.protocol.events import HOSTED_ITEMS, Event
 from gateway.protocol.responses.body import (
     Outcome,
     compaction_body,
@@ -111,10 +111,10 @@ class Builder:
     """
 
     __slots__ = (
-        "_cited", "_ended", "_files", "_head", "_item", "_outcome", "_pages", "_rules", "_seal",
-        "_segment", "_sequence_number", "_whole", "asked", "awaits_client", "breaks_off", "endings",
-        "flowing", "is_called", "is_finished", "is_started", "is_visible", "is_waiting", "output",
-        "said", "unresolved",
+        "_cited", "_ended", "_files", "_head", "_hosted_before", "_item", "_outcome", "_pages",
+        "_rules", "_seal", "_segment", "_sequence_number", "_whole", "asked", "awaits_client",
+        "breaks_off", "endings", "flowing", "includable", "is_called", "is_finished",
+        "is_started", "is_visible", "is_waiting", "output", "said", "unresolved",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +133,7 @@ class Builder:
         self._cited: CitedAnswer | None = None
         self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")
-        self._sequence_number = 0
+        self._sequence_number = self._hosted_before = 0
         self._segment: SegmentStarted | None = None
         self._item: OpenItem | None = None
         self._whole: list[str] = []
@@ -141,6 +141,9 @@ class Builder:
         """The open item, while more text of the open segment is a delta of it and nothing else."""
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
+        self.includable: dict[int, dict[str, Any]] = {}
+        """By output index, the fields of an item that only `include` shows, and the request did not
+        ask for (`protocol.includable`)."""
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
         self.is_started = False
@@ -295,7 +298,7 @@ class Builder:
             status, names = "incomplete", ()
         item.close(status)
         events += [self._emit(name, item.fields(name)) for name in names]
-        events.append(self._keep(item.envelope.closing[-1], item.output_index, item.body()))
+        events.append(self._keep_open(item))
         self._item = self.said = None
         # What the model makes of the result is still to come.
         self.is_visible = self.is_called = False
@@ -409,6 +412,7 @@ class Builder:
             summary=self._rules.summary if is_reasoning else "off",
             shown=_SHOWN_LATER.get(segment.kind),
         )
+        item.hosted_before = self._hosted_before
         events += [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
         self.flowing = None if item.is_summarized or self._cited is not None else item
@@ -440,9 +444,9 @@ class Builder:
         if item.envelope.completed:
             # Nobody gave it a result.
             status = "incomplete"
-        *closing, done = item.envelope.closing
+        closing = item.envelope.closing[:-1]
         if item.is_said:
-            closing = []
+            closing = ()
         elif item.envelope.needs_delta and not item.text:
             events.append(self._delta(item, ""))
         if item.is_summarized:
@@ -455,7 +459,7 @@ class Builder:
         if summary := item.summary:
             names = SUMMARY_CLOSING_EVENTS
             events += [self._emit(name, item.summary_fields(name, summary)) for name in names]
-        events.append(self._keep(done, item.output_index, item.body()))
+        events.append(self._keep_open(item))
         self._item = self.flowing = self.said = None
 
     def _note_call(self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]) -> None:
@@ -483,7 +487,7 @@ class Builder:
         self._require_open()
         include = self._head.grants.include if self._head.grants else ()
         if self._item is not None:
-            self._item.show(fields_shown(self._item.envelope.item_type, shown, include))
+            self._item.show(shown, include)
             return []
         kind = SegmentKind.WEB_SEARCH_CALL if approval is None else SegmentKind.MCP_CALL
         envelope = ENVELOPES[kind]
@@ -491,7 +495,8 @@ class Builder:
         segment = SegmentStarted(kind, call.name)
         item_id = self._item_id(envelope, segment)
         item = OpenItem(envelope, item_id, len(self.output), call=fields, shown=_SHOWN_LATER[kind])
-        item.show(fields_shown(envelope.item_type, shown, include))
+        item.hosted_before = self._hosted_before
+        item.show(shown, include)
         events = [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
         self._note_shown(segment)
@@ -542,10 +547,18 @@ class Builder:
         events.append(self._keep(envelope.closing[0], index, item.body()))
         self._note_shown(segment)
 
+    def _keep_open(self, item: OpenItem) -> Event:
+        """The open item is done, with what it would show to whoever asks for more."""
+        if item.includable:
+            self.includable[item.output_index] = item.includable
+        return self._keep(item.envelope.closing[-1], item.output_index, item.body())
+
     def _keep(self, event_type: str, index: int, body: dict[str, Any]) -> Event:
         """An item is done: the event that shows all of it."""
         self.output.append(body)
-        return self._emit(event_type, {"output_index": index, "item": body})
+        event = self._emit(event_type, {"output_index": index, "item": body})
+        self._hosted_before += body["type"] in HOSTED_ITEMS
+        return event
 
     def _note_shown(self, segment: SegmentStarted) -> None:
         kind = segment.kind
@@ -624,7 +637,7 @@ class Builder:
         number = self._sequence_number
         self._sequence_number = number + 1
         data = lasting_json({"type": event_type, "sequence_number": number, **fields})
-        return Event(event_type, number, data, delta_length)
+        return Event(event_type, number, data, delta_length, hosted_before=self._hosted_before)
 
 
 def _pieces(

@@ -371,10 +371,16 @@ class Fold:
         Ids are known once the turn has ended. They are None where a recovery rule had a part in
         the message, and where it was cut off; then of a hosted call its result is told apart.
         """
+        includable = self._builder.includable
         if not self._framing.stores_ids:
-            return [RenderedItem(item) for item in self._builder.output]
+            return [
+                RenderedItem(item, includable=includable.get(index))
+                for index, item in enumerate(self._builder.output)
+            ]
         return [
-            RenderedItem(item, self._ids.get(index), self._answered.get(index))
+            RenderedItem(
+                item, self._ids.get(index), self._answered.get(index), includable.get(index)
+            )
             for index, item in enumerate(self._builder.output)
         ]
 

@@ -17,7 +17,7 @@ from gateway.generation import BUILTIN_PREFIX
 from gateway.protocol.grants import Grants, ShownPage
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable
 
     from gateway.constraints.rules import OutputRules
     from gateway.entries import ToolEnded, ToolHandle, ToolOutcome, ToolStarted
@@ -230,22 +230,6 @@ class HostedCalls:
         if len(kept) < NARROWED_MAX:
             return kept.setdefault((calls, withdrawn), narrowed)
         return narrowed
-
-
-def fields_shown(
-    item_type: str, shown: Mapping[str, Any], include: tuple[str, ...]
-) -> dict[str, Any]:
-    """`shown` without what the request did not ask to have included: the sources of a search, the
-    outputs of a program.
-    """
-    fields = {**shown}
-    if item_type == "web_search_call" and "web_search_call.action.sources" not in include:
-        action = fields.get("action") or {}
-        if "sources" in action:
-            fields["action"] = {name: action[name] for name in action if name != "sources"}
-    if item_type == "code_interpreter_call" and "code_interpreter_call.outputs" not in include:
-        fields.pop("outputs", None)
-    return fields
 
 
 def _json_object(content: bytes) -> dict[str, Any]:

@@ -26,9 +26,10 @@ from gateway.eventlog.fold.lifecycle import (
 )
 from gateway.generation import SegmentText, TokenLogprob
 from gateway.protocol.events import DeltaPattern, Deltas, Event
+from gateway.protocol.includable import divided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from gateway.constraints.rules import Summary
     from gateway.eventlog.fold.lifecycle import Envelope
@@ -51,8 +52,9 @@ class OpenItem:
 
     __slots__ = (
         *("_call", "_delta", "_logprobs", "_shown", "_spelled_bytes", "_summarizer"),
-        *("_summary", "_text", "annotations", "encrypted_content", "envelope", "is_running"),
-        *("is_said", "is_summarized", "item_id", "output_index", "status"),
+        *("_summary", "_text", "annotations", "encrypted_content", "envelope", "hosted_before"),
+        *("includable", "is_running", "is_said", "is_summarized", "item_id", "output_index"),
+        "status",
     )
 
     def __init__(
@@ -79,6 +81,10 @@ class OpenItem:
         """The gateway has begun to run the call."""
         self.annotations: list[dict[str, Any]] = []
         """What its text cites, in order."""
+        self.hosted_before = 0
+        """That of its events (`protocol.events.Event`)."""
+        self.includable: dict[str, Any] = {}
+        """Fields that only `include` shows, and the request did not ask for."""
         self._call = call
         self._shown: Mapping[str, Any] = shown or {}
         self._summarizer = (
@@ -118,12 +124,20 @@ class OpenItem:
         encoded = b"%b" % orjson.dumps(text)
         data = self._delta % (sequence_number, encoded)
         if logprobs is None:
-            return Event(self.envelope.delta, sequence_number, data, len(text), encoded)
+            return Event(
+                self.envelope.delta,
+                sequence_number,
+                data,
+                len(text),
+                encoded,
+                self.hosted_before,
+            )
         self._logprobs += logprobs
         self._spelled_bytes += sum(len(entry["bytes"]) for entry in logprobs)
         spelled = b'"logprobs":%b}' % orjson.dumps(logprobs)
         data = data.removesuffix(_NO_LOGPROBS) + spelled
-        return Event(self.envelope.delta, sequence_number, data, len(text))
+        before = self.hosted_before
+        return Event(self.envelope.delta, sequence_number, data, len(text), hosted_before=before)
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
         """Append texts; the deltas that show them, numbered from `sequence_number` on.
@@ -133,7 +147,9 @@ class OpenItem:
         self._text += "".join(texts).encode()
         known = max(0, after + 1 - sequence_number)
         before, rest = self._delta.split(b"%d")
-        pattern = DeltaPattern(self.envelope.delta, before, *rest.split(b"%b"))
+        between, behind = rest.split(b"%b")
+        name, hosted = self.envelope.delta, self.hosted_before
+        pattern = DeltaPattern(name, before, between, behind, hosted)
         return Deltas(pattern, sequence_number + known, texts[known:])
 
     def summarize(self, text: str | None) -> str:
@@ -144,10 +160,17 @@ class OpenItem:
             self._summary.append(more)
         return more
 
-    def show(self, fields: Mapping[str, Any]) -> None:
-        """What a call that the gateway runs shows from now on, of the fields that it has."""
+    def show(self, fields: Mapping[str, Any], include: Collection[str]) -> None:
+        """What a call that the gateway runs shows from now on, of the fields that it has, as far as
+        the request asked for it by `include`.
+        """
         own = {*self._call, *self._shown}
-        self._shown = {**self._shown, **{name: fields[name] for name in fields if name in own}}
+        fields = {name: fields[name] for name in fields if name in own}
+        shown, more = divided(self.envelope.item_type, fields, include)
+        self._shown = {**self._shown, **shown}
+        # What was kept of a field counts for nothing once there is something new to tell of it.
+        before = {name: kept for name, kept in self.includable.items() if name not in fields}
+        self.includable = {**before, **more}
 
     def close(self, status: ItemStatus) -> None:
         """Nothing will be appended. Raises `ValueError` if the item was closed before."""

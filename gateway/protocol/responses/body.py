@@ -6,7 +6,7 @@ which requires nearly every key, null where there is nothing to say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -24,6 +24,7 @@ from gateway.protocol.hosted_tools import (
     WebSearchTool,
     echoed_tool,
 )
+from gateway.protocol.includable import INCLUDABLE
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     EFFECTIVE_EFFORTS,
@@ -50,7 +51,7 @@ from gateway.protocol.tools import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from gateway.constraints.rules import CallMode, Summary
@@ -231,6 +232,17 @@ class ResponseHead:
     spelled: bytes = field(default=b"", compare=False, repr=False)
     messages: HarmonyMessages | None = field(default=None, hash=False)
     grants: Grants | None = field(default=None, hash=False)
+
+    def including(self, include: Collection[str]) -> ResponseHead:
+        """The head of the same response for a reader who asks for more than its request did: what
+        is folded with it shows that, too, and is otherwise the same.
+        """
+        if self.grants is None:
+            return self
+        more = sorted(INCLUDABLE.intersection(include).difference(self.grants.include))
+        if not more:
+            return self
+        return replace(self, grants=replace(self.grants, include=(*self.grants.include, *more)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.constraints.schemas import schema_fault
 from gateway.errors import InvalidRequest
+from gateway.protocol.approval_calls import ReadItem
 from gateway.protocol.base import Integer, Many, WireModel, whole, without_nulls
 from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
 from gateway.protocol.documented import (
@@ -36,7 +37,6 @@ from gateway.protocol.documented import (
     literal_values,
 )
 from gateway.protocol.hosted_tools import NO_FAMILIES
-from gateway.protocol.items import AnyInputItem
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     METADATA_PAIRS_MAX,
@@ -146,7 +146,7 @@ class CreateResponse(WireModel):
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
-    input: Annotated[Many[AnyInputItem], BeforeValidator(_input_items)] = ()
+    input: Annotated[Many[ReadItem], BeforeValidator(_input_items)] = ()
     conversation: AnyConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None

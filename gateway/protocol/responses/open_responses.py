@@ -3,21 +3,24 @@
 Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
 list, and an optional value that is null. So what it lists under another name is renamed, the calls
 of a shell, the patcher and custom tools are calls of the functions that the model knows them as
-(`protocol.tools`), and what is left is left out: the tools that the gateway runs, their items and
-their events, among them requests for approval. Sequence numbers stay, with gaps where an event was:
-they are where a stream is resumed, in both dialects. So do the indexes of items.
+(`protocol.tools`), a request for approval is the call of a function that answers it, and what is
+left is left out: the tools that the gateway runs, their items and their events. Sequence numbers
+stay, with gaps where an event was: they are where a stream is resumed, in both dialects. The
+indexes of items are counted without those that are left out, so they are the places in `output`.
 
 Everything here takes JSON as the fold makes it or the store has it, and changes none of it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 from pydantic import Field, TypeAdapter
 
+from gateway.protocol.approval_calls import FUNCTION
 from gateway.protocol.base import without_nulls
 from gateway.protocol.calls import call_of, output_text
 from gateway.protocol.events import Deltas, Event
@@ -58,6 +61,7 @@ _HEADS: Final = {
 }
 """How long the data up to the name is, and what stands in its place."""
 
+_OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
 _CITATION: Final = "url_citation"
 _OF_THE_TOOL: Final = frozenset({"name", "namespace"})
 """What the dialect lets the call of an output say, not the output."""
@@ -72,32 +76,52 @@ _TOOL: Final[TypeAdapter[AnyTool]] = TypeAdapter(AnyTool)
 def shown(event: Event) -> Event | None:
     """The event as the dialect has it, under its own number; None where the dialect has none."""
     if event.type in UNCHANGED:
-        return event
+        return _moved(event) if event.hosted_before else event
     name = RENAMED.get(event.type)
     if name is not None:
         # Its type is the first thing that the data says.
         size, head = _HEADS[event.type]
-        return Event(name, event.sequence_number, head + event.data[size:], event.delta_length)
+        renamed = replace(event, type=name, data=head + event.data[size:], text=b"")
+        return _moved(renamed) if event.hosted_before else renamed
     change = _CHANGED.get(event.type)
     if change is None:
         return None
     said = change(orjson.loads(event.data))
     if said is None:
         return None
-    return Event(said["type"], event.sequence_number, orjson.dumps(said))
+    shown = Event(said["type"], event.sequence_number, orjson.dumps(said))
+    return _moved(replace(shown, hosted_before=event.hosted_before))
+
+
+def _moved(event: Event) -> Event:
+    """The event with the index that its item has in `output` without those that are left out."""
+    said = orjson.loads(event.data)
+    if "output_index" in said:
+        said["output_index"] -= event.hosted_before
+    return replace(event, data=orjson.dumps(said), hosted_before=0)
 
 
 def shown_deltas(deltas: Deltas) -> Deltas | None:
     """The same of a run of deltas, as long as they differ in nothing but their name; else None."""
     pattern = deltas.pattern
-    if pattern.type in UNCHANGED:
+    if pattern.type in UNCHANGED and not pattern.hosted_before:
         return deltas
-    name = RENAMED.get(pattern.type)
-    if name is None:
-        return None
-    size, head = _HEADS[pattern.type]
-    renamed = replace(pattern, type=name, before=head + pattern.before[size:])
-    return Deltas(renamed, deltas.sequence_number, deltas.texts)
+    if pattern.type not in UNCHANGED:
+        name = RENAMED.get(pattern.type)
+        if name is None:
+            return None
+        size, head = _HEADS[pattern.type]
+        pattern = replace(pattern, type=name, before=head + pattern.before[size:])
+    hosted = pattern.hosted_before
+
+    def moved(index: re.Match[bytes]) -> bytes:
+        return b"%b%d" % (index[1], int(index[2]) - hosted)
+
+    # No text of anybody's stands there: an id of ours and numbers.
+    between = _OUTPUT_INDEX.sub(moved, pattern.between)
+    return Deltas(
+        replace(pattern, between=between, hosted_before=0), deltas.sequence_number, deltas.texts
+    )
 
 
 def body(said: Json) -> Json:
@@ -222,6 +246,32 @@ def _output(said: Json) -> Json:
     }
 
 
+def _approval(said: Json) -> Json:
+    """The call of a function that asks the user whether a tool of an MCP server may be called."""
+    status = said.get("status") or "completed"
+    asked = {name: said[name] for name in ("server_label", "name", "arguments")}
+    return {
+        "id": said["id"],
+        "type": "function_call",
+        "status": status,
+        "call_id": said["id"],
+        "name": FUNCTION,
+        "arguments": "" if status == "in_progress" else orjson.dumps(asked).decode(),
+    }
+
+
+def _approval_answer(said: Json) -> Json:
+    """What such a function returned."""
+    answer = without_nulls({"approve": said["approve"], "reason": said.get("reason")})
+    return {
+        "id": said["id"],
+        "type": "function_call_output",
+        "status": "completed",
+        "call_id": said["approval_request_id"],
+        "output": orjson.dumps(answer).decode(),
+    }
+
+
 _ITEMS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "message": _message,
     "reasoning": _item,
@@ -236,6 +286,8 @@ _ITEMS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "shell_call_output": _output,
     "apply_patch_call": _call,
     "apply_patch_call_output": _output,
+    "mcp_approval_request": _approval,
+    "mcp_approval_response": _approval_answer,
 }
 
 

@@ -234,6 +234,7 @@ def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Seq
         case "required" if not (offered.client or offered.run):
             raise InvalidRequest(
                 "Tool choice 'required' must be specified with 'tools' parameter.",
+                code="invalid_value",
                 param="tool_choice",
             )
         case _:

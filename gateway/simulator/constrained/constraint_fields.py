@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -30,6 +31,10 @@ _FIRST_ID_SINCE: Final = (0, 27)
 """The vLLM that holds gpt-oss to a grammar from the first id on, not only in the answer's body."""
 _SGLANG_TAGS_SINCE: Final = (0, 5, 12)
 """The SGLang that knows tags made of token ids."""
+
+_KEPT_MAX: Final = 128
+_KEPT_BYTES_MAX: Final = 65_536
+"""So many grammars are kept compiled, of those that are no longer than this as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def _of_format(response_format: Mapping[str, Any]) -> OutputConstraint | None:
 
 def _constraint(kind: str, value: Any) -> OutputConstraint:
     try:
-        return OutputConstraint(kind, value, _GRAMMARS[kind](value))
+        return OutputConstraint(kind, value, _grammar(kind, value))
     except (BadTag, BadGrammar) as error:
         if kind == "grammar" and isinstance(error, BadGrammar):
             raise
@@ -106,6 +111,19 @@ def _constraint(kind: str, value: Any) -> OutputConstraint:
         raise bad_request(
             f"{message} (parameter=structured_outputs)", "structured_outputs"
         ) from error
+
+
+def _grammar(kind: str, value: Any) -> str:
+    """What the matcher is told. Kept for the next requests that are held to the same."""
+    spelled = orjson.dumps(value)
+    if len(spelled) > _KEPT_BYTES_MAX:
+        return _GRAMMARS[kind](value)
+    return _kept_grammar(kind, spelled)
+
+
+@lru_cache(_KEPT_MAX)
+def _kept_grammar(kind: str, spelled: bytes) -> str:
+    return _GRAMMARS[kind](orjson.loads(spelled))
 
 
 def _tag(value: Any) -> str:

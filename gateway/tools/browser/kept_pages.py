@@ -75,23 +75,37 @@ class KeptPages:
 
 
 class SessionPages:
-    """Pages of one response that is not stored; it may read those that its tenant keeps."""
+    """Pages of one response that is not stored; it may read those that its tenant keeps.
 
-    def __init__(self, kept: KeptPages, response: UUID) -> None:
+    They are in `values`, which those that continue the response are given, too; without it in the
+    cache of the process, until the response ends.
+    """
+
+    def __init__(
+        self, kept: KeptPages, response: UUID, values: LruCache[str, Page] | None = None
+    ) -> None:
         self._kept = kept
         self._response = response
+        self._values = values
         self._keys: set[str] = set()
 
     async def put(self, page: Page, asked: str = "") -> str:  # noqa: ARG002 - it is not looked for
         """Keep a page in memory; the key it is found by."""
         key = _stored(page).key.hex()
+        if self._values is not None:
+            self._values.put(key, page, size=_size(page))
+            return key
         self._kept.cache.put((self._response, key), page, size=_size(page))
         self._keys.add(key)
         return key
 
     async def get(self, key: str) -> Page | None:
         """A page that this response was shown, or an earlier one that is stored."""
-        return self._kept.cache.get((self._response, key)) or await self._kept.get(key)
+        if self._values is not None:
+            own = self._values.get(key)
+        else:
+            own = self._kept.cache.get((self._response, key))
+        return own or await self._kept.get(key)
 
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
         """As `KeptPages.find`."""

@@ -87,7 +87,7 @@ class BrowserSession:
         self._shown: dict[int, ShownPage] = {}
         """By the ordinal of the call."""
         kept = KeptPages(workplace.database, cache, scope.tenant_id)
-        self._store = kept if scope.stored else SessionPages(kept, scope.response)
+        self._store = kept if scope.stored else SessionPages(kept, scope.response, scope.values)
         domains = tuple(domain_of(one) or NO_DOMAIN for one in grant.allowed_domains)
         rules = DomainRules(grant.tenant_domains, grant.denied_domains)
         self._web = TenantWeb(

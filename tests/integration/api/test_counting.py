@@ -64,6 +64,18 @@ async def test_what_a_response_continues_is_counted(client: httpx2.AsyncClient) 
     assert counted > first["usage"]["input_tokens"]
 
 
+async def test_what_is_too_long_to_be_run_is_counted_whatever_may_be_left_out(
+    client: httpx2.AsyncClient,
+) -> None:
+    long = {"input": "word " * 200_000}
+    refused = await client.post(
+        "/v1/responses", json={"model": MODEL, "truncation": "auto", **long}
+    )
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    counted = await count(client, truncation="auto", **long)
+    assert counted == await count(client, **long) > 150_000
+
+
 async def test_a_compacted_context_is_counted_as_it_is_shown(client: httpx2.AsyncClient) -> None:
     compacted = await create(client, input=[user("x"), {"type": "compaction_trigger"}])
     body = {"input": [*compacted["output"], user("y")]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,11 +54,29 @@ async def test_a_gateway_that_can_serve_has_nothing_to_mend(
         findings = await examine(None)
     assert [finding for finding in findings if not finding.ok] == []
     assert list(by_name(findings)) == [
-        "config", "vocabulary", "prompts", "database", "isolation", "pepper", "backend gpu-0",
+        *("config", "libraries", "vocabulary", "prompts", "database", "isolation", "pepper"),
+        "backend gpu-0",
     ]  # fmt: skip
     detail = by_name(findings)["backend gpu-0"].detail
     assert "vLLM 0.33.0: grammars, logprobs" in detail
     assert "gpt-oss-20b (131072 tokens)" in detail
+
+
+async def test_a_library_that_cannot_be_loaded_is_named_with_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("selectolax.lexbor", "mcp.client.streamable_http", "pydantic_monty"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setenv("GATEWAY_TOOLS__WEB__ENABLED", "true")
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENABLED", "true")
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENGINE", "monty")
+    found = [finding for finding in await examine(None) if finding.name == "libraries"]
+    assert [finding.remedy for finding in found] == [
+        "Run: pip install 'harmony-gateway[web]'",
+        "Run: pip install 'harmony-gateway[sandbox]'",
+    ]
+    assert "web search" in found[0].detail
+    assert "selectolax" in found[0].detail
 
 
 @pytest.mark.parametrize(

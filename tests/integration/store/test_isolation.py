@@ -172,6 +172,10 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         ),
         None,
     ),
+    "messages.includable": (
+        messages.includable,
+        {},
+    ),
     "messages.find_items": (
         lambda db, who, uuid: messages.find_items(db, who, ["in-secret", "out-secret"]),
         {},

@@ -274,12 +274,13 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
     one = of_tenant | {"conversation": ids.new_uuid()}
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 1000, "row_limit": 6000}
     some = {"row_limit": 6000, "with_json": False, "with_tool_lists": False}
-    page = {"after": b"item", "row_limit": 21}
+    page = {"after": b"item", "row_limit": 21, "with_includable": True}
     digests = {"digests": [b"d" * 32] * 3}
     item = {"item": b"item"}
     statements: list[tuple[Statement, dict[str, Any]]] = [
         (messages._HISTORY, chain | some),
         *((each, chain | page) for each in messages._LISTS.values()),
+        (messages._INCLUDABLE, of_tenant | {"response": ids.new_uuid()}),
         (messages._FIND, of_tenant | digests),
         (turns._READ, one | some),
         (turns._APPEND, one | {"response": ids.new_uuid()}),

@@ -321,3 +321,15 @@ async def test_a_conversation_has_the_state_of_its_last_response(
         await endings.finish(database, tenant, row)
         found = await contents(database, tenant, uuid)
         assert (found.tool_state, found.is_locked) == (state, False)
+
+
+async def test_what_a_response_was_accepted_with_stays_whoever_ends_it(
+    database: Database, tenant: TenantId
+) -> None:
+    uuid = await conversation_of(database, tenant, "a")
+    found = await contents(database, tenant, uuid)
+    new = replace(new_response(), conversation=found.place, tool_state=b"before")
+    await responses.insert(database, tenant, new)
+    assert (await contents(database, tenant, uuid)).tool_state == b"before"
+    await endings.finish(database, tenant, finished(new.uuid, [], []))
+    assert (await contents(database, tenant, uuid)).tool_state == b"before"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import QueryParams
 
-from gateway.api.query import boolean, check_include, choice, integer
+from gateway.api.query import boolean, choice, include_of, integer
 from gateway.errors import InvalidRequest
 
 
@@ -57,8 +57,8 @@ def test_booleans_are_words(text: str) -> None:
 @pytest.mark.parametrize("name", ["include", "include[]"])
 def test_includes_are_those_of_the_api(name: str) -> None:
     known = (name, "reasoning.encrypted_content")
-    check_include(QueryParams([]))
-    check_include(QueryParams([known]))
+    assert include_of(QueryParams([])) == frozenset()
+    assert include_of(QueryParams([known])) == {"reasoning.encrypted_content"}
     with pytest.raises(InvalidRequest) as caught:
-        check_include(QueryParams([known, (name, "bogus")]))
+        include_of(QueryParams([known, (name, "bogus")]))
     assert (caught.value.code, caught.value.param) == ("invalid_value", "include[1]")

@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from gateway.api.client_connection import ClientConnection, connection_of
-from gateway.server.error_responses import NO_REQUEST
+from gateway.server.refusals import NO_REQUEST
 from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 

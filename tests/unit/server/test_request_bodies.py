@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.error_responses import Refused
+from gateway.server.refusals import Refused
 from gateway.server.request_parser import CHUNKED_BYTES_MAX, ChunkedBody, SizedBody
 
 BYTES_MAX = 60

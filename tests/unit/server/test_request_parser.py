@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.error_responses import NO_REQUEST, Refused
+from gateway.server.refusals import NO_REQUEST, Refused
 from gateway.server.request_parser import (
     ENCODED,
     NO_HOST,

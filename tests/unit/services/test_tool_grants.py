@@ -422,8 +422,9 @@ async def test_where_something_else_can_be_called_a_failure_is_none(choice: Any)
 
 
 async def test_a_tool_of_a_server_must_not_have_the_name_of_a_function() -> None:
-    with pytest.raises(InvalidRequest, match=r"named 'docs\.read'"):
-        await decide(tools=[SERVER, {**FUNCTION, "name": "docs.read"}])
+    with pytest.raises(InvalidRequest, match=r"named 'docs\.read'") as caught:
+        await decide(tools=[FUNCTION, SERVER, {**FUNCTION, "name": "docs.read"}])
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "tools[1].server_label")
 
 
 QUESTION = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "docs"} | {

@@ -272,3 +272,23 @@ async def test_who_cancels_a_response_cancels_its_call(
     async with asyncio.timeout(5):
         while not folder.exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.01)
+
+
+async def test_a_container_goes_on_behind_a_response_that_somebody_else_ended(
+    hosted: httpx2.AsyncClient,
+) -> None:
+    """It had no hosted tool, so its own log knows nothing of the container."""
+    conversation = (await hosted.post("/v1/conversations", json={})).json()["id"]
+    tools: list[Json] = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    await ask(hosted, "python kept = 6 * 7; say ok", tools, conversation=conversation)
+    body = {
+        "model": "gpt-oss-20b",
+        "input": "[[sim think=none tokens=500 tokens_per_s=20]] go",
+        "conversation": conversation,
+        "background": True,
+    }
+    running = (await hosted.post("/v1/responses", json=body)).json()
+    ended = await hosted.post(f"/v1/responses/{running['id']}/cancel")
+    assert ended.json()["status"] == "cancelled"
+    last = await ask(hosted, "python print(kept); quote", tools, conversation=conversation)
+    assert "42" in text(last)

@@ -363,7 +363,7 @@ ROWS: list[Row] = [
         "tools[0].custom.format.type",
         "'x'",
     ),
-    ({"tool_choice": "required"}, None, "tool_choice", "must be specified with 'tools'"),
+    ({"tool_choice": "required"}, "invalid_value", "tool_choice", "must be specified with 'tools'"),
     ({"tool_choice": "some"}, "invalid_value", "tool_choice", "'none', 'auto', and 'required'"),
     ({**WITH_TOOL, "tool_choice": 3}, "invalid_type", "tool_choice", "one of an object or"),
     (
@@ -386,7 +386,7 @@ ROWS: list[Row] = [
     ),
     (
         {**WITH_TOOL, "tool_choice": {"type": "function", "function": {"name": "g"}}},
-        None,
+        "invalid_value",
         "tool_choice",
         "not found in 'tools'",
     ),
@@ -426,13 +426,13 @@ ROWS: list[Row] = [
                 },
             },
         },
-        None,
+        "invalid_value",
         "tool_choice.allowed_tools.tools[0]",
         "not found",
     ),
     (
         {"functions": [{"name": "f"}], "function_call": {"name": "g"}},
-        None,
+        "invalid_value",
         "function_call",
         "not found",
     ),

@@ -34,7 +34,12 @@ def _not_found(choice: dict[str, Any], *, at: int | None = None) -> Row:
     kind = choice["type"] if at is None else choice["tools"][at]["type"]
     param = "tool_choice" if at is None else f"tool_choice.tools[{at}]"
     message = f"Tool choice '{kind}' not found in 'tools' parameter."
-    return {"tool_choice": choice, "tools": [FUNCTION, CUSTOM, NAMESPACE]}, None, param, message
+    return (
+        {"tool_choice": choice, "tools": [FUNCTION, CUSTOM, NAMESPACE]},
+        "invalid_value",
+        param,
+        message,
+    )
 
 
 DROPPED = (
@@ -75,7 +80,7 @@ REFUSED: list[Row] = [
     ),
     (
         {"tool_choice": "required"},
-        None,
+        "invalid_value",
         "tool_choice",
         "Tool choice 'required' must be specified with 'tools' parameter.",
     ),

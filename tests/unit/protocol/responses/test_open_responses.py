@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from gateway.eventlog.fold.lifecycle import EVENT_FIELDS
-from gateway.protocol.events import DeltaPattern, Deltas, Event
+from gateway.protocol.events import HOSTED_ITEMS, DeltaPattern, Deltas, Event
 from gateway.protocol.responses import open_responses
 from gateway.protocol.tools import CUSTOM_PARAMETERS, SHELL_PARAMETERS
 from tests.fakes.call_items import CALLS, OUTPUTS
@@ -73,13 +74,16 @@ def test_every_event_of_a_stream_has_a_form_or_is_left_out() -> None:
     assert set(EVENT_FIELDS) - known - changed == LEFT_OUT
 
 
-HOSTED = [
+HOSTED: list[Json] = [
     {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}},
     {"id": "ci_1", "type": "code_interpreter_call", "status": "completed", "code": "1"},
     {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "a", "tools": []},
     {"id": "mcp_1", "type": "mcp_call", "server_label": "a", "name": "b", "arguments": "{}"},
-    {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "a", "name": "b"},
 ]
+
+
+def test_what_is_left_out_is_counted() -> None:
+    assert {item["type"] for item in HOSTED} == HOSTED_ITEMS
 
 
 @pytest.mark.parametrize("said", HOSTED, ids=lambda item: item["type"])
@@ -159,6 +163,49 @@ def test_a_run_of_deltas_is_the_run_of_what_is_shown_of_each(kind: str) -> None:
     run = open_responses.shown_deltas(deltas)
     assert run is not None
     assert list(run) == [open_responses.shown(said) for said in deltas]
+
+
+@pytest.mark.parametrize("kind", sorted({*open_responses.UNCHANGED, *open_responses.RENAMED}))
+def test_indexes_are_counted_without_what_is_left_out(kind: str) -> None:
+    data = b'{"type":"%b","sequence_number":7,"item_id":"i","output_index":5,"delta":"a"}'
+    said = Event(kind, 7, data % kind.encode(), 1, b'"a"', hosted_before=3)
+    assert shown(said)["output_index"] == 2
+    before = b'{"type":"%b","sequence_number":' % kind.encode()
+    pattern = DeltaPattern(kind, before, b',"item_id":"i","output_index":5,"delta":', b"}", 3)
+    run = open_responses.shown_deltas(Deltas(pattern, 7, ("a", '"output_index":9')))
+    assert run is not None
+    each = [open_responses.shown(one) for one in Deltas(pattern, 7, ("a", '"output_index":9'))]
+    assert [(one.type, orjson.loads(one.data)) for one in run] == [
+        (one.type, orjson.loads(one.data)) for one in each if one
+    ]
+
+
+def test_an_event_of_the_whole_response_has_no_index() -> None:
+    said = event("error", code="c", message="m")
+    moved = replace(said, hosted_before=2)
+    assert shown(moved) == shown(said)
+
+
+def test_a_request_for_approval_is_a_call_that_is_complete_in_the_end() -> None:
+    asked = {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "s", "name": "n"}
+    asked["arguments"] = "{}"
+    told = [
+        shown(
+            replace(
+                event(f"response.output_item.{kind}", output_index=4, item=asked), hosted_before=4
+            )
+        )
+        for kind in ("added", "done")
+    ]
+    assert [one["output_index"] for one in told] == [0, 0]
+    assert [one["item"]["status"] for one in told] == ["in_progress", "completed"]
+    assert told[0]["item"]["arguments"] == ""
+    assert orjson.loads(told[1]["item"]["arguments"]) == {
+        "server_label": "s",
+        "name": "n",
+        "arguments": "{}",
+    }
+    assert told[1]["item"]["call_id"] == "mcpr_1"
 
 
 def test_an_output_that_no_call_asked_for_is_left_out() -> None:

@@ -1,0 +1,58 @@
+"""What `include` shows of items, asked for at any time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.protocol.includable import (
+    INCLUDABLE,
+    OUTPUTS,
+    SOURCES,
+    divided,
+    included,
+    included_body,
+    included_json,
+)
+
+TYPES = st.sampled_from(["web_search_call", "code_interpreter_call", "mcp_call", "message"])
+VALUES = st.sets(st.sampled_from([SOURCES, OUTPUTS, "reasoning.encrypted_content"]))
+WORDS = st.sampled_from(["", "a"])
+ACTIONS = st.dictionaries(st.sampled_from(["type", "sources", "query", "url"]), WORDS)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "action": ACTIONS | st.none() | st.lists(st.just("sources")),
+        "outputs": st.lists(WORDS) | st.none(),
+        "output": WORDS,
+    },
+)
+
+
+@given(TYPES, FIELDS, VALUES, VALUES)
+def test_what_is_asked_for_later_is_what_would_have_been_shown(
+    kind: str, fields: dict[str, Any], first: set[str], later: set[str]
+) -> None:
+    def item(shown: dict[str, Any]) -> dict[str, Any]:
+        return {"type": kind, "action": None, "outputs": None, "output": None, **shown}
+
+    shown, more = divided(kind, fields, first)
+    wanted, _ = divided(kind, fields, first | later)
+    told = included(item(shown), more, later)
+    assert told == item(wanted)
+    assert list(told) == list(item(wanted))
+    assert included(told, more, later) == told
+    assert shown.get("outputs") is None or OUTPUTS in first or kind != "code_interpreter_call"
+    text = orjson.dumps(item(shown))
+    assert included_json(text, orjson.dumps(more), later) == orjson.dumps(item(wanted))
+    assert included_json(text, None, INCLUDABLE) == text
+    body = orjson.dumps({"output": [{"id": "a", "type": "message"}, {"id": "b", **item(shown)}]})
+    parts = {"b": orjson.dumps(more)}
+    assert orjson.loads(included_body(body, parts, later))["output"][1] == {
+        "id": "b",
+        **item(wanted),
+    }
+    assert included_body(body, {}, INCLUDABLE) == body

@@ -1,0 +1,57 @@
+"""Grammars are compiled beside the event loop, and once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.simulator.constrained import constraint_fields
+from gateway.simulator.engine import SimulatedEngine
+from gateway.simulator.errors import SimulatedError
+from gateway.simulator.options import SimulatorOptions
+
+
+def body(**fields: Any) -> bytes:
+    return orjson.dumps({"model": "gpt-oss-20b", "prompt": [1, 2, 3], "max_tokens": 9, **fields})
+
+
+@pytest.fixture
+def engine() -> SimulatedEngine:
+    return SimulatedEngine(SimulatorOptions())
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_beside"),
+    [
+        ({}, False),
+        ({"structured_outputs": {"regex": "[a-z]{3}"}}, True),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, True),
+    ],
+)
+async def test_the_loop_goes_on_while_a_grammar_is_compiled(
+    engine: SimulatedEngine,
+    fields: dict[str, Any],
+    is_beside: bool,
+) -> None:
+    reading = asyncio.ensure_future(engine.read(body(**fields)))
+    await asyncio.sleep(0)
+    assert reading.done() is not is_beside
+    assert ((await reading).constraint is not None) is is_beside
+
+
+async def test_a_grammar_is_compiled_once(engine: SimulatedEngine) -> None:
+    constraint_fields._kept_grammar.cache_clear()
+    for _ in range(3):
+        await engine.read(body(structured_outputs={"choice": ["a", "b"]}))
+    assert constraint_fields._kept_grammar.cache_info().misses == 1
+    long = {"choice": ["x" * constraint_fields._KEPT_BYTES_MAX]}
+    assert (await engine.read(body(structured_outputs=long))).constraint is not None
+    assert constraint_fields._kept_grammar.cache_info().currsize == 1
+
+
+async def test_what_is_wrong_is_refused_as_before(engine: SimulatedEngine) -> None:
+    with pytest.raises(SimulatedError, match="specification"):
+        await engine.read(body(structured_outputs={"regex": 3}))
