@@ -122,7 +122,8 @@ class Execution:
     """What came of running code in a container.
 
     `is_restarted`: the variables of earlier runs were not there any more. `files` are those that
-    the run wrote, by path, and `notes` say what of them could not be kept.
+    the run wrote, by path, and `notes` say what of them could not be kept. `is_lost`: that is not
+    for a bound that the code broke; the sandbox, or the database, was gone behind the run.
     """
 
     ran: Ran
@@ -130,6 +131,7 @@ class Execution:
     images: tuple[Image, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_lost: bool = False
 
 
 class LiveContainer:
@@ -477,6 +479,7 @@ class ContainerPool:
         kept: dict[str, str] = {}
         notes: list[str] = []
         images: tuple[Image, ...] = ()
+        is_lost = True
         try:
             images = await self._images(live, ran.images, notes)
             # A container may tell of more files than anybody should look at: it has none but these.
@@ -489,13 +492,17 @@ class ContainerPool:
                     await self._keep(live, path, kept, notes)
             if len(ran.files) > count:
                 notes.append(f"{len(ran.files) - count} more files are not kept: that is too many.")
+            is_lost = False
         except EngineBroken:
             await live.end()
-            notes.append("The container ended, and files that were written last may be lost.")
+            notes.append(
+                "The container ended behind the code: variables are gone, and files that it wrote "
+                "may be lost."
+            )
         except StoreError as error:
             _log.warning("files of a container could not be kept", error=error)
             notes.append("Files could not be stored: they are there only while the container is.")
-        return Execution(ran, live.is_restarted, images, kept, tuple(notes))
+        return Execution(ran, live.is_restarted, images, kept, tuple(notes), is_lost)
 
     async def _keep(
         self, live: LiveContainer, path: str, kept: dict[str, str], notes: list[str]
