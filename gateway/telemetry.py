@@ -341,6 +341,9 @@ class Metrics:
         self._tools_truncated = self._counter(
             "tool_truncated", "Results that were too long for the model.", "kind"
         )
+        self._containers_open = self._gauge(
+            "containers_open", "Containers whose interpreter this process has.", "engine"
+        )
         self._tool_budget_hits = self._counter(
             "tool_budget_hits", "Calls that came to a bound.", "bound"
         )
@@ -506,6 +509,10 @@ class Metrics:
         self._tool_calls.labels(kind, outcome).inc()
         self._tool_seconds.labels(kind).observe(seconds)
         self._tool_result_ids.labels(kind).inc(result_ids)
+
+    def watch_containers(self, engine: str, count: Callable[[], int]) -> None:
+        """From now on tell how many containers of an engine there are, whenever that is read."""
+        self._containers_open.labels(engine).set_function(count)
 
     def tool_truncated(self, kind: str) -> None:
         """Count a result that was too long for the model."""

@@ -80,7 +80,7 @@ class Foundation:
                 waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,
             ),
             pool=_pool(settings, metrics),
-            containers=containers(settings, database, owner),
+            containers=containers(settings, database, owner, metrics),
             owner=owner,
         )
 

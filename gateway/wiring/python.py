@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
+    from gateway.telemetry import Metrics
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
     from gateway.tools.python.engine import Engine, EngineName
@@ -25,11 +26,13 @@ ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of what a server of containers says of a run."""
 
 
-def containers(settings: Settings, database: Database, owner: str) -> ContainerPool:
+def containers(
+    settings: Settings, database: Database, owner: str, metrics: Metrics
+) -> ContainerPool:
     """All containers of a process; none where Python is off."""
     python = settings.tools.python
     tried = engines(python) if python.enabled else ()
-    return ContainerPool(database, tried, _policy(python), owner=owner)
+    return ContainerPool(database, tried, _policy(python), owner=owner, metrics=metrics)
 
 
 def linux_engine(python: Python) -> LinuxEngine:

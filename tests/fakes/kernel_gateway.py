@@ -28,6 +28,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
 from tests.fakes.client_process import ENVIRONMENTS
+from tests.fakes.processes import STEP_S
 from tests.fakes.python_containers import SYSTEM_PYTHON
 from tests.fakes.serving import serving
 
@@ -193,6 +194,9 @@ class KernelGateway:
         await kernel.process.wait()
         if kernel.reading is not None:
             kernel.reading.cancel()
+        for socket in list(kernel.listeners.values()):
+            with suppress(RuntimeError, WebSocketDisconnect):
+                await socket.close()
 
     def _of(self, request: Request) -> Running:
         return self.kernels[request.path_params["id"]]
@@ -270,10 +274,11 @@ def until_ready(url: str) -> None:
         connection = HTTPConnection(urlsplit(url).netloc, timeout=START_TIMEOUT_S)
         try:
             connection.request("GET", "/api")
-            if connection.getresponse().status == 200:
-                return
+            connection.getresponse()
         except ConnectionError:
             time.sleep(STEP_S)
+        else:
+            return
         finally:
             connection.close()
     raise TimeoutError(f"no Jupyter Kernel Gateway at {url}")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.grants import PythonGrant
     from gateway.store.postgres.database import Database
+    from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
     from gateway.tools.python.engine import Capabilities, Container, Engine
 
@@ -173,6 +174,7 @@ class ContainerPool:
         policy: ContainerPolicy,
         *,
         owner: str,
+        metrics: Metrics,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`engines` are tried in this order; none of them is asked for anything before `check`.
@@ -182,6 +184,7 @@ class ContainerPool:
         self._engines = engines
         self.policy = policy
         self._owner = owner
+        self._metrics = metrics
         self.now = now
         self._chosen = Chosen(None, None)
         self._live: dict[Key, LiveContainer] = {}
@@ -201,7 +204,14 @@ class ContainerPool:
     async def check(self) -> str:
         """Choose the engine. What is returned is for the log: which one, and why not others."""
         self._chosen = await choose(self._engines)
+        if self._chosen.engine is not None:
+            self._metrics.watch_containers(self._chosen.engine.name, self._count)
         return str(self._chosen)
+
+    def _count(self) -> int:
+        """How many interpreters are here, those that were started ahead among them."""
+        live = sum(one.container is not None for one in self._live.values())
+        return live + len(self._warm)
 
     async def run(self) -> None:
         """Until cancelled: keep warm containers ready, and close those that are not used."""

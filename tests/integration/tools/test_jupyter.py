@@ -13,6 +13,8 @@ from pydantic import SecretStr
 from gateway import ids
 from gateway.errors import ConfigError
 from gateway.settings.tools import Python
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
 from gateway.tools.python.attacks import ALWAYS_DENIED, ATTACKS
 from gateway.tools.python.engine import ContainerLimits, EngineBroken, FileRefused
 from gateway.tools.python.jupyter.engine import TAKEN_OVER, JupyterEngine
@@ -31,6 +33,7 @@ from tests.fakes.kernel_gateway import (
 )
 from tests.fakes.processes import reserved_port
 from tests.fakes.python_containers import HAS_BUBBLEWRAP, caller, open_pool
+from tests.fakes.serving import serving
 from tests.integration.tools.test_python import png, stored
 
 if TYPE_CHECKING:
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
-    from tests.fakes.observation import Backends
 
 pytestmark = pytest.mark.skipif(
     not HAS_BUBBLEWRAP, reason="bubblewrap and /usr/bin/python3 are not both here"
@@ -385,26 +387,25 @@ async def test_a_replica_goes_on_with_the_run_of_another(
             assert await heir.resume(1) is None
 
 
-async def test_a_response_runs_code_in_a_kernel(
-    place: Place, database_url: str, backends: Backends
-) -> None:
-    settings = gateway_settings(
-        database_url,
-        backends.urls,
-        models=[{"id": "gpt-oss-20b"}],
-        tools={"python": place.settings()},
-    )
-    async with (
-        running_gateway(settings) as gateway,
-        http_client(gateway.url, headers=gateway.headers, timeout=RUN_S) as client,
-    ):
-        body = {
-            "model": "gpt-oss-20b",
-            "input": "[[sim steps=python x = 6; python print(x * 7); say done]]",
-            "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
-            "include": ["code_interpreter_call.outputs"],
-        }
-        answer = (await client.post("/v1/responses", json=body)).json()
+async def test_a_response_runs_code_in_a_kernel(place: Place, database_url: str) -> None:
+    body = {
+        "model": "gpt-oss-20b",
+        "input": "[[sim steps=python x = 6; python print(x * 7); say done]]",
+        "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
+        "include": ["code_interpreter_call.outputs"],
+    }
+    async with serving(create_simulator(SimulatorOptions())) as backend:
+        settings = gateway_settings(
+            database_url,
+            [backend],
+            models=[{"id": "gpt-oss-20b"}],
+            tools={"python": place.settings()},
+        )
+        async with (
+            running_gateway(settings) as gateway,
+            http_client(gateway.url, headers=gateway.headers, timeout=RUN_S) as client,
+        ):
+            answer = (await client.post("/v1/responses", json=body)).json()
     assert answer["status"] == "completed", answer
     calls = [item for item in answer["output"] if item["type"] == "code_interpreter_call"]
     assert [call["status"] for call in calls] == ["completed", "completed"]

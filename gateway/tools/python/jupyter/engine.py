@@ -60,6 +60,8 @@ PIECE_BYTES: Final = 1024 * 1024
 """Of a file in one message."""
 ANSWER_TIMEOUT_S: Final = 20.0
 """For all that is no run."""
+BUSY_TIMEOUT_S: Final = 3.0
+"""For a sign of life of a kernel that may run code, or may just have been started."""
 CLOSE_TIMEOUT_S: Final = 3.0
 """For the end of a kernel; the server goes on with it."""
 RESULTS_MAX: Final = 8
@@ -204,6 +206,8 @@ class JupyterContainer:
         """See `engine.Container`. The results of the last runs that had a key are kept."""
         key = key or secrets.token_hex(8)
         async with self._turn:
+            if (known := self._runs.results.get(key)) is not None:
+                return known
             self._runs.running[key] = ended = asyncio.Event()
             try:
                 ran = await self._run(code, timeout_s, key)
@@ -350,7 +354,12 @@ class JupyterContainer:
         await self.leave()
         with suppress(*_ERRORS, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._server.client.request("DELETE", self._place)
+                # A kernel that is being started again cannot be ended, and is there a moment later.
+                while (await self._delete()).status_code >= 500:
+                    await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _delete(self) -> httpx2.Response:
+        return await self._server.client.request("DELETE", self._place)
 
     async def check(self) -> bool:
         """Whether it lives, and is the process that began. Raises `EngineBroken`."""
@@ -360,14 +369,16 @@ class JupyterContainer:
             raise EngineBroken(f"{_UNREACHABLE}: {error}") from error
         if answer.status_code != 200:
             return False
-        # One that runs code cannot be asked: whoever asks for the result of that finds out.
-        if _parsed(_Kernel, answer).execution_state != "busy":
-            try:
-                await self._ask("after", {"key": ""})
-            except EngineBroken:  # the server started another process in its place
-                await self.close()
-                return False
-        return True
+        # One that runs code does not answer: whoever asks for the result of that finds out.
+        is_busy = _parsed(_Kernel, answer).execution_state == "busy"
+        patience_s = BUSY_TIMEOUT_S if is_busy else ANSWER_TIMEOUT_S
+        try:
+            is_ours = await self._ask_within("after", {"key": ""}, patience_s) is not None
+        except EngineBroken:  # the server started another process in its place
+            is_ours = is_busy = False
+        if not is_ours and not is_busy:
+            await self.close()
+        return is_ours or is_busy
 
     async def _file(self, order: str, path: str, **given: object) -> Mapping[str, Any]:
         told = await self._ask(order, {"path": path.removeprefix(f"{DATA}/"), **given})
