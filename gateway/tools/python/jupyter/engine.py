@@ -62,6 +62,7 @@ ANSWER_TIMEOUT_S: Final = 20.0
 """For all that is no run."""
 BUSY_TIMEOUT_S: Final = 3.0
 """For a sign of life of a kernel that may run code, or may just have been started."""
+CLOSE_TRIES: Final = 8
 CLOSE_TIMEOUT_S: Final = 3.0
 """For the end of a kernel; the server goes on with it."""
 RESULTS_MAX: Final = 8
@@ -355,11 +356,11 @@ class JupyterContainer:
         with suppress(*_ERRORS, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 # A kernel that is being started again cannot be ended, and is there a moment later.
-                while (await self._delete()).status_code >= 500:
+                for _ in range(CLOSE_TRIES):
+                    answer = await self._server.client.request("DELETE", self._place)
+                    if answer.status_code < 500:
+                        return
                     await asyncio.sleep(RETRY_PAUSE_S)
-
-    async def _delete(self) -> httpx2.Response:
-        return await self._server.client.request("DELETE", self._place)
 
     async def check(self) -> bool:
         """Whether it lives, and is the process that began. Raises `EngineBroken`."""
