@@ -189,8 +189,9 @@ class KernelGateway:
 
     async def _end(self, kernel: Running) -> None:
         self.kernels.pop(kernel.id, None)
-        with suppress(ProcessLookupError):
-            kernel.process.kill()
+        assert kernel.process.stdin is not None
+        # Not killed: bubblewrap that has not begun would leave a process behind.
+        kernel.process.stdin.close()
         await kernel.process.wait()
         if kernel.reading is not None:
             kernel.reading.cancel()

@@ -34,6 +34,7 @@ LABELS = {
     "gateway_tool_seconds": "kind",
     "gateway_tool_result_ids": "kind",
     "gateway_tool_truncated": "kind",
+    "gateway_containers_open": "engine",
     "gateway_tool_budget_hits": "bound",
     "gateway_searches": "provider, outcome",
     "gateway_page_fetches": "outcome",

@@ -424,3 +424,24 @@ def _names_of_children(pid: int) -> set[str]:
         for child in psutil.Process(pid).children(recursive=True):
             names.add(child.name())
     return names
+
+
+async def test_nothing_is_left_of_containers_whose_opening_is_cancelled(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python3"
+    interpreter.symlink_to(SYSTEM_PYTHON)
+    opener = LinuxEngine(LinuxOptions(interpreter=interpreter))
+    loop = asyncio.get_running_loop()
+    for number in range(4):
+        opening = [loop.create_task(opener.open(ContainerLimits())) for _ in range(4)]
+        while "bwrap" not in _names_of_children(os.getpid()):
+            await asyncio.wait(opening, timeout=_STEP_S)
+        await asyncio.wait(opening, timeout=_STEP_S * number)
+        for task in opening:
+            task.cancel()
+        for opened in await asyncio.gather(*opening, return_exceptions=True):
+            if not isinstance(opened, BaseException):
+                await opened.close()
+    deadline = time.monotonic() + 10
+    while left := _named(str(interpreter)):
+        assert time.monotonic() < deadline, f"left over: {left}"
+        await asyncio.sleep(_STEP_S)
