@@ -343,6 +343,10 @@ class Metrics:
         self._tools_truncated = self._counter(
             "tool_truncated", "Results that were too long for the model.", "kind"
         )
+        self._containers_open = self._gauge(
+            "containers_open", "Containers whose interpreter this process has.", "engine"
+        )
+        self._containers_watched: dict[str, list[Callable[[], int]]] = {}
         self._tool_budget_hits = self._counter(
             "tool_budget_hits", "Calls that came to a bound.", "bound"
         )
@@ -379,9 +383,7 @@ class Metrics:
 
     def _summed_gauge(self, name: str, text: str) -> list[Callable[[], int]]:
         """A gauge that is the sum of what these say when the metrics are read."""
-        parts: list[Callable[[], int]] = []
-        self._gauge(name, text).set_function(lambda: sum(part() for part in parts))
-        return parts
+        return _summed(self._gauge(name, text))
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is the whole name: some are OpenTelemetry's."""
@@ -526,6 +528,12 @@ class Metrics:
         self._tool_seconds.labels(kind).observe(seconds)
         self._tool_result_ids.labels(kind).inc(result_ids)
 
+    def watch_containers(self, engine: str, count: Callable[[], int]) -> None:
+        """From now on tell how many containers of an engine there are, whenever that is read."""
+        if engine not in self._containers_watched:
+            self._containers_watched[engine] = _summed(self._containers_open.labels(engine))
+        self._containers_watched[engine].append(count)
+
     def tool_truncated(self, kind: str) -> None:
         """Count a result that was too long for the model."""
         self._tools_truncated.labels(kind).inc()
@@ -562,3 +570,10 @@ class Metrics:
     def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
         """Count a notification from another replica, by what it is about."""
         self._notices.labels(kind).inc()
+
+
+def _summed(gauge: Gauge) -> list[Callable[[], int]]:
+    """Has the gauge be the sum of what these say when it is read: add to them."""
+    parts: list[Callable[[], int]] = []
+    gauge.set_function(lambda: sum(part() for part in parts))
+    return parts

@@ -166,7 +166,8 @@ def unknown_container(container_id: str, *, param: str | None = None) -> Resourc
     return ResourceNotFound(
         f"Container with id '{shown(container_id)}' not found. Create one with POST "
         "/v1/containers.",
-        param=param,
+        code="container_not_found",
+        param=param or "container_id",
     )
 
 

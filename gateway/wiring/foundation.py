@@ -71,7 +71,9 @@ class Foundation:
             sealer=shared.sealer,
             executor=shared.executor,
             pool=shared.pool,
-            containers=containers(settings, database, shared.engines, shared.owner),
+            containers=containers(
+                settings, database, shared.engines, owner=shared.owner, metrics=shared.metrics
+            ),
             owner=shared.owner,
         )
 

@@ -10,12 +10,15 @@ from gateway.tools.python.containers import ContainerPolicy, ContainerPool
 from gateway.tools.python.engine import ContainerLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.settings import Settings
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
-    from gateway.tools.python.engine import Engine
+    from gateway.telemetry import Metrics
+    from gateway.tools.egress.network_policy import NetworkPolicy
+    from gateway.tools.egress.transport import EgressClient
+    from gateway.tools.python.engine import Engine, EngineName
     from gateway.tools.python.linux import LinuxEngine
 
 
@@ -24,10 +27,16 @@ ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 def containers(
-    settings: Settings, database: Database, engines: Sequence[Engine], owner: str
+    settings: Settings,
+    database: Database,
+    engines: Sequence[Engine],
+    *,
+    owner: str,
+    metrics: Metrics,
 ) -> ContainerPool:
     """The containers of one database's tenants in this process; none without engines."""
-    return ContainerPool(database, engines, _policy(settings.tools.python), owner=owner)
+    policy = _policy(settings.tools.python)
+    return ContainerPool(database, engines, policy, owner=owner, metrics=metrics)
 
 
 def linux_engine(python: Python) -> LinuxEngine:
@@ -51,39 +60,32 @@ def _uids(python: Python) -> range:
 
 
 def engines(python: Python) -> Sequence[Engine]:
-    """Those that are tried, the first one first; none where Python is off."""
-    return _engines(python) if python.enabled else ()
-
-
-def _engines(python: Python) -> Sequence[Engine]:
+    """Those that are tried, the first one first."""
     from gateway.tools.python.monty import MontyEngine
     from gateway.tools.python.wasm import WasmEngine
 
-    linux = linux_engine(python)
-    monty = MontyEngine(containers_max=python.open_max + python.warm_max + 1)
-    wasm = WasmEngine(_uids(python))
-    match python.engine:
-        case "linux":
-            return (linux,)
-        case "wasm":
-            return (wasm,)
-        case "monty":
-            return (monty,)
-        case "remote":
-            return (_remote(python),)
-        case "auto" if python.remote_url is not None:
-            return (_remote(python),)
-        case _:
-            return (linux, wasm, monty)
+    kinds: Mapping[EngineName, Callable[[], Engine]] = {
+        "linux": lambda: linux_engine(python),
+        "wasm": lambda: WasmEngine(_uids(python)),
+        "monty": lambda: MontyEngine(containers_max=python.open_max + python.warm_max + 1),
+        "remote": lambda: _remote(python),
+        "jupyter": lambda: _jupyter(python),
+    }
+    names: tuple[EngineName, ...]
+    if python.engine != "auto":
+        names = (python.engine,)
+    elif python.remote_url is not None:
+        names = ("remote",)
+    elif python.jupyter_url is not None:
+        names = ("jupyter",)
+    else:
+        names = ("linux", "wasm", "monty")
+    return [kinds[name]() for name in names]
 
 
 def _remote(python: Python) -> Engine:
     """A server of containers. Only it is connected to, wherever the operator has it."""
-    from ipaddress import ip_network
-
-    from gateway.tools.egress.network_policy import NetworkPolicy
-    from gateway.tools.egress.transport import EgressLimits, client
-    from gateway.tools.python.remote import RemoteEngine, port_of
+    from gateway.tools.python.remote import RemoteEngine
 
     if python.remote_url is None or python.remote_token is None:
         raise ConfigError(
@@ -91,15 +93,55 @@ def _remote(python: Python) -> Engine:
             where="tools.python.remote_url",
             remedy="Set tools.python.remote_url and remote_token, as docs/python.md tells.",
         )
-    url = python.remote_url
+    token = python.remote_token.get_secret_value()
+    body_bytes_max = python.file_bytes_max + ANSWER_BYTES_MAX
+    client, _ = _reaching(python.remote_url, f"Bearer {token}", body_bytes_max)
+    return RemoteEngine(client)
+
+
+def _jupyter(python: Python) -> Engine:
+    """A Jupyter Kernel Gateway, wherever the operator has it."""
+    from gateway.tools.egress.websocket import WebSocketLimits
+    from gateway.tools.python.attacks import ALWAYS_DENIED, ATTACKS
+    from gateway.tools.python.jupyter.engine import JupyterEngine, JupyterServer
+
+    if python.jupyter_url is None or python.jupyter_token is None:
+        raise ConfigError(
+            "the engine `jupyter` needs a Jupyter Kernel Gateway",
+            where="tools.python.jupyter_url",
+            remedy="Set tools.python.jupyter_url and jupyter_token, as docs/python.md tells.",
+        )
+    shown = f"token {python.jupyter_token.get_secret_value()}"
+    client, policy = _reaching(python.jupyter_url, shown, ANSWER_BYTES_MAX)
+    server = JupyterServer(
+        client=client,
+        url=python.jupyter_url,
+        headers={"authorization": shown},
+        policy=policy,
+        sockets=WebSocketLimits(frame_bytes_max=ANSWER_BYTES_MAX),
+        kernel=python.jupyter_kernel,
+        folder=python.jupyter_folder,
+        accepted=frozenset(ATTACKS) - ALWAYS_DENIED if python.jupyter_unproven else frozenset(),
+    )
+    return JupyterEngine(server)
+
+
+def _reaching(
+    url: str, authorization: str, body_bytes_max: int
+) -> tuple[EgressClient, NetworkPolicy]:
+    """A client of the operator's server, and what it may connect to."""
+    from ipaddress import ip_network
+
+    from gateway.tools.egress.network_policy import NetworkPolicy
+    from gateway.tools.egress.transport import EgressLimits, client
+    from gateway.tools.python.remote import port_of
+
     everywhere = (ip_network("0.0.0.0/0"), ip_network("::/0"))
     policy = NetworkPolicy(networks=everywhere, network_ports=frozenset({port_of(url)}))
-    limits = EgressLimits(body_bytes_max=python.file_bytes_max + ANSWER_BYTES_MAX)
-    connected = client(policy, limits)
+    connected = client(policy, EgressLimits(body_bytes_max=body_bytes_max))
     connected.base_url = url
-    token = python.remote_token.get_secret_value()
-    connected.headers["authorization"] = f"Bearer {token}"
-    return RemoteEngine(connected)
+    connected.headers["authorization"] = authorization
+    return connected, policy
 
 
 def _policy(python: Python) -> ContainerPolicy:

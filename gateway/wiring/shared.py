@@ -47,7 +47,7 @@ class Shared:
         """Raises `StartupError` when a vocabulary is damaged, or a format unknown; connects to
         nothing.
         """
-        metrics, limits = Metrics(), settings.limits
+        metrics, limits, python = Metrics(), settings.limits, settings.tools.python
         return cls(
             settings=settings,
             metrics=metrics,
@@ -60,7 +60,7 @@ class Shared:
             ),
             pool=_pool(settings, metrics),
             sessions=Sessions(connections_max=settings.websockets.connections_max, metrics=metrics),
-            engines=engines(settings.tools.python),
+            engines=engines(python) if python.enabled else (),
             owner=ids.new_replica_id(),
         )
 

@@ -29,7 +29,7 @@ from tests.chaos.sandboxes import Sandboxes
 from tests.chaos.schemas import endings, unended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -201,7 +201,8 @@ async def _trial(report: Report, size: Size) -> None:
         report.anomalies += doubled(folder)
         inside = await sandboxes.effects(running.database.url)
         report.anomalies += sandboxes.doubled(inside)
-        report.anomalies += unmade(effects(folder), transcripts)
+        kept = {path.rpartition("/")[2] for _, path in inside}
+        report.anomalies += unmade(effects(folder), kept, transcripts)
         report.numbers |= _counts(folder, inside, transcripts)
     report.numbers["sandbox_kills"] = sum(one.killed for one in struck)
     report.numbers["sandbox_freezes"] = sum(one.frozen for one in struck)
@@ -268,24 +269,26 @@ def doubled(folder: Path) -> list[Anomaly]:
     ]
 
 
-def unmade(booked: Mapping[str, int], transcripts: Sequence[Transcript]) -> list[Anomaly]:
-    """Calls of which a client was told that they were completed, without an effect.
-
-    Code is over when it has printed its name: what it wrote is lost where its sandbox is killed
-    between that and the keeping of its files, of which the model is told.
+def unmade(
+    booked: Mapping[str, int], kept: Collection[str], transcripts: Sequence[Transcript]
+) -> list[Anomaly]:
+    """Calls of which a client was told that they were completed, without an effect: a booking, or
+    a file that is kept and a name that was printed.
     """
     return [
         Anomaly("effects", transcript.response_id or "-", f"{name} is told, and did not take place")
         for transcript in transcripts
         for item in _completed(transcript)
-        if not _took_place(name := _NAMES[item["type"]](item), item, booked)
+        if not _took_place(name := _NAMES[item["type"]](item), item, booked, kept)
     ]
 
 
-def _took_place(name: str, item: dict[str, Any], booked: Mapping[str, int]) -> bool:
+def _took_place(
+    name: str, item: dict[str, Any], booked: Mapping[str, int], kept: Collection[str]
+) -> bool:
     if item["type"] == "mcp_call":
         return name in booked
-    return [one["logs"].strip() for one in item["outputs"]] == [name]
+    return name in kept and [one["logs"].strip() for one in item["outputs"]] == [name]
 
 
 def _completed(transcript: Transcript) -> list[dict[str, Any]]:

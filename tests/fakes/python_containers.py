@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.protocol.grants import Grants, PythonGrant
+from gateway.telemetry import Metrics
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
@@ -139,10 +140,16 @@ async def open_pool(
     *,
     clock: Clock | None = None,
     owner: str = "me",
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[ContainerPool]:
     """A pool whose engine was tried, or the test fails."""
     pool = ContainerPool(
-        database, [engine], policy or ContainerPolicy(), owner=owner, now=clock or Clock()
+        database,
+        [engine],
+        policy or ContainerPolicy(),
+        owner=owner,
+        metrics=metrics or Metrics(),
+        now=clock or Clock(),
     )
     await pool.check()
     assert pool.engine == engine.name

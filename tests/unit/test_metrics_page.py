@@ -34,6 +34,7 @@ LABELS = {
     "gateway_tool_seconds": "kind",
     "gateway_tool_result_ids": "kind",
     "gateway_tool_truncated": "kind",
+    "gateway_containers_open": "engine",
     "gateway_tool_budget_hits": "bound",
     "gateway_mcp_sessions": "server",
     "gateway_mcp_list_seconds": "server, outcome",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
+from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,6 +147,7 @@ async def create(
     """A new container. False: the tenant has as many as it may."""
     counted = {"tenant": tenant_id, "now": row.created_at, "rows_max": containers_max}
     async with database.transaction(tenant_id) as connection:
+        await take_turns(connection, tenant_id, Quota.CONTAINERS)
         if await connection.scalar(_COUNT, counted) >= containers_max:
             return False
         await connection.execute(_INSERT, _new(tenant_id, row))

@@ -13,6 +13,7 @@ from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
+from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -159,6 +160,7 @@ async def put(
         for number, content in enumerate(chunks):
             chunk = key | {"number": number, "content": content}
             await connection.execute(_INSERT_CHUNK, chunk)
+        await _check_among_others(connection, tenant_id, kept, bounds)
     return kept
 
 
@@ -176,6 +178,7 @@ async def copy(
         if kept is not None:
             told = {"tenant_id": tenant_id, "id": kept.uuid, "copied": copied}
             await connection.execute(_COPY_CHUNKS, told)
+            await _check_among_others(connection, tenant_id, kept, bounds)
     return kept
 
 
@@ -283,6 +286,19 @@ async def _placed(
         await connection.execute(_REPLACE, columns)
         await connection.execute(_DELETE_CHUNKS, columns)
     return row
+
+
+async def _check_among_others(
+    connection: Connection, tenant_id: TenantId, row: FileRow, bounds: FileBounds
+) -> None:
+    """Look again for room, for a file that is written: others may have been written meanwhile.
+
+    From here to the commit files of a tenant take turns, so none of them is missed. Whoever writes
+    the bytes of a file does not hold up others with it. Raises as `put` does.
+    """
+    asked = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
+    await take_turns(connection, tenant_id, Quota.FILES)
+    _check_room(row, (await connection.execute(_SIZES, asked)).one(), bounds)
 
 
 def _check_room(row: FileRow, sizes: Row, bounds: FileBounds) -> None:

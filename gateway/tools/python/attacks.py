@@ -1,7 +1,9 @@
 """What code in a container must not be able to do, each as a few lines that try it.
 
 An engine is tried with all of them when a gateway starts. It is refused if one succeeds: a wall
-that a kernel, a container runtime or a policy of this machine took away is not seen otherwise.
+that a kernel, a container runtime or a policy of this machine took away is not seen otherwise. One
+that succeeds puts back what it changed: it may run in a server of others, and with more rights than
+anybody expected.
 """
 
 from __future__ import annotations
@@ -33,11 +35,16 @@ ATTACKS: Final[Mapping[str, str]] = {
         "import os; assert sum(name.isdigit() for name in os.listdir('/proc')) > 4"
     ),
     "see devices of the kernel": "import os; os.listdir('/sys/kernel')",
-    "write to the root": "open('/written', 'w')",
+    "write to the root": "import os; open('/written', 'w'); os.remove('/written')",
     "write to the interpreter": "import sys; open(sys.executable, 'r+b')",
     "write to libraries": "import os; open(os.__file__, 'a')",
-    "change the kernel's core pattern": "open('/proc/sys/kernel/core_pattern', 'w').write('|/x')",
-    "change the host's name": _LIBC + "assert libc.sethostname(b'x', 1) == 0",
+    "change the kernel's core pattern": (
+        "path = '/proc/sys/kernel/core_pattern'\n"
+        "was = open(path).read()\n"
+        "with open(path, 'w') as file: file.write(was)"
+    ),
+    "change the host's name": _LIBC
+    + "name = os.uname().nodename.encode()\nassert libc.sethostname(name, len(name)) == 0",
     "open a network socket": _SOCKET.format("socket.AF_INET"),
     "open an IPv6 socket": _SOCKET.format("socket.AF_INET6"),
     "open a netlink socket": _SOCKET.format("socket.AF_NETLINK, socket.SOCK_RAW"),
@@ -60,10 +67,15 @@ ATTACKS: Final[Mapping[str, str]] = {
         "try: socket.create_connection(('127.0.0.1', 9), 2)\n"
         "except OSError as error: assert 'refused' in str(error).lower()  # by a machine"
     ),
-    "mount": _LIBC + "assert libc.mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0",
+    "mount": _LIBC
+    + "assert libc.mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0\nlibc.umount2(b'/tmp', 2)",
     "make a user namespace": _LIBC + "assert libc.unshare(0x10000000) == 0",
     "make a mount namespace": _LIBC + "assert libc.unshare(0x00020000) == 0",
-    "trace a process": _LIBC + "assert libc.ptrace(16, os.getppid(), None, None) == 0",
+    "trace a process": _LIBC + "parent = os.getppid()\n"
+    "assert libc.ptrace(16, parent, None, None) == 0\n"
+    # Who is traced stands still: it may be the server of all containers.
+    "os.waitpid(parent, 0x40000000)\n"
+    "assert libc.ptrace(17, parent, None, None) == 0",
     "use io_uring": _LIBC + "assert libc.syscall(425, 8, ctypes.create_string_buffer(512)) >= 0",
     "use the kernel's keys": _LIBC
     + "assert libc.syscall({'aarch64': 219}.get(os.uname().machine, 250), 0, -3, 1) >= 0",
@@ -100,6 +112,27 @@ ATTACKS: Final[Mapping[str, str]] = {
         "    for child in children: child.kill(); child.wait(); child.stdin.close()"
     ),
 }
+
+EXHAUSTING: Final = frozenset({"fill the disk", "start processes without end"})
+"""What harms a machine that has no bounds: not tried where the operator answers for it."""
+ALWAYS_DENIED: Final = frozenset(
+    {
+        "read the host's secrets",
+        "see the gateway's environment",
+        "write to the root",
+        "change the kernel's core pattern",
+        "change the host's name",
+        "open a packet socket",
+        "read the machine's memory",
+        "end the first process",
+        "mount",
+        "load a program into the kernel",
+        "become root",
+        "keep a capability",
+        "use more memory than there is",
+    }
+)
+"""What no operator can answer for: code that may do it is root, or has the gateway's secrets."""
 
 
 def script(attack: str) -> str:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.grants import PythonGrant
     from gateway.store.postgres.database import Database
+    from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
     from gateway.tools.python.engine import Capabilities, Container, Engine
 
@@ -122,7 +123,8 @@ class Execution:
     """What came of running code in a container.
 
     `is_restarted`: the variables of earlier runs were not there any more. `files` are those that
-    the run wrote, by path, and `notes` say what of them could not be kept.
+    the run wrote, by path, and `notes` say what of them could not be kept. `is_lost`: that is not
+    for a bound that the code broke; the sandbox, or the database, was gone behind the run.
     """
 
     ran: Ran
@@ -130,6 +132,7 @@ class Execution:
     images: tuple[Image, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_lost: bool = False
 
 
 class LiveContainer:
@@ -171,6 +174,7 @@ class ContainerPool:
         policy: ContainerPolicy,
         *,
         owner: str,
+        metrics: Metrics,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`engines` are tried in this order; none of them is asked for anything before `check`.
@@ -180,6 +184,7 @@ class ContainerPool:
         self._engines = engines
         self.policy = policy
         self._owner = owner
+        self._metrics = metrics
         self.now = now
         self._chosen = Chosen(None, None)
         self._live: dict[Key, LiveContainer] = {}
@@ -199,7 +204,14 @@ class ContainerPool:
     async def check(self) -> str:
         """Choose the engine. What is returned is for the log: which one, and why not others."""
         self._chosen = await choose(self._engines)
+        if self._chosen.engine is not None:
+            self._metrics.watch_containers(self._chosen.engine.name, self._count)
         return str(self._chosen)
+
+    def _count(self) -> int:
+        """How many interpreters are here, those that were started ahead among them."""
+        live = sum(one.container is not None for one in self._live.values())
+        return live + len(self._warm)
 
     async def run(self) -> None:
         """Until cancelled: keep warm containers ready, and close those that are not used."""
@@ -486,6 +498,7 @@ class ContainerPool:
         kept: dict[str, str] = {}
         notes: list[str] = []
         images: tuple[Image, ...] = ()
+        is_lost = True
         try:
             images = await self._images(live, ran.images, notes)
             # A container may tell of more files than anybody should look at: it has none but these.
@@ -498,13 +511,17 @@ class ContainerPool:
                     await self._keep(live, path, kept, notes)
             if len(ran.files) > count:
                 notes.append(f"{len(ran.files) - count} more files are not kept: that is too many.")
+            is_lost = False
         except EngineBroken:
             await live.end()
-            notes.append("The container ended, and files that were written last may be lost.")
+            notes.append(
+                "The container ended behind the code: variables are gone, and files that it wrote "
+                "may be lost."
+            )
         except StoreError as error:
             _log.warning("files of a container could not be kept", error=error)
             notes.append("Files could not be stored: they are there only while the container is.")
-        return Execution(ran, live.is_restarted, images, kept, tuple(notes))
+        return Execution(ran, live.is_restarted, images, kept, tuple(notes), is_lost)
 
     async def _keep(
         self, live: LiveContainer, path: str, kept: dict[str, str], notes: list[str]

@@ -21,7 +21,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.tools.python.engine import Capabilities, ContainerLimits, EngineBroken, EngineName
 from gateway.tools.python.gvisor import Bundle
@@ -51,16 +51,17 @@ _ASK: Final = "import sys; print(sys.prefix); print(sys.base_prefix); print(sys.
 _ASK_TIMEOUT_S: Final = 20.0
 _LAUNCH: Final = """
 import ctypes, os, sys
-libc, uid = ctypes.CDLL(None), int(sys.argv[1])
+libc, uid, ends = ctypes.CDLL(None), int(sys.argv[1]), sys.argv[2] == "ends"
 if uid:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-libc.prctl(1, 9)
-os.execv(sys.argv[2], sys.argv[2:])
+if ends:
+    libc.prctl(1, 9)
+os.execv(sys.argv[3], sys.argv[3:])
 """
-"""A program that stops being root, has itself killed when this process ends, and becomes another
-program. uvloop starts none as a user.
+"""A program that stops being root, has itself killed when this process ends, where that is asked
+for, and becomes another program. uvloop starts none as a user.
 """
 
 
@@ -253,7 +254,10 @@ class LinuxEngine:
             os.write(write, program(platform.machine()))
             os.close(write)
             words = command(interpreter, limits, filter_fd=read, bwrap=bwrap)
-            return await WorkerContainer.start([*_launched(uid), *words], pass_fds=[read])
+            # It ends with us once it is ready to (`--die-with-parent`). Killed before, it leaves a
+            # process that waits for it for ever; a worker finds out that nobody is there.
+            launched = _launched(uid, "goes on")
+            return await WorkerContainer.start([*launched, *words], pass_fds=[read])
         finally:
             os.close(read)
 
@@ -268,7 +272,7 @@ class LinuxEngine:
         worker = worker_words(interpreter, limits)
         bundle = await asyncio.to_thread(Bundle.made, worker, paths, _ENVIRONMENT, limits, uid)
         try:
-            words = [*_launched(uid), *bundle.command(found)]
+            words = [*_launched(uid, "ends"), *bundle.command(found)]
             container = await WorkerContainer.start(words, pass_fds=[])
         except BaseException:
             bundle.remove()
@@ -277,6 +281,8 @@ class LinuxEngine:
         return container
 
 
-def _launched(uid: int | None) -> list[str]:
-    """What stands before a command: another user may have to run it, and it ends with us."""
-    return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(uid or 0)]
+def _launched(uid: int | None, when_killed: Literal["ends", "goes on"]) -> list[str]:
+    """What stands before a command that another user may have to run; `when_killed` is what becomes
+    of it when we are killed.
+    """
+    return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(uid or 0), when_killed]

@@ -171,6 +171,9 @@ class PythonSession:
             {"type": "image", "url": _url(image, grant.container_id)} for image in execution.images
         )
         outcome: ToolOutcome = "ok" if ran.status in {"ok", "error"} else "timeout"
+        if execution.is_lost:
+            # A call that is told as completed has its files.
+            outcome = "tool_error"
         text = told(execution, logs, timeout_s=self._limits.timeout_s)
         state = {"container_id": grant.container_id, "files": self._files}
         return self._result(code, text, outcome, outputs, state)

@@ -11,6 +11,7 @@ import binascii
 import os
 import struct
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ PIECE_BYTES: Final = 3 * 1024 * 1024
 FILE_TIMEOUT_S: Final = 20.0
 """For one piece of a file: its container does nothing else meanwhile."""
 _WORDS_BYTES_MAX: Final = 1000
+UNBEGUN_GRACE_S: Final = 2.0
+"""For the end of one that is still being started."""
 RESULTS_MAX: Final = 8
 """Results of past runs that are kept for whoever asks again."""
 
@@ -87,6 +90,7 @@ class WorkerContainer:
         self._runs = 0
         self._printed = ""
         self._orders = 0
+        self._has_begun = False
         self._turn = asyncio.Lock()
         self._results: OrderedDict[str, Ran] = OrderedDict()
         self._running: dict[str, OnceEvent] = {}
@@ -139,6 +143,7 @@ class WorkerContainer:
         except asyncio.CancelledError:
             await self.close()
             raise
+        self._has_begun = True
         packages = ready.get("packages")
         self.packages = tuple(map(str, packages)) if isinstance(packages, list) else ()
         self.version = str(ready.get("ready", ""))
@@ -233,12 +238,23 @@ class WorkerContainer:
 
     async def close(self) -> None:
         """See `engine.Container`."""
+        if not self._has_begun:
+            await self._end_by_itself()
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
         self._pipes.close()
         while self.on_closed:
             self.on_closed.pop()()
+
+    async def _end_by_itself(self) -> None:
+        """Let a worker find that nobody is there. Killed while it makes the sandbox, bubblewrap
+        leaves a process behind that waits for it for ever.
+        """
+        self._pipes.writer.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNBEGUN_GRACE_S):
+                await self._process.wait()
 
     async def _order(self, kind: str, **told: object) -> Mapping[str, Any]:
         """Have something done with a file; the answer."""

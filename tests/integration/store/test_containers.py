@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,19 +14,25 @@ import pytest
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.store import retention
+from gateway.store.postgres.statements import Statement
 from gateway.store.retention import CONTAINER_KEPT_S, RetentionPolicy
 from gateway.store.tools import containers, files
 from gateway.store.tools.containers import ContainerRow, PageAsked
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
+from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from uuid import UUID
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
+PARTIES = 3
+WAIT_S = 10.0
+ROOM = FileBounds(tenant_bytes_max=6, container_bytes_max=9, container_files_max=9)
+"""For two files of three bytes."""
 BOUNDS = FileBounds(10_000_000, 5_000_000, 3)
 KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 
@@ -45,7 +53,7 @@ def file(of: UUID | None = None, **changed: Any) -> FileRow:
 
 async def alive(database: Database, tenant: TenantId) -> ContainerRow:
     row = container()
-    assert await containers.create(database, tenant, row, containers_max=9)
+    assert await containers.create(database, tenant, row, containers_max=99)
     return row
 
 
@@ -252,3 +260,73 @@ async def test_a_foreign_container_is_as_good_as_unknown(
     assert await containers.load(database, tenant, held.uuid) == held
     assert await files.of_container(database, tenant, held.uuid, files_max=9) == [kept]
     assert await files.chunk(database, tenant, kept, 0) == b"123"
+
+
+_WAITING = Statement("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+
+
+async def raced(
+    database: Database,
+    tenant: TenantId,
+    quota: Quota,
+    works: Sequence[Callable[[], Coroutine[Any, Any, object]]],
+) -> int:
+    """How many succeed of what several do at once. None goes on before all of them stand where
+    they look for room the last time; each has a connection of its own, and this has one.
+    """
+    async with database.transaction(tenant) as connection:
+        await take_turns(connection, tenant, quota)
+        loop = asyncio.get_running_loop()
+        parties = [loop.create_task(work()) for work in works]
+        async with asyncio.timeout(WAIT_S):
+            while await connection.scalar(_WAITING, {}) < len(parties):
+                assert not any(party.done() for party in parties), "one did not take turns"
+    outcomes = await asyncio.gather(*parties, return_exceptions=True)
+    assert all(not isinstance(one, Exception) or isinstance(one, RateLimited) for one in outcomes)
+    return sum(bool(one) and not isinstance(one, Exception) for one in outcomes)
+
+
+async def test_containers_that_are_made_at_once_keep_the_bound(
+    database: Database, tenant: TenantId
+) -> None:
+    def make() -> Coroutine[Any, Any, bool]:
+        return containers.create(database, tenant, container(), containers_max=2)
+
+    assert await raced(database, tenant, Quota.CONTAINERS, [make] * PARTIES) == 2
+    page = await containers.list_containers(database, tenant, PageAsked(99), name=None, now=NOW)
+    assert len(page.rows) == 2
+
+
+@pytest.mark.parametrize("in_containers", [False, True])
+async def test_files_that_are_written_at_once_keep_the_bound(
+    database: Database, tenant: TenantId, *, in_containers: bool
+) -> None:
+    """Those of containers are of one each: a container's own files take turns anyway."""
+    rows = [
+        file((await alive(database, tenant)).uuid if in_containers else None)
+        for _ in range(PARTIES)
+    ]
+    works = [partial(files.put, database, tenant, row, [b"abc"], bounds=ROOM) for row in rows]
+    assert await raced(database, tenant, Quota.FILES, works) == 2
+
+
+async def test_copies_that_are_made_at_once_keep_the_bound(
+    database: Database, tenant: TenantId
+) -> None:
+    source = file()
+    assert await files.put(database, tenant, source, [b"abc"], bounds=BOUNDS)
+    rows = [file((await alive(database, tenant)).uuid) for _ in range(PARTIES)]
+    works = [
+        partial(files.copy, database, tenant, row, copied=source.uuid, bounds=ROOM) for row in rows
+    ]
+    assert await raced(database, tenant, Quota.FILES, works) == 1
+
+
+async def test_tenants_do_not_wait_for_each_other(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    async with database.transaction(tenant) as connection:
+        await take_turns(connection, tenant, Quota.FILES)
+        await take_turns(connection, tenant, Quota.CONTAINERS)
+        assert await files.put(database, other_tenant, file(), [b"abc"], bounds=ROOM)
+        await alive(database, other_tenant)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gateway import ids
+from gateway.errors import StoreUnavailable
 from gateway.protocol.grants import Grants
 from gateway.store.postgres.database import Database
 from gateway.store.tools import containers, files
+from gateway.telemetry import Metrics
 from gateway.tools.contract import ToolCall
 from gateway.tools.python.containers import ContainerPolicy, read
 from gateway.tools.python.tool import PythonLimits
@@ -407,6 +409,71 @@ async def test_warm_containers_are_used_once(database: Database, tenant: TenantI
 async def test_no_more_is_made_plain_than_is_shown(pool: ContainerPool, tenant: TenantId) -> None:
     response = caller(pool, tenant, limits=PythonLimits(logs_chars_max=100))
     assert "characters left out" in (await response.run("print('\\x07' * 1000)")).output
+
+
+class Mortal:
+    """A container that is killed behind its code, before anybody has its files."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    async def get(self, path: str, *, bytes_max: int) -> bytes:
+        await self._container.close()
+        return await self._container.get(path, bytes_max=bytes_max)
+
+
+@needs_bubblewrap
+async def test_a_call_whose_files_are_lost_is_no_completed_one(
+    pool: ContainerPool, tenant: TenantId
+) -> None:
+    response = caller(pool, tenant)
+    assert (await response.run("x = 1")).outcome == "ok"
+    (live,) = pool._live.values()
+    assert live.container is not None
+    live.container = cast("Container", Mortal(live.container))
+    lost = await response.run("open('f', 'w').write('lost')\nprint('done')")
+    assert lost.outcome == "tool_error"
+    assert lost.shown["outputs"] == [{"type": "logs", "logs": "done\n"}]
+    assert "done" in lost.output
+    assert "files that it wrote may be lost" in lost.output
+    assert lost.state["files"] == {}
+    assert "started anew" in (await response.run("1")).output
+
+
+@needs_bubblewrap
+async def test_files_that_the_database_does_not_take_fail_the_call(
+    pool: ContainerPool, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise StoreUnavailable("it is down")
+
+    response = caller(pool, tenant)
+    await response.run("x = 1")
+    monkeypatch.setattr(files, "put", refused)
+    lost = await response.run("open('f', 'w').write('lost')")
+    assert lost.outcome == "tool_error"
+    assert "could not be stored" in lost.output
+
+
+@needs_bubblewrap
+async def test_containers_are_counted(database: Database, tenant: TenantId) -> None:
+    metrics = Metrics()
+
+    def counted() -> float | None:
+        return metrics.registry.get_sample_value("gateway_containers_open", {"engine": "linux"})
+
+    async with open_pool(database, ENGINES["linux"](), metrics=metrics) as pool:
+        assert counted() == 0
+        response = caller(pool, tenant)
+        await response.run("x = 1")
+        assert counted() == 1
+        await response.run("import os; os._exit(0)")
+        assert counted() == 0
+        await pool._refill()
+    assert counted() == 0
 
 
 class LateFailure:

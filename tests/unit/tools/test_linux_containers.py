@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from gateway.tools.python.worker_process import WorkerContainer
 
+ROOT = Path(__file__).parents[3]
 FORGED = "import os\nfor fd in range(3, 20):\n    try: os.write(fd, {!r})\n    except OSError: pass"
 """Code that speaks for its worker."""
 PARTIAL = {"monty", "wasm"}
@@ -367,3 +369,79 @@ def test_filters_are_the_ones_that_were_tried(machine: str) -> None:
     assert seccomp.is_known(machine)
     assert len(seccomp.program(machine)) % 8 == 0
     assert not seccomp.is_known("riscv64")
+
+
+_OPENING = """
+import asyncio, sys
+from pathlib import Path
+from gateway.tools.python.engine import ContainerLimits
+from gateway.tools.python.linux import LinuxEngine, LinuxOptions
+
+async def main():
+    engine = LinuxEngine(LinuxOptions(interpreter=Path(sys.argv[1])))
+    await asyncio.gather(*(engine.open(ContainerLimits()) for _ in range(6)))
+    print("all are open")
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+_STEP_S = 0.01
+
+
+def _named(name: str) -> list[psutil.Process]:
+    """The processes in whose command this stands."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if name in process.cmdline():
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("round_number", range(4))
+def test_nothing_is_left_of_containers_that_were_being_opened(
+    tmp_path: Path, round_number: int
+) -> None:
+    """Its process is killed when the first of them begins, and others are anywhere on the way."""
+    interpreter = tmp_path / "python3"
+    interpreter.symlink_to(SYSTEM_PYTHON)
+    name = str(interpreter)
+    with subprocess.Popen([sys.executable, "-c", _OPENING, name], cwd=ROOT) as opening:
+        deadline = time.monotonic() + 30
+        while "bwrap" not in _names_of_children(opening.pid):
+            assert time.monotonic() < deadline, "no container was begun"
+        time.sleep(_STEP_S * round_number)
+        opening.kill()
+    deadline = time.monotonic() + 10
+    while left := _named(name):
+        assert time.monotonic() < deadline, f"left over: {left}"
+        time.sleep(_STEP_S)
+
+
+def _names_of_children(pid: int) -> set[str]:
+    names = set()
+    with suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            names.add(child.name())
+    return names
+
+
+async def test_nothing_is_left_of_containers_whose_opening_is_cancelled(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python3"
+    interpreter.symlink_to(SYSTEM_PYTHON)
+    opener = LinuxEngine(LinuxOptions(interpreter=interpreter))
+    loop = asyncio.get_running_loop()
+    for number in range(4):
+        opening = [loop.create_task(opener.open(ContainerLimits())) for _ in range(4)]
+        while "bwrap" not in _names_of_children(os.getpid()):
+            await asyncio.wait(opening, timeout=_STEP_S)
+        await asyncio.wait(opening, timeout=_STEP_S * number)
+        for task in opening:
+            task.cancel()
+        for opened in await asyncio.gather(*opening, return_exceptions=True):
+            if not isinstance(opened, BaseException):
+                await opened.close()
+    deadline = time.monotonic() + 10
+    while left := _named(str(interpreter)):
+        assert time.monotonic() < deadline, f"left over: {left}"
+        await asyncio.sleep(_STEP_S)

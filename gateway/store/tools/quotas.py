@@ -1,0 +1,32 @@
+"""Bounds on what a tenant has, which hold when several requests at once look how much there is."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Connection
+    from gateway.tenancy import TenantId
+
+_TAKE_TURNS: Final = Statement("""
+SELECT pg_advisory_xact_lock(CAST(:quota AS integer), hashtext(CAST(:tenant AS text)))
+""")
+
+
+class Quota(IntEnum):
+    """What is counted: the first number of an advisory lock, of which the tenant is the second."""
+
+    CONTAINERS = 0x436E7472  # "Cntr"
+    FILES = 0x46696C65  # "File"
+
+
+async def take_turns(connection: Connection, tenant_id: TenantId, quota: Quota) -> None:
+    """Wait for other transactions of the tenant that have called this, until they are over.
+
+    What they wrote is seen by the next statement. Call it shortly before the commit.
+    """
+    asked = {"quota": int(quota), "tenant": str(tenant_id)}
+    await connection.execute(_TAKE_TURNS, asked)
