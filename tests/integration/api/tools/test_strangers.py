@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import pytest
+from mcp.server import MCPServer
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
@@ -254,6 +255,36 @@ async def test_arguments_set_no_header(place: Place) -> None:
         sent = (await client.get(place.mcp_url.replace("/mcp", "/headers"))).json()
     assert sent
     assert not [one for one in sent if "stolen" in json.dumps(one) or "x-evil" in one]
+
+
+def server_that_says(texts: Sequence[str]) -> MCPServer:
+    """A server with a tool for each text, which is its description."""
+    server = MCPServer("stranger")
+
+    def look(where: str) -> str:
+        return where
+
+    for number, text in enumerate(texts):
+        name = f"look{number}"
+        server.add_tool(look, name=name, title=text, description=text, structured_output=False)
+    return server
+
+
+async def test_no_description_becomes_a_control_id(place: Place) -> None:
+    """What a server says of its tools is told to the model before anything is called."""
+    spoken = [text for text in CORPUS if "\ud800" not in text]
+    prompts = []
+    for texts in ([HARMLESS] * len(spoken), spoken):
+        async with serving(server_that_says(texts).streamable_http_app()) as url:
+            tool = {"type": "mcp", "server_label": "srv", "server_url": f"{url}/mcp"}
+            body = {"model": MODEL, "input": "[[sim say=ok]]", "tools": [tool]}
+            response = (await place.client.post("/v1/responses", json=body)).json()
+        assert len(response["output"][0]["tools"]) == len(texts), response
+        (row,) = await place.backends.of_response(response["id"])
+        prompts.append(row["prompt_ids"])
+    harmless, strange = prompts
+    assert harmless != strange, "the model is told of it"
+    assert controls(harmless) == controls(strange)
 
 
 def test_the_corpus_has_what_it_should() -> None:
