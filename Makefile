@@ -29,7 +29,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-deploy nightly lock clean
+.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-deploy test-upgrade nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -132,20 +132,28 @@ fmt: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-vllm: $(READY) ## the tests against a real vLLM server, at TEST_VLLM_URL
+test-vllm: $(READY) ## the tests against a real vLLM server, at TEST_VLLM_URL; TESTS=FILE
 	@test -n "$(TEST_VLLM_URL)" || { \
 		echo "TEST_VLLM_URL is not set: start a server that nobody else uses, such as" >&2; \
 		echo "  vllm serve openai/gpt-oss-20b --port 8000" >&2; \
 		echo "and run: make test-vllm TEST_VLLM_URL=http://127.0.0.1:8000" >&2; exit 1; }
-	TEST_SGLANG_URL= TEST_VLLM_URL="$(TEST_VLLM_URL)" $(PYTEST) -m vllm tests/vllm
+	TEST_SGLANG_URL= TEST_VLLM_URL="$(TEST_VLLM_URL)" $(PYTEST) -m vllm $(or $(TESTS),tests/vllm)
 
-test-sglang: $(READY) ## the same tests against a real SGLang server, at TEST_SGLANG_URL
+test-sglang: $(READY) ## the same tests against a real SGLang server, at TEST_SGLANG_URL; TESTS=FILE
 	@test -n "$(TEST_SGLANG_URL)" || { \
 		echo "TEST_SGLANG_URL is not set: start a server that nobody else uses, such as" >&2; \
 		echo "  python -m sglang.launch_server --model-path openai/gpt-oss-20b --port 30000 \\" >&2; \
 		echo "    --enable-metrics --enable-cache-report" >&2; \
 		echo "and run: make test-sglang TEST_SGLANG_URL=http://127.0.0.1:30000" >&2; exit 1; }
-	TEST_VLLM_URL= TEST_SGLANG_URL="$(TEST_SGLANG_URL)" $(PYTEST) -m vllm tests/vllm
+	TEST_VLLM_URL= TEST_SGLANG_URL="$(TEST_SGLANG_URL)" $(PYTEST) -m vllm $(or $(TESTS),tests/vllm)
+
+# What stood here at BEFORE, which has to be in the history. Its dependencies are among this release's.
+BEFORE ?= 994bd48
+test-upgrade: $(READY) ## data and replicas of the release before, beside this one; BEFORE=COMMIT
+	@git rev-parse --quiet --verify "$(BEFORE)^{commit}" >/dev/null || { \
+		echo "$(BEFORE) is not in this clone's history: git fetch --unshallow, or name a BEFORE=" >&2; exit 1; }
+	@rm -rf .make/before && mkdir -p .make/before && git archive "$(BEFORE)" | tar -x -C .make/before
+	TEST_BEFORE=.make/before $(PYTEST) -m upgrade tests/upgrade
 
 # What is made in $(DEPLOY) stays as a cache: a compose program, Debian's base and the layers of images.
 $(DEPLOY)/tools/.ready: tests/deploy/requirements.txt | $(BIN)/python

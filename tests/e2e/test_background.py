@@ -18,7 +18,7 @@ from openai import BadRequestError
 
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
-from tests.fakes.stream import as_events, parse_stream
+from tests.fakes.stream import as_events, frames_of, parse_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,16 +150,6 @@ def replicas(
         yield one, two
 
 
-def frames_of(client: httpx2.Client, method: str, url: str, **request: Any) -> Iterator[str]:
-    """The frames of a stream, keep-alives left out; close it to hang up."""
-    with client.stream(method, url, **request) as answer:
-        assert answer.status_code == 200
-        pending = ""
-        for text in answer.iter_text():
-            *whole, pending = (pending + text).split("\n\n")
-            yield from (f"{frame}\n\n" for frame in whole if not frame.startswith(":"))
-
-
 @pytest.mark.requirement("accept.resume-elsewhere")
 @pytest.mark.parametrize(
     ("lease_s", "signal"), [(1.0, "kill"), (600.0, "terminate")], ids=["killed", "told to end"]
@@ -172,7 +162,7 @@ def test_another_replica_goes_on_and_the_stream_is_the_same(
         body = {"model": MODEL, "input": SLOW, "background": True, "stream": True}
         frames = frames_of(pair[0].client, "POST", "/v1/responses", json=body)
         whole = list(islice(frames, 10))
-        frames.close()  # type: ignore[attr-defined]
+        frames.close()
         (response_id,) = re.findall(r'"response":\{"id":"(\w+)"', whole[0])
         path = f"/v1/responses/{response_id}"
         owner, survivor = sorted(pair, key=lambda one: -one.counted("gateway_claims_held"))

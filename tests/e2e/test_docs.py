@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes.processes import Child, reserved_port, stopped, until_healthy
+from tests.fakes.gateway import PEPPER
+from tests.fakes.processes import STEP_S, Child, reserved_port, stopped, until_healthy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.fakes.hosted_gateway import HostedGateway
     from tests.fakes.processes import GatewayProcess
 
 ROOT = Path(__file__).parents[2]
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+YAML = re.compile(r"^```yaml\n(backends:.*?)^```", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TIME_MAX_S = 100
 DEMO_SERVER = "127.0.0.1:8766"
@@ -46,6 +56,81 @@ def test_the_python_of_the_page_on_hosted_tools_runs(
     assert "](http://127.0.0.1:" in printed, "a citation"
     assert "cntr_" in printed, "a container"
     assert "1 notes are kept." in printed, "an approved call"
+
+
+def test_the_way_to_a_cited_answer_with_searxng_can_be_gone(
+    tmp_path: Path, database_url: str
+) -> None:
+    """Every command of that section, at other ports; of what goes on running the first words."""
+    text = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
+    text = text.split("## From nothing to a cited answer with SearXNG")[1].split("\n## ")[0]
+    with ExitStack() as stack:
+        ports = {port: stack.enter_context(reserved_port()) for port in (8888, 8100, 8000)}
+        for port, other in ports.items():
+            assert f":{port}" in text
+            text = re.sub(rf"\b{port}\b", str(other), text)
+        (tmp_path / "gateway.yaml").write_text(YAML.findall(text)[0])
+        search, look, backend, serve, ask = SHELL.findall(text)
+        check, serve = serve.splitlines()
+        terminal = partial(_terminal, tmp_path, database_url)
+        stack.enter_context(terminal(search, ports[8888], "/robots.txt"))
+        assert "The lamp" in _pasted(look, tmp_path, database_url)
+        stack.enter_context(terminal(backend, ports[8100], "/health"))
+        assert "searxng" in _pasted(check, tmp_path, database_url)
+        stack.enter_context(terminal(serve, ports[8000], "/readyz"))
+        answered = json.loads(_pasted(ask, tmp_path, database_url).splitlines()[-1])
+    (part,) = answered["output"][-1]["content"]
+    (cited,) = part["annotations"]
+    url = f"http://127.0.0.1:{ports[8888]}/lamp"
+    assert (cited["type"], cited["url"]) == ("url_citation", url)
+    link = part["text"][cited["start_index"] : cited["end_index"]]
+    assert link == f"([The lamp]({url}))"
+
+
+def _environment(database_url: str) -> dict[str, str]:
+    return os.environ | {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
+
+
+def _pasted(block: str, folder: Path, database_url: str) -> str:
+    """What a block prints that ends with success."""
+    done = subprocess.run(
+        ["sh", "-ec", block.replace(".venv/bin/", f"{Path(sys.executable).parent}/")],
+        cwd=folder,
+        env=_environment(database_url),
+        capture_output=True,
+        text=True,
+        timeout=TIME_MAX_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def _terminal(folder: Path, database_url: str, block: str, port: int, path: str) -> Iterator[None]:
+    """One in which a block goes on running; entered when it answers there."""
+    block = block.replace(".venv/bin/", f"exec {Path(sys.executable).parent}/")
+    with subprocess.Popen(["sh", "-ec", block], cwd=folder, env=_environment(database_url)) as one:
+        try:
+            deadline = time.monotonic() + TIME_MAX_S
+            while not _answers(port, path):
+                assert one.poll() is None, block
+                assert time.monotonic() < deadline, block
+                time.sleep(STEP_S)
+            yield
+        finally:
+            one.terminate()
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=TIME_MAX_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except ConnectionError:
+        return False
+    finally:
+        connection.close()
 
 
 def _printed(text: str, gateway: GatewayProcess, key: str, folder: Path) -> str:

@@ -85,6 +85,12 @@ def say(text: str) -> str:
     return text
 
 
+@server.tool(annotations=READ_ONLY, structured_output=False)
+def unhex(content: str) -> str:
+    """Say what bytes of UTF-8 are, which nobody could read in the arguments."""
+    return bytes.fromhex(content).decode("utf-8", "replace")
+
+
 @server.tool(structured_output=False)
 def boom() -> str:
     """Fail."""

@@ -35,10 +35,18 @@ running: Final[list[Child]] = []
 
 
 class Child:
-    """A running `python -m gateway`, or of another module. What it prints is kept."""
+    """A running `python -m gateway`, or of another module. What it prints is kept.
+
+    `checkout` is the folder that its modules are in; None: this tree.
+    """
 
     def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], *, module: str = "gateway"
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        module: str = "gateway",
+        checkout: Path | None = None,
     ) -> None:
         self.arguments = tuple(arguments)
         self._lines: list[str] = []
@@ -47,6 +55,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             env={**_neutral_environment(), **environment},
+            cwd=checkout,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -181,14 +190,18 @@ def module_process(
     database_url: str,
     backends: Sequence[str],
     sections: Mapping[str, Mapping[str, Any]],
+    *,
+    checkout: Path | None = None,
 ) -> Iterator[GatewayProcess]:
-    """The same, of a module that does what `python -m gateway` does, and more."""
+    """The same, of a module that does what `python -m gateway` does, and more; or of another
+    release, whose modules are in the folder `checkout`.
+    """
     config = folder / "gateway.yaml"
     named = [{"name": f"b{number}", "url": url} for number, url in enumerate(backends)]
     config.write_text(json.dumps({"backends": named, **sections}), encoding="utf-8")
     arguments = ["serve", "--config", str(config), "--port", "0"]
     environment = {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
-    with stopped(Child(arguments, environment, module=module)) as child:
+    with stopped(Child(arguments, environment, module=module, checkout=checkout)) as child:
         yield GatewayProcess(child)
 
 

@@ -9,6 +9,8 @@ import orjson
 from gateway.protocol.events import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     import httpx2
 
 DONE = "[DONE]"
@@ -66,3 +68,15 @@ def texts(response: dict[str, Any]) -> list[str]:
         if item["type"] == "message"
         for part in item["content"]
     ]
+
+
+def frames_of(
+    client: httpx2.Client, method: str, url: str, **request: Any
+) -> Generator[str, None, None]:
+    """The frames of a stream, keep-alives left out; close it to hang up."""
+    with client.stream(method, url, **request) as answer:
+        assert answer.status_code == 200, answer.read()
+        pending = ""
+        for text in answer.iter_text():
+            *whole, pending = (pending + text).split("\n\n")
+            yield from (f"{frame}\n\n" for frame in whole if not frame.startswith(":"))

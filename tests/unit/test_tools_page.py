@@ -27,7 +27,7 @@ def test_every_behaviour_has_a_row_and_every_row_a_test_that_is_there() -> None:
 
 
 def test_the_settings_of_the_page_are_valid(tmp_path: Path) -> None:
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(r"^```yaml\n(tools:.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     file = tmp_path / "gateway.yaml"
     file.write_text(block, encoding="utf-8")
     tools = load_settings(file).tools

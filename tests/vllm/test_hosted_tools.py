@@ -21,6 +21,7 @@ from tests.fakes import mcp_server
 from tests.fakes.breaking import BreakingProxy
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import RunningGateway, gateway_settings, running_gateway
+from tests.fakes.python_containers import HAS_BUBBLEWRAP, SYSTEM_PYTHON
 from tests.fakes.serving import serving
 from tests.fakes.stream import as_events
 from tests.vllm.asking import DEFAULTS, ENDED_WELL, create, streamed
@@ -43,10 +44,11 @@ PAGE = Document(
     "Quaggas",
     "The quagga had stripes on its neck only.\nThe last one died in 1883.",
 )
+SANDBOX: dict[str, Any] = {"engine": "linux", "interpreter": SYSTEM_PYTHON}
 SECTIONS: dict[str, Any] = {
     "tools": {
         "web": {"enabled": True},
-        "python": {"enabled": True, "engine": "monty"},
+        "python": {"enabled": True, **(SANDBOX if HAS_BUBBLEWRAP else {"engine": "monty"})},
         "mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_plain_http": True},
     }
 }

@@ -10,6 +10,7 @@
     /away                a redirect to an address inside of somebody's network
     /injection           a page that tells its reader what to do, and forges marks of the browser
     /bomb                a page that says it is compressed
+    /search?q=&format=json   searches the pages, and answers as SearXNG does
 
 Nothing that its pages say is true.
 """
@@ -24,7 +25,13 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Route
 
 from gateway.simulator.site.pdf import pdf_of
@@ -38,6 +45,10 @@ BIG_FACT: Final = "Entry 3127: on this day the lamp burned blue, and nobody has 
 SLOW_S: Final = 600.0
 _NAME: Final = re.compile(r"[a-z-]{1,40}\Z")
 _HEADING: Final = re.compile(r"<h1>(.*?)</h1>")
+_TAG: Final = re.compile(r"<[^>]*>")
+_WORD: Final = re.compile(r"\w{3,}")
+_HITS_MAX: Final = 10
+_SNIPPET_CHARS: Final = 200
 _ROBOTS: Final = "User-agent: *\nDisallow: /private\n"
 _PAPER: Final = (
     "On the burning of fish oil in harbour lamps\n\n"
@@ -64,6 +75,7 @@ def create_site() -> Starlette:
             Route("/away", _away),
             Route("/bomb", _bomb),
             Route("/private", _index),
+            Route("/search", _search),
             Route("/{name}", _page),
         ]
     )
@@ -97,6 +109,57 @@ async def _page(request: Request) -> Response:
     if not _NAME.match(name):
         raise HTTPException(404)
     return HTMLResponse(_html(name))
+
+
+async def _search(request: Request) -> Response:
+    """As SearXNG does where `json` is among its formats: 403 for another one, 400 without a query.
+
+    Source: https://docs.searxng.org/dev/search_api.html
+    """
+    query = request.query_params.get("q", "")
+    if request.query_params.get("format") != "json":
+        raise HTTPException(403)
+    if not query.strip():
+        raise HTTPException(400)
+    found = _found(query)
+    results = [
+        {
+            "url": f"{request.base_url}{name}",
+            "title": title,
+            "content": text[:_SNIPPET_CHARS],
+            "publishedDate": None,
+            "engine": "site",
+            "engines": ["site"],
+            "category": "general",
+            "score": float(score),
+        }
+        for name, title, text, score in found[:_HITS_MAX]
+    ]
+    nothing = ("answers", "corrections", "infoboxes", "suggestions", "unresponsive_engines")
+    return JSONResponse(
+        {"query": query, "number_of_results": len(found), "results": results}
+        | {name: [] for name in nothing}
+    )
+
+
+def _found(query: str) -> list[tuple[str, str, str, int]]:
+    """Name, title, text and score of each page with one of the words, the best first."""
+    words = {word.lower() for word in _WORD.findall(query)}
+    found = []
+    for name in page_names():
+        title, text = _title_and_text(name)
+        score = sum(text.lower().count(word) + 9 * (word in title.lower()) for word in words)
+        if score:
+            found.append((name, title, text, score))
+    return sorted(found, key=lambda one: -one[3])
+
+
+@cache
+def _title_and_text(name: str) -> tuple[str, str]:
+    content = (PAGES / f"{name}.html").read_text(encoding="utf-8")
+    heading = _HEADING.search(content)
+    rest = content[heading.end() :] if heading else content
+    return heading[1] if heading else name, " ".join(_TAG.sub(" ", rest).split())
 
 
 async def _robots(_request: Request) -> Response:
