@@ -169,6 +169,13 @@ class Settings(BaseModel):
         return (*((name, secret.encode()) for name, secret in own), (PEPPER_KEY_ID, made))
 
     @property
+    def mcp_identity_key(self) -> bytes:
+        """What stored digests of URLs and headers for MCP servers are made with: from the pepper,
+        which stays as long as API keys do.
+        """
+        return hmac.digest(self.pepper, b"mcp identity", "sha256")
+
+    @property
     def tenant_policy(self) -> TenantPolicy:
         """What counts for tenants without a policy of their own."""
         return TenantPolicy.of_settings(self)

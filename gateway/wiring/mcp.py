@@ -53,7 +53,8 @@ def new_room(
     networks = _networks(mcp)
     registry = Registry(partial(mcp_servers.known_to, database), sealer, ttl_s=mcp.registry_ttl_s)
     hosts = tuple(host.lower() for host in mcp.hosts)
-    resolver = ServerResolver(registry, ServerPolicy(mcp.servers, hosts, networks.named))
+    policy = ServerPolicy(mcp.servers, hosts, networks.named)
+    resolver = ServerResolver(registry, policy, settings.mcp_identity_key)
     sessions = SessionPool(networks, mcp.fill(PoolLimits), mcp.fill(SessionLimits), metrics=metrics)
     limits = mcp.fill(McpLimits)
     return McpRoom(

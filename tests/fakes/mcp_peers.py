@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LOOPBACK = NetworkPolicy(networks=(ip_network("127.0.0.1/32"),))
 PATIENT = SessionLimits(connect_timeout_s=20, list_timeout_s=20)
 TENANT = TenantId(UUID(int=7))
+IDENTITY_KEY = b"key of identities"
 SEALER = Sealer([SealingSecret("key", b"secret" * 8)])
 
 
@@ -63,7 +64,8 @@ def resolver_of(*rows: McpServerRow, policy: ServerPolicy | None = None) -> Serv
     async def known_to(_tenant: TenantId) -> Mapping[str, McpServerRow]:
         return {one.label: one for one in rows}
 
-    return ServerResolver(Registry(known_to, SEALER), policy or ServerPolicy("any", (), LOOPBACK))
+    allowed = policy or ServerPolicy("any", (), LOOPBACK)
+    return ServerResolver(Registry(known_to, SEALER), allowed, IDENTITY_KEY)
 
 
 def servers_of(

@@ -30,7 +30,7 @@ class Nowhere:
 
 
 def settings(**mcp: object) -> Settings:
-    return Settings(tools=Tools(mcp=Mcp.model_validate(mcp)))
+    return Settings(tools=Tools(mcp=Mcp.model_validate(mcp))).with_pepper("p" * 32)
 
 
 DATABASE: Database = Nowhere()  # type: ignore[assignment]

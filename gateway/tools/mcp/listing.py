@@ -266,7 +266,7 @@ class McpServers:
         grant = ServerGrant(
             label=asked.label,
             server=server.identity,
-            credential=headers.credential(asked.sent),
+            credential=self.resolver.credential(asked.sent),
             description=asked.description,
         )
         secrets = kept_secrets(server, asked.sent)

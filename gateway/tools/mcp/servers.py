@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -193,9 +194,14 @@ class Registry:
 
 
 class ServerResolver:
-    """From what a request names, or a grant has stored, to a server that may be used."""
+    """From what a request names, or a grant has stored, to a server that may be used.
 
-    def __init__(self, registry: Registry, policy: ServerPolicy) -> None:
+    URLs and headers may be secrets that can be guessed, so what is stored to know them by is made
+    with `identity_key`. What was stored without it, by earlier builds, is known too.
+    """
+
+    def __init__(self, registry: Registry, policy: ServerPolicy, identity_key: bytes) -> None:
+        self._identity_key = identity_key
         self.registry = registry
         self.policy = policy
 
@@ -212,7 +218,8 @@ class ServerResolver:
                     code="invalid_value",
                     param=f"{param}.server_url",
                 ) from None
-            return Server(identity=named_identity(url), url=url, label=label)
+            identity = named_identity(url, self._identity_key)
+            return Server(identity=identity, url=url, label=label)
         server = (await self.registry.servers(tenant_id)).get(label)
         if server is None or "mcp" not in server.purposes:
             raise InvalidRequest(
@@ -232,7 +239,7 @@ class ServerResolver:
         if identity.startswith(REGISTERED):
             return await self.registry.by_identity(tenant_id, identity)
         url = secrets.get(URL, "")
-        if named_identity(url) != identity:
+        if identity not in {named_identity(url, self._identity_key), named_identity(url, None)}:
             return None
         try:
             self.policy.check(url)
@@ -240,10 +247,26 @@ class ServerResolver:
             return None
         return Server(identity=identity, url=url)
 
+    def credential(self, sent: Mapping[str, str]) -> str:
+        """What a grant knows the headers of a request by; empty for none."""
+        plain = headers.credential(sent)
+        return plain and keyed_digest(plain.encode(), self._identity_key)
 
-def named_identity(url: str) -> str:
+    def is_credential(self, stored: str, sent: Mapping[str, str]) -> bool:
+        """Whether these are the headers that a grant knows."""
+        return stored in {self.credential(sent), headers.credential(sent)}
+
+
+def keyed_digest(content: bytes, key: bytes | None) -> str:
+    """HMAC-SHA256 in hex; None: plain SHA-256, as earlier builds stored it."""
+    if key is None:
+        return hashlib.sha256(content).hexdigest()
+    return hmac.digest(key, content, "sha256").hex()
+
+
+def named_identity(url: str, key: bytes | None) -> str:
     """Of a server that a request names. Path and query may be secrets, so they are only hashed."""
-    digest = hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()
+    digest = keyed_digest(url.encode("utf-8", "surrogatepass"), key)
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:

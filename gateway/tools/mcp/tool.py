@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import StoreError
 from gateway.telemetry import EventLog
 from gateway.tools.contract import ToolResult, ToolStart
-from gateway.tools.mcp import arguments, headers
+from gateway.tools.mcp import arguments
 from gateway.tools.mcp.arguments import BadArguments
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.pool import BUSY
@@ -132,7 +132,7 @@ class McpToolSession:
         """The server of a grant, or why it must not be called. Raises `StoreError`."""
         secrets = self._secrets(grant)
         is_gone = grant.has_secrets and not secrets
-        if is_gone or headers.credential(headers_of(secrets)) != grant.credential:
+        if is_gone or not self._resolver.is_credential(grant.credential, headers_of(secrets)):
             return "the credentials that the request gave for it are gone"
         server = await self._resolver.granted(self._scope.tenant_id, grant.server, secrets)
         return server or "its server may no longer be used here"

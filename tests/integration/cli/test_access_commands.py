@@ -25,6 +25,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PEPPER = "a pepper of more than sixteen characters"
+GIVEN = {
+    "--on-disconnect": "continue",
+    "--log-retention-h": "48",
+    "--response-retention-d": "90",
+    "--background-running-max": "8",
+    "--background-queued-max": "20",
+    "--reasoning-summary": "off",
+    "--reasoning-budget-tokens": "0",
+    "--service-tier-max": "priority",
+    "--response-messages": "allowed",
+    "--web-search": "refused",
+    "--code-interpreter": "refused",
+    "--mcp": "refused",
+    "--mcp-servers": "listed",
+    "--mcp-approvals": "always",
+    "--tool-calls-max": "8",
+    "--tool-time-max-s": "60",
+    "--tool-result-ids-max": "1000",
+    "--tool-result-bytes-max": "2000",
+    "--egress": "refused",
+    "--egress-domains": "Docs.example, b.example",
+    "--egress-denied-domains": "",
+    "--containers-max": "3",
+    "--container-memory-max": "4g",
+}
 
 
 @pytest.fixture
@@ -157,32 +182,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     }
     assert set(shown["own"].values()) == {None}
 
-    given = {
-        "--on-disconnect": "continue",
-        "--log-retention-h": "48",
-        "--response-retention-d": "90",
-        "--background-running-max": "8",
-        "--background-queued-max": "20",
-        "--reasoning-summary": "off",
-        "--reasoning-budget-tokens": "0",
-        "--service-tier-max": "priority",
-        "--response-messages": "allowed",
-        "--web-search": "refused",
-        "--code-interpreter": "refused",
-        "--mcp": "refused",
-        "--mcp-servers": "listed",
-        "--mcp-approvals": "always",
-        "--tool-calls-max": "8",
-        "--tool-time-max-s": "60",
-        "--tool-result-ids-max": "1000",
-        "--tool-result-bytes-max": "2000",
-        "--egress": "refused",
-        "--egress-domains": "Docs.example, b.example",
-        "--egress-denied-domains": "",
-        "--containers-max": "3",
-        "--container-memory-max": "4g",
-    }
-    options = [word for option in given.items() for word in option]
+    options = [word for option in GIVEN.items() for word in option]
     changed = json.loads(printed("tenants", "set", "acme", *options, "--json"))
     assert changed["own"] == changed["policy"]
     times = [48 * 3600, 90 * 86_400]
@@ -196,7 +196,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))
     assert kept["own"] == changed["own"] | {"log_retention_s": None}
     assert kept["policy"]["log_retention_s"] == 7200
-    back = [word for option in given for word in (option, "default")]
+    back = [word for option in GIVEN for word in (option, "default")]
     taken_back = json.loads(printed("tenants", "set", "acme", *back, "--json"))
     assert taken_back == shown
 

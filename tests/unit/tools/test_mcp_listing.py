@@ -33,6 +33,7 @@ from gateway.tools.mcp.results import bounded, cut, plain
 from gateway.tools.mcp.servers import ServerPolicy, UrlTerms, named_identity, sealed_headers
 from gateway.tools.mcp.session import ServerTool, SessionLimits, ToolPages
 from tests.fakes.mcp_peers import (
+    IDENTITY_KEY,
     LOOPBACK,
     SEALER,
     TENANT,
@@ -79,7 +80,7 @@ async def test_tools_of_a_server_are_granted_and_shown(server: Process) -> None:
     grant = listing.grant
     assert (grant.label, grant.server, grant.description) == (
         "crm",
-        named_identity(server.url),
+        named_identity(server.url, IDENTITY_KEY),
         "Ours.[0m",
     )
     assert listing.secrets == {"x-a": "1", "authorization": "Bearer t", ":url": server.url}

@@ -34,6 +34,8 @@ async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator
     mcp = {
         "enabled": True,
         "strict": True,
+        "connect_timeout_s": 60.0,
+        "list_timeout_s": 60.0,
         "url_networks": ["127.0.0.0/8"],
         "url_plain_http": True,
     }
