@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.protocol.grants import Grants
 from gateway.protocol.includable import (
     INCLUDABLE,
     OUTPUTS,
@@ -17,6 +20,7 @@ from gateway.protocol.includable import (
     included_body,
     included_json,
 )
+from gateway.protocol.responses.body import ResponseHead
 
 TYPES = st.sampled_from(["web_search_call", "code_interpreter_call", "mcp_call", "message"])
 VALUES = st.sets(st.sampled_from([SOURCES, OUTPUTS, "reasoning.encrypted_content"]))
@@ -56,3 +60,13 @@ def test_what_is_asked_for_later_is_what_would_have_been_shown(
         **item(wanted),
     }
     assert included_body(body, {}, INCLUDABLE) == body
+
+
+def test_a_head_is_the_same_where_a_reader_asks_for_nothing_more() -> None:
+    plain = ResponseHead(UUID(int=1), 0, background=False, echo={})
+    assert plain.including(INCLUDABLE) is plain
+    hosted = replace(plain, grants=Grants(include=(SOURCES, OUTPUTS)))
+    assert hosted.including(INCLUDABLE) is hosted
+    assert hosted.including(()) is hosted
+    asked = replace(plain, grants=Grants(include=(OUTPUTS,))).including(INCLUDABLE)
+    assert asked.grants == Grants(include=(OUTPUTS, SOURCES))
