@@ -11,7 +11,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from gateway.settings.sections import ID_RANGE_PATTERN, Secret, Section, http_url, tenant_default
+from gateway.settings.sections import (
+    ID_RANGE_PATTERN,
+    KERNEL_FOLDER_PATTERN,
+    Name,
+    Secret,
+    Section,
+    http_url,
+    tenant_default,
+)
 from gateway.settings.web import Web
 from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
 
@@ -67,14 +75,13 @@ class Python(Section):
         None, description="Where the Jupyter Kernel Gateway of the engine `jupyter` is."
     )
     jupyter_token: Secret | None = Field(None, description="What that server is shown.")
-    jupyter_kernel: str | None = Field(
+    jupyter_kernel: Name | None = Field(
         None,
-        pattern=r"^[\w.-]{1,100}$",
         description="Name of the kernelspec, which must be of Python; default: the server's own.",
     )
     jupyter_folder: str = Field(
         "/mnt/data",
-        pattern=r"^/[\w./-]*(\{id\}[\w./-]*)?$",
+        pattern=KERNEL_FOLDER_PATTERN,
         max_length=200,
         description="Folder of a kernel for files. Where kernels share a file system, `{id}` in it "
         "stands for a name of each kernel's own, as in /tmp/kernels/{id}.",

@@ -221,7 +221,9 @@ async def test_a_container_is_made_listed_and_deleted(sdk: openai.AsyncOpenAI) -
     assert (copied.path, copied.bytes, copied.source) == ("/mnt/data/a.csv", 3, "user")
     await sdk.containers.delete(made.id)
     for ask in (sdk.containers.retrieve, sdk.containers.delete):
-        assert (await refusal(ask(made.id))).status_code == 404
+        error = await refusal(ask(made.id))
+        assert (error.status_code, error.code) == (404, "container_not_found")
+        assert error.param == "container_id"
     content = sdk.containers.files.content.retrieve(copied.id, container_id=made.id)
     assert (await refusal(content)).status_code == 404
     assert (await sdk.files.content(file.id)).content == b"1,2"

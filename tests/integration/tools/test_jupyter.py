@@ -253,8 +253,8 @@ async def test_a_kernel_that_dies_is_gone_although_the_server_starts_another(pla
         with pytest.raises(EngineBroken):
             await python.run("import os; os._exit(3)", timeout_s=RUN_S)
         assert not python.is_alive
-        assert await engine.attach(python.handle or b"") is None
         await python.close()
+        assert await engine.attach(python.handle or b"") is None
 
 
 async def test_a_kernel_that_forgot_us_is_not_attached(

@@ -60,11 +60,11 @@ PIECE_BYTES: Final = 1024 * 1024
 """Of a file in one message."""
 ANSWER_TIMEOUT_S: Final = 20.0
 """For all that is no run."""
-BUSY_TIMEOUT_S: Final = 3.0
+BUSY_TIMEOUT_S: Final = 5.0
 """For a sign of life of a kernel that may run code, or may just have been started."""
-CLOSE_TRIES: Final = 8
-CLOSE_TIMEOUT_S: Final = 3.0
-"""For the end of a kernel; the server goes on with it."""
+CLOSE_TRIES: Final = 40
+CLOSE_TIMEOUT_S: Final = 10.0
+"""For the end of a kernel, which is fast unless the server is starting it again."""
 RESULTS_MAX: Final = 8
 RETRIES: Final = 3
 """Of a connection that broke off."""

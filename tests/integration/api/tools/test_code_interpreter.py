@@ -158,8 +158,8 @@ async def test_failures_are_told_and_the_response_goes_on(
 @pytest.mark.parametrize(
     ("container", "status", "code"),
     [
-        ("cntr_" + "0" * 32, 404, None),
-        ("elsewhere", 404, None),
+        ("cntr_" + "0" * 32, 404, "container_not_found"),
+        ("elsewhere", 404, "container_not_found"),
         ({**AUTO, "file_ids": ["file-" + "0" * 32]}, 404, None),
         ({**AUTO, "memory_limit": "64g"}, 400, "unsupported_value"),
     ],
