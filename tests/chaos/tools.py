@@ -305,8 +305,16 @@ def _name_in_code(item: dict[str, Any]) -> str:
     return item["code"] if found is None else found[1]
 
 
+def _name_in_arguments(item: dict[str, Any]) -> str:
+    """Two writers at one log may spell what is no JSON, and names no effect."""
+    try:
+        return str(orjson.loads(item["arguments"])["name"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return str(item["arguments"])
+
+
 _NAMES: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
-    "mcp_call": lambda item: str(orjson.loads(item["arguments"])["name"]),
+    "mcp_call": _name_in_arguments,
     "code_interpreter_call": _name_in_code,
 }
 """What a call of each kind is to do, by the type of its item."""

@@ -58,6 +58,7 @@ def test_the_python_of_the_page_on_hosted_tools_runs(
     assert "1 notes are kept." in printed, "an approved call"
 
 
+@pytest.mark.timeout(300)
 def test_the_way_to_a_cited_answer_with_searxng_can_be_gone(
     tmp_path: Path, database_url: str
 ) -> None:
