@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gateway.generation import Route
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
@@ -38,6 +40,7 @@ class RunSpec:
     they are in no log, and nothing but the tools is told them. `approvals` are the answers to
     requests for approval that are used up when it begins: their ids, and what they were made for.
     `tool_state` is what its context has for hosted tools, which goes on if it uses none itself.
+    `route` is where its context was generated, and then where it is itself.
 
     `inherited` are the items before `added`, where somebody goes on with the response though it is
     not stored; otherwise None.
@@ -73,3 +76,4 @@ class RunSpec:
     window_left: int | None = None
     approvals: tuple[tuple[str, bytes], ...] = ()
     tool_state: bytes | None = None
+    route: Route = field(default_factory=Route, compare=False, repr=False)

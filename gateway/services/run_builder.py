@@ -57,7 +57,7 @@ from gateway.protocol.tools import (
 )
 from gateway.sealing import Binding
 from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
-from gateway.services.history_source import History
+from gateway.services.history_source import History, route_of
 from gateway.services.tool_grants import (
     NOTHING_GRANTED,
     Granted,
@@ -508,6 +508,7 @@ class SpecBuilder:
             secrets=given.granted.secrets,
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
+            route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - len(prompt.ids),
         )
 

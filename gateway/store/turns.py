@@ -35,7 +35,8 @@ class Contents:
     """All of a conversation, oldest item first, and how far it had come.
 
     `is_locked`: a response will be added to it. `tool_state` is that of the last response that was
-    to be added, if it used hosted tools (`protocol.tool_state`).
+    to be added, if it used hosted tools (`protocol.tool_state`); `placement` is where it was
+    generated.
     """
 
     place: ConversationPlace
@@ -43,14 +44,15 @@ class Contents:
     created_at: datetime
     is_locked: bool
     tool_state: bytes | None = None
+    placement: bytes | None = None
 
 
 _READ: Final = Statement(f"""
-SELECT one.created_at, one.next_position, writer.tool_state,
+SELECT one.created_at, one.next_position, writer.tool_state, writer.placement,
        coalesce(writer.status IN ('queued', 'in_progress'), false) AS is_locked, kept.*
 FROM conversations AS one
 LEFT JOIN LATERAL (
-    SELECT status, tool_state FROM responses
+    SELECT status, tool_state, placement FROM responses
     WHERE tenant_id = :tenant AND id = one.writer
     OFFSET 0
 ) AS writer ON true
@@ -148,6 +150,7 @@ async def read(
         created_at=row.created_at,
         is_locked=row.is_locked,
         tool_state=row.tool_state,
+        placement=row.placement,
     )
 
 
