@@ -284,8 +284,7 @@ class Router:
         """How much of the prompt the member holds by a row, and since when nobody used it."""
         age_s = max(0.0, self._wall() - placement.at)
         is_same = not placement.epoch or not member.epoch or placement.epoch == member.epoch
-        # A row's time has whole seconds.
-        if not is_same or now - age_s < member.since - 1.0 or age_s > member.horizon_s:
+        if not is_same or now - age_s < member.since or age_s > member.horizon_s:
             return 0, age_s
         return placement.held(prefix), age_s
 
