@@ -37,11 +37,14 @@ def asked(ids: Sequence[int] = PROMPT, route: Route | None = None) -> TokenReque
 
 @asynccontextmanager
 async def routed(*servers: RawServer, **policy: Any) -> AsyncIterator[Fleet]:
-    now = [1000.0]
-    router = Router(
-        RoutingPolicy(), b"secret", clock=lambda: now[0], wall=lambda: now[0], random=Random(1)
-    )
+    fleets: list[Fleet] = []
+
+    def now() -> float:
+        return fleets[0].now[0] if fleets else 1000.0
+
+    router = Router(RoutingPolicy(), b"secret", clock=now, wall=now, random=Random(1))
     async with fleet(*servers, router=router, **policy) as known:
+        fleets.append(known)
         yield known
 
 
