@@ -183,7 +183,7 @@ async def test_where_no_load_is_told_there_is_none() -> None:
 
 async def test_a_backend_that_was_away_is_empty() -> None:
     # A connection that was used before is tried once more.
-    health = [(Act.CLOSE,), (Act.CLOSE,), (response(b""),)]
+    health: list[Script] = [(Act.CLOSE,), (Act.CLOSE,), (response(b""),)]
     servers = [backend_server(turn(SAID, 1000), health=health) for _ in range(2)]
     async with routed(*servers, ejection=EjectionPolicy(failures_max=1)) as known:
         router = known.pool.router
