@@ -193,6 +193,32 @@ class Constraint:
     """What engines were sent for it, by engine, kept for the next request that is bound by it."""
 
 
+class Route:
+    """Where a response was generated so far, for whoever chooses a backend for its next turn.
+
+    `placement` is what routing says of the last turn, in bytes that only routing reads: of a
+    response before, as its row has it, until a turn of this one has ended. `cache_key` is the name
+    that the client gave requests that begin alike; `opening` is how many ids of the prompt end with
+    the first message of the user (0: not known).
+    """
+
+    __slots__ = ("cache_key", "opening", "placement", "turns")
+
+    def __init__(
+        self, placement: bytes | None = None, *, cache_key: str | None = None, opening: int = 0
+    ) -> None:
+        self.placement = placement
+        self.cache_key = cache_key
+        self.opening = opening
+        self.turns = 0
+        """How many turns of this response were placed."""
+
+    def moved(self, placement: bytes) -> None:
+        """A turn of this response ended there."""
+        self.placement = placement
+        self.turns += 1
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
@@ -212,6 +238,7 @@ class TokenRequest:
     id_end: int
     constraint: Constraint | None = None
     priority: int = 0
+    route: Route | None = field(default=None, compare=False, repr=False)
 
 
 # Not frozen, as other values that are made for each token: the guard makes that four times as long.

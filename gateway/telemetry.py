@@ -327,6 +327,7 @@ class Metrics:
         self._notices = self._counter("notices", "Notices heard from other replicas.", "kind")
         self._add_tools()
         self._web = self._counters_of_web()
+        self._add_routing()
         self._connections = self._counter("connections", "WebSocket connections opened.")
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
@@ -492,6 +493,60 @@ class Metrics:
     def upstream_is_up(self, upstream: str, up: int) -> None:
         """Set whether a backend takes requests (1) or does not (0)."""
         self._upstream_up.labels(upstream).set(up)
+
+    def _add_routing(self) -> None:
+        self._routed = self._counter(
+            "routing_decisions", "Prompts by backend, and why it was chosen.", "upstream", "reason"
+        )
+        self._routed_tokens = self._counter(
+            "routing_prompt_tokens",
+            "Tokens of prompts sent where there was a choice: all, those expected to be cached, "
+            "and of those that were answered with a report, expected and reported.",
+            "upstream",
+            "type",
+        )
+        self._mispredicted = self._counter(
+            "routing_mispredictions",
+            "Prompts of which much less was cached than expected.",
+            "upstream",
+        )
+        self._caches_lost = self._counter(
+            "routing_caches_lost", "Times that a backend lost all it had cached.", "upstream"
+        )
+        self._horizon = self._gauge(
+            "routing_horizon_seconds",
+            "How long a backend is taken to keep what nobody uses.",
+            "upstream",
+        )
+        self._exchange_age = self._gauge(
+            "routing_exchange_age_seconds", "Since other replicas told what they placed."
+        )
+        self._index_entries = self._gauge("routing_index_entries", "Prefixes remembered.")
+
+    def routing_reads(self, *, age_s: Callable[[], float], entries: Callable[[], float]) -> None:
+        """Where the age of the exchange, and the size of the index, are read."""
+        self._exchange_age.set_function(age_s)
+        self._index_entries.set_function(entries)
+
+    def routed(self, upstream: str, reason: str, *, prompt: int, expected: int) -> None:
+        """Count a prompt of so many tokens, of which so many are expected to be cached."""
+        self._routed.labels(upstream, reason).inc()
+        self._routed_tokens.labels(upstream, "prompt").inc(prompt)
+        self._routed_tokens.labels(upstream, "expected").inc(expected)
+
+    def cache_reported(
+        self, upstream: str, *, expected: int, cached: int, mispredicted: bool, horizon_s: float
+    ) -> None:
+        """Count what a backend says that it had of a prompt."""
+        self._routed_tokens.labels(upstream, "answered").inc(expected)
+        self._routed_tokens.labels(upstream, "reported").inc(cached)
+        self._horizon.labels(upstream).set(horizon_s)
+        if mispredicted:
+            self._mispredicted.labels(upstream).inc()
+
+    def cache_lost(self, upstream: str) -> None:
+        """Count that a backend restarted, or lost its cache in another way."""
+        self._caches_lost.labels(upstream).inc()
 
     def store_failed(self, kind: str) -> None:
         """Count failed database work; `kind` is the class of the error."""

@@ -203,6 +203,7 @@ class Endings:
             entries=log,
             items=items,
             has_secrets=has_kept_secrets(spec),
+            placement=spec.route.placement,
         )
 
     def reading(self, stored: StoredResponse) -> LogReading:

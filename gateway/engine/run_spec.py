@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gateway.generation import Route
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
@@ -40,6 +42,7 @@ class RunSpec:
     requests for approval that are used up when it begins: their ids, and what they were made for.
     `tool_state` is what its context has for hosted tools, which goes on if it uses none itself.
     `tool_values` is what they keep of an unstored one for those that continue it.
+    `route` is where its context was generated, and then where it is itself.
 
     `inherited` are the items before `added`, where somebody goes on with the response though it is
     not stored; otherwise None.
@@ -76,3 +79,4 @@ class RunSpec:
     approvals: tuple[tuple[str, bytes], ...] = ()
     tool_state: bytes | None = None
     tool_values: LruCache[str, Any] | None = None
+    route: Route = field(default_factory=Route, compare=False, repr=False)

@@ -19,7 +19,7 @@ import orjson
 from gateway.constraints.validation import Checker
 from gateway.engine.run_spec import RunSpec
 from gateway.entries import Compacted, ToolsListed, pack, unpack
-from gateway.generation import Sampling
+from gateway.generation import Route, Sampling
 from gateway.protocol.calls import call_fields
 from gateway.protocol.grants import grants_json, grants_of
 from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, kept_echo, rules_of
@@ -52,6 +52,8 @@ def plan_of(spec: RunSpec) -> bytes:
         "reasoning_budget": spec.reasoning_budget,
         "priority": spec.priority,
     }
+    if spec.route.placement is not None:
+        fields["placement"] = spec.route.placement.hex()
     if spec.conversation is not None:
         fields["version"] = EXTENDED_VERSION
     if spec.compacted is not None:
@@ -124,6 +126,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
         compacted=_compacted(plan),
         listings=_listings(plan),
         window_left=plan.get("window_left"),
+        route=Route(bytes.fromhex(plan["placement"]) if "placement" in plan else None),
     )
 
 

@@ -461,6 +461,7 @@ class TurnRunner:
             id_end=self._format.vocabulary_size,
             constraint=constraint,
             priority=spec.priority,
+            route=spec.route,
         )
 
     async def _constraint(self, turn: Turn) -> Constraint | None:

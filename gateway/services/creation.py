@@ -182,7 +182,12 @@ class ForegroundGeneration(Generation):
         unstored = own if spec.parent is not None else items
         state = self._started.live.fold.tool_state() or spec.tool_state
         return History(
-            spec.parent, items, spec.root_created_at, unstored=unstored, tool_state=state
+            spec.parent,
+            items,
+            spec.root_created_at,
+            unstored=unstored,
+            tool_state=state,
+            placement=spec.route.placement,
         )
 
     @override

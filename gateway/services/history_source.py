@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gateway import ids
 from gateway.context.assembly import referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
+from gateway.generation import Route
 from gateway.protocol.conversations import unknown_conversation
 from gateway.protocol.hosted_tools import McpServerTool
 from gateway.services.known_urls import combines
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from gateway.generation import Prompt
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.create import CreateResponse
     from gateway.store.postgres.database import Database
@@ -38,7 +40,8 @@ class History:
     on after midnight still finds its cached prefix. `unstored` are those at the end of `items` that
     are kept nowhere but here: whoever stores what continues them stores them, too. `conversation`
     is the one that it continues instead of a response, as far as that had come. `tool_state` is
-    what hosted tools have to know of the responses before (`protocol.tool_state`).
+    what hosted tools have to know of the responses before (`protocol.tool_state`), `placement`
+    where the last of them was generated.
     """
 
     parent: UUID | None
@@ -47,6 +50,7 @@ class History:
     unstored: Sequence[ContextItem] = ()
     conversation: ConversationPlace | None = None
     tool_state: bytes | None = None
+    placement: bytes | None = None
 
     @property
     def stored(self) -> tuple[ContextItem, ...]:
@@ -120,6 +124,7 @@ class HistorySource:
             created_at,
             conversation=found.place,
             tool_state=found.tool_state,
+            placement=found.placement,
         )
 
     async def _stored(self, tenant_id: TenantId, previous: str, **asked: bool) -> History:
@@ -146,7 +151,19 @@ class HistorySource:
             history.items,
             int(history.root_created_at.timestamp()),
             tool_state=history.tool_state,
+            placement=history.placement,
         )
+
+
+def route_of(
+    history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
+) -> Route:
+    """What is known of where a response should be generated whose prompt is made of the items."""
+    opening = 0
+    if history.placement is None:
+        first = next((place for place, item in enumerate(items) if item.role == "user"), None)
+        opening = next((span.end for span in prompt.spans if span.source == first), 0)
+    return Route(history.placement, cache_key=cache_key, opening=opening)
 
 
 def _names_servers(request: CreateResponse) -> bool:

@@ -57,7 +57,7 @@ from gateway.protocol.tools import (
 )
 from gateway.sealing import Binding
 from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
-from gateway.services.history_source import History
+from gateway.services.history_source import History, route_of
 from gateway.services.tool_grants import (
     NOTHING_GRANTED,
     Granted,
@@ -515,6 +515,7 @@ class SpecBuilder:
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
             tool_values=None if request.store else command.tool_values,
+            route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - len(prompt.ids),
         )
 

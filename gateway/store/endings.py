@@ -49,7 +49,8 @@ class FinishedResponse:
     `free_key`: its idempotency key may be used again, because it failed before it said anything.
     `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
     `tool_state` is what the hosted tools of its successors have to know (`protocol.tool_state`);
-    None leaves what its conversation had when it was accepted.
+    None leaves what its conversation had when it was accepted. `placement` is where its last turn
+    was generated, for whoever chooses a backend for these.
     """
 
     uuid: UUID
@@ -64,12 +65,13 @@ class FinishedResponse:
     free_key: bool = False
     has_secrets: bool = False
     tool_state: bytes | None = None
+    placement: bytes | None = None
 
 
 _END: Final = Statement("""
 UPDATE responses
 SET status = :status, completed_at = :completed_at, body = :body, recoveries = :recoveries,
-    tool_state = coalesce(:tool_state, tool_state), epoch = :epoch,
+    tool_state = coalesce(:tool_state, tool_state), placement = :placement, epoch = :epoch,
     next_entry = coalesce(:next_entry, next_entry),
     plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
 WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
@@ -108,6 +110,7 @@ WITH sent AS MATERIALIZED (
     UPDATE responses AS one
     SET status = held.status, completed_at = held.completed_at, body = held.body,
         recoveries = held.recoveries, tool_state = held.tool_state,
+        placement = held.placement,
         next_entry = coalesce(held.first_entry + held.entry_count, one.next_entry),
         plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
     FROM held
@@ -176,6 +179,7 @@ def _end_row(end: FinishedResponse) -> dict[str, Any]:
         "body": end.body,
         "recoveries": end.recoveries,
         "tool_state": end.tool_state,
+        "placement": end.placement,
         "first_entry": entries and entries.first_entry,
         "entry_count": entries and entries.count,
         "entries": entries and entries.entries,

@@ -40,13 +40,15 @@ class History:
 
     `items` are those of its whole chain, oldest first, its own output last. `status` is its own;
     `root_created_at` is when the first response of the chain was created. `tool_state` is that of
-    the last one of the chain that used hosted tools (`protocol.tool_state`).
+    the last one of the chain that used hosted tools (`protocol.tool_state`), `placement` of the
+    last one that was generated where routing chose.
     """
 
     items: PackedItems
     status: str
     root_created_at: datetime
     tool_state: bytes | None = None
+    placement: bytes | None = None
 
 
 class ItemPage(NamedTuple):
@@ -72,12 +74,13 @@ CASE WHEN :with_json OR i.ids IS NULL OR i.role IN ('system', 'developer')
 _CHAIN: Final = """
 WITH RECURSIVE chain AS (
     SELECT id, parent_id, conversation_id, conversation_end, status, root_created_at, tool_state,
-           0 AS depth
+           placement, 0 AS depth
     FROM responses
     WHERE tenant_id = :tenant AND id = :response
     UNION ALL
     SELECT parent.id, parent.parent_id, parent.conversation_id, parent.conversation_end,
-           parent.status, parent.root_created_at, parent.tool_state, chain.depth + 1
+           parent.status, parent.root_created_at, parent.tool_state, parent.placement,
+           chain.depth + 1
     FROM chain
     CROSS JOIN LATERAL (
         SELECT * FROM responses
@@ -105,6 +108,8 @@ SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.roo
        root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation,
        (SELECT tool_state FROM chain WHERE tool_state IS NOT NULL ORDER BY depth LIMIT 1)
            AS tool_state,
+       (SELECT placement FROM chain WHERE placement IS NOT NULL ORDER BY depth LIMIT 1)
+           AS placement,
        inherited.*
 FROM root
 JOIN chain AS asked ON asked.depth = 0
@@ -292,7 +297,7 @@ async def history(  # noqa: PLR0913 - what is read of it
     items = PackedItems(row)
     if len(items) > items_max:
         raise _too_long(f"more than {items_max} items")
-    return History(items, row.status, row.root_created_at, row.tool_state)
+    return History(items, row.status, row.root_created_at, row.tool_state, row.placement)
 
 
 def _check_root(row: Row, depth_max: int) -> None:

@@ -22,13 +22,14 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "f4d8217ab6c3"
+REVISION: Final = "9d27e4b1c06f"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
     *("d3b7c05e61f8", "b8e40d29f6a3", "b7e4d19a3c60"),
     *("e1b6d4083f95", "3f8a1c6b9d27", "c5a90d37e1b4", "e5a2c7f0814d", "c5a90f2e7d14"),
     "a4c1f7d20b68",
+    "f4d8217ab6c3",
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -51,12 +52,14 @@ COLUMNS: Final = {
     # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
     # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
     # `tool_state`: what the hosted tools of its successors have to know (`protocol.tool_state`).
+    # `placement`: where its last turn was generated (`upstreams.routing.placement`).
     "responses": "tenant_id uuid!, id uuid!, key_id uuid!, status text!, model text!,"
     " background boolean!, stored boolean!, created_at timestamptz!, root_created_at timestamptz!,"
     " completed_at timestamptz, parent_id uuid, conversation_id uuid, conversation_end bigint,"
     " request bytea!, body bytea, recoveries bytea, durable boolean!, streamed boolean!,"
     " plan bytea, prompt bytea, owner text, epoch integer!, lease_until timestamptz,"
-    " next_entry integer!, attempts smallint!, fold_version smallint!, tool_state bytea",
+    " next_entry integer!, attempts smallint!, fold_version smallint!, tool_state bytea,"
+    " placement bytea",
     # An item is a context item, with what a query must know of it. `ids` null: not rendered yet.
     # `includable`: the fields that it is shown with where `include` asks for them, as JSON.
     "messages": "tenant_id uuid!, response_id uuid!, position integer!, is_output boolean!,"
@@ -104,6 +107,10 @@ COLUMNS: Final = {
     " source text, size_bytes bigint!, digest bytea!, created_at timestamptz!,"
     " expires_at timestamptz",
     "file_chunks": "tenant_id uuid!, file_id uuid!, number integer!, content bytea!",
+    # What replicas tell each other of where they sent prompts (`upstreams.routing.exchange`): rows
+    # of all tenants, under the nil one, without content. UNLOGGED: a crash may empty it.
+    "placements": "tenant_id uuid!, replica text!, number bigint!, at timestamptz!,"
+    " load bytea!, entries bytea!",
     # No foreign key: what was metered outlives the response.
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
     " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"
@@ -139,10 +146,12 @@ def _types(table: str, names: str = "", *, without: str = "") -> dict[str, str]:
 
 
 ACCEPTED: Final = _types(
-    "responses", without="tenant_id lease_until completed_at body recoveries tool_state"
+    "responses", without="tenant_id lease_until completed_at body recoveries tool_state placement"
 )
 """The types of the columns of `responses` that one is accepted with, but for tenant and lease."""
-ENDED: Final = _types("responses", "id epoch status completed_at body recoveries tool_state")
+ENDED: Final = _types(
+    "responses", "id epoch status completed_at body recoveries tool_state placement"
+)
 """Those that it ends with."""
 LOGGED: Final = _types("events", "first_entry entry_count entries")
 """Those of a row of `events`, but for its key."""

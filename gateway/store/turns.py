@@ -36,7 +36,7 @@ class Contents:
 
     `is_locked`: a response will be added to it. `tool_state` is that of the last response that was
     to be added, which has that of the one before until it ends with its own
-    (`protocol.tool_state`).
+    (`protocol.tool_state`); `placement` is where it was generated.
     """
 
     place: ConversationPlace
@@ -44,14 +44,15 @@ class Contents:
     created_at: datetime
     is_locked: bool
     tool_state: bytes | None = None
+    placement: bytes | None = None
 
 
 _READ: Final = Statement(f"""
-SELECT one.created_at, one.next_position, writer.tool_state,
+SELECT one.created_at, one.next_position, writer.tool_state, writer.placement,
        coalesce(writer.status IN ('queued', 'in_progress'), false) AS is_locked, kept.*
 FROM conversations AS one
 LEFT JOIN LATERAL (
-    SELECT status, tool_state FROM responses
+    SELECT status, tool_state, placement FROM responses
     WHERE tenant_id = :tenant AND id = one.writer
     OFFSET 0
 ) AS writer ON true
@@ -150,6 +151,7 @@ async def read(
         created_at=row.created_at,
         is_locked=row.is_locked,
         tool_state=row.tool_state,
+        placement=row.placement,
     )
 
 

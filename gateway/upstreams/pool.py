@@ -1,9 +1,10 @@
-"""All backends: who serves which model, and whose turn it is."""
+"""All backends: who serves which model, and which of them a request goes to."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,16 @@ from gateway.errors import (
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.member import EjectionPolicy, Health, Member
-from gateway.upstreams.probe import check, describe
+from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
+from gateway.upstreams.routing.flight_sink import FlightSink
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from contextlib import AbstractContextManager
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
     from gateway.upstreams.member import BackendState
+    from gateway.upstreams.routing.router import Router
 
 
 def candidates(
@@ -64,9 +68,9 @@ def candidates(
     return [member for member, rank in zip(equals, ranks, strict=True) if rank == best]
 
 
-def round_robin(choices: Sequence[Member], turn: int) -> Member | None:
-    """The choice for request number `turn`; None without any."""
-    return choices[turn % len(choices)] if choices else None
+def round_robin(choices: Sequence[Member], turn: int) -> Member:
+    """The choice for request number `turn`; there must be one."""
+    return choices[turn % len(choices)]
 
 
 _log = EventLog("gateway.upstreams")
@@ -128,7 +132,10 @@ class Pool:
         policy: PoolPolicy,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        router: Router | None = None,
     ) -> None:
+        """`router` chooses among the backends of a model; without one they take turns."""
+        self.router = router
         self.started_at = int(time.time())
         self._client = client
         self._policy = policy
@@ -254,11 +261,13 @@ class Pool:
         attempts_max = attempts_max or self._policy.attempts_max
         while len(reasons) < attempts_max:
             # Each choice is made when the one before has failed.
-            member = self._choice(request, turn, tried=reasons, avoid=avoid)
-            if member is None:
+            choices = self._choices(request, tried=reasons, avoid=avoid)
+            if not choices:
                 break
+            member, watched = self._dispatch(choices, request, sink, turn)
             try:
-                await member.generate(request, sink)
+                with watched as to:
+                    await member.generate(request, to)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
                 if isinstance(error, ModelGone):
@@ -284,10 +293,10 @@ class Pool:
             return None
         return self._policy.schedule.health_interval_s
 
-    def _choice(
-        self, request: TokenRequest, turn: int, *, tried: Collection[str], avoid: Collection[str]
-    ) -> Member | None:
-        """The backend to try next; None when none is left."""
+    def _choices(
+        self, request: TokenRequest, *, tried: Collection[str], avoid: Collection[str]
+    ) -> list[Member]:
+        """The backends that may be tried next; none when none is left."""
         model = request.model
         able = self._serving.get(model, ())
         if request.sampling.logprobs is not None:
@@ -301,10 +310,20 @@ class Pool:
                 model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
         if len(members) == 1 and not tried:
-            return members[0]
-        return round_robin(
-            candidates(members, tried=tried, avoided=avoid, constraint=request.constraint), turn
-        )
+            return members
+        return candidates(members, tried=tried, avoided=avoid, constraint=request.constraint)
+
+    def _dispatch(
+        self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
+    ) -> tuple[Member, AbstractContextManager[TokenSink]]:
+        """The one of these that the request goes to, and the sink to be used while it is there."""
+        router = self.router
+        if router is None or len(self._serving.get(request.model, ())) == 1:
+            return round_robin(choices, turn), nullcontext(sink)
+        names = [member.name for member in choices]
+        decision = router.choose(names, router.prefix(request), request.route)
+        flight = router.begin(decision, request.route)
+        return self._members[decision.member.name], FlightSink(flight, sink)
 
     def _telling_logprobs(self, model: str) -> list[Member]:
         """The backends of the model that can tell how likely an id was; see `require_logprobs`."""
@@ -348,6 +367,16 @@ class Pool:
         is_told = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
+        if health_check.is_well and self.router is not None and len(self._members) > 1:
+            await self._read_load(self.router, member, was_reachable=was_reachable)
+
+    async def _read_load(self, router: Router, member: Member, *, was_reachable: bool) -> None:
+        """Ask a backend what it has to do, where it tells that."""
+        timeout_s = self._policy.schedule.health_timeout_s
+        load = await read_load(self._client, member.backend, timeout_s=timeout_s)
+        if not was_reachable:
+            router.returned(member.name, epoch=load.epoch)
+        router.probed(member.name, waiting=load.waiting, epoch=load.epoch, kv_tokens=load.kv_tokens)
 
     async def _describe(self, member: Member) -> None:
         timeout_s = self._policy.schedule.describe_timeout_s

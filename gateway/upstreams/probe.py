@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,14 @@ from gateway.upstreams.backend import Listed
 from gateway.upstreams.client import read_body
 from gateway.upstreams.engines.registry import ENGINES, UnknownEngine
 from gateway.upstreams.problems import message_of_body
+from gateway.upstreams.routing.reported_load import (
+    LOADS_PATH,
+    METRICS_PATH,
+    NO_LOAD,
+    ReportedLoad,
+    from_loads,
+    from_metrics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,6 +134,21 @@ async def _ask(
     if status == 200:
         return HealthCheck(CheckOutcome.WELL)
     return HealthCheck(CheckOutcome.REFUSES, f"GET {path} answered {status}")
+
+
+async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> ReportedLoad:
+    """Ask what it has to do. Nothing is known of one that does not tell, or not in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            status, body = await _get(client, backend, METRICS_PATH, timeout_s)
+            load = from_metrics(body.decode("utf-8", "replace")) if status == 200 else NO_LOAD
+            if load.waiting is None:
+                status, body = await _get(client, backend, LOADS_PATH, timeout_s)
+                told = from_loads(body) if status == 200 else NO_LOAD
+                load = replace(told, epoch=load.epoch)
+    except (TimeoutError, UpstreamUnavailable):
+        return NO_LOAD
+    return load
 
 
 def served_models(body: bytes) -> dict[str, Listed]:

@@ -24,9 +24,10 @@ from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.store import claims, flushes, notifications, remote_logs
+from gateway.store import claims, flushes, notifications, placements, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.notifications import Listener, Notice
+from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.foundation import housekeeping
 from gateway.wiring.tools import Rooms
 
@@ -169,6 +170,7 @@ class Replica:
                 reaper.run,
                 housekeeping(settings, database).run,
                 *_listening(settings, notifier, router),
+                *_exchanging(base),
                 *([rooms.run] if rooms.executor is not None else []),
             ),
         )
@@ -267,6 +269,15 @@ def _dependencies(
         new_fold_for=base.new_fold_for,
         reader_events_max=settings.stream.reader_events_max,
     )
+
+
+def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Where there is no choice there is nothing to tell. Replicas meet in the first database."""
+    is_first = base.settings.database_url == base.shared.settings.database_url
+    if base.pool.router is None or len(base.settings.backends) < 2 or not is_first:
+        return []
+    board = partial(placements.exchange, base.notices, base.owner)
+    return [Exchange(base.pool.router, board).run]
 
 
 def _listening(

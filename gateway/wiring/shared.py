@@ -19,6 +19,8 @@ from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
+from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.router import Router
 from gateway.wiring.python import engines
 
 if TYPE_CHECKING:
@@ -142,4 +144,9 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         ),
         limits=upstream.fill(StreamLimits),
     )
-    return Pool(backends(settings), client, policy=policy, metrics=metrics)
+    router = None
+    if settings.routing.policy == "prefix":
+        router = Router(
+            settings.routing.fill(RoutingPolicy), settings.cache_salt_key, metrics=metrics
+        )
+    return Pool(backends(settings), client, policy=policy, metrics=metrics, router=router)

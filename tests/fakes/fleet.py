@@ -22,6 +22,8 @@ from tests.fakes.raw_server import RawServer, Script, response
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from gateway.upstreams.routing.router import Router
+
 REQUEST = TokenRequest(
     "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31
 )
@@ -39,6 +41,7 @@ def backend_server(
     models: Sequence[Script] = (),
     health: Sequence[Script] = (),
     version: Sequence[Script] = (),
+    metrics: Sequence[Script] = (),
 ) -> RawServer:
     return RawServer(
         {
@@ -46,6 +49,7 @@ def backend_server(
             "/v1/models": models or [listing("m")],
             "/health": health or [(response(b""),)],
             "/version": version or [vllm("0.32.0")],
+            "/metrics": metrics or [MISSING],
             "*": [MISSING],
         }
     )
@@ -83,7 +87,10 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    *servers: RawServer, backends: Sequence[Backend] | None = None, **policy: object
+    *servers: RawServer,
+    backends: Sequence[Backend] | None = None,
+    router: Router | None = None,
+    **policy: object,
 ) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
         for server in servers:
@@ -102,6 +109,7 @@ async def fleet(
             policy=PoolPolicy(**policy),  # type: ignore[arg-type]
             metrics=metrics,
             clock=lambda: now[0],
+            router=router,
         )
         stack.push_async_callback(pool.close)
         await pool.start()

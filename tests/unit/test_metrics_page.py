@@ -41,6 +41,11 @@ LABELS = {
     "gateway_searches": "provider, outcome",
     "gateway_page_fetches": "outcome",
     "gateway_egress_refused": "purpose, reason",
+    "gateway_routing_decisions": "upstream, reason",
+    "gateway_routing_prompt_tokens": "upstream, type",
+    "gateway_routing_mispredictions": "upstream",
+    "gateway_routing_caches_lost": "upstream",
+    "gateway_routing_horizon_seconds": "upstream",
 }
 
 

@@ -169,6 +169,7 @@ _table(
 _table("web_documents", "tenant_id key")
 _table("mcp_servers", "tenant_id id", UniqueConstraint("tenant_id", "label"))
 _table("tool_approvals", "tenant_id request_id", Index(None, "tenant_id", "expires_at"))
+_table("placements", "tenant_id replica number", prefixes=["UNLOGGED"])
 usage = _table(
     "usage",
     "tenant_id response_id",

@@ -77,6 +77,7 @@ _OF_RUNS: Final = (
     "tool_approvals",
     "containers",
     "files",
+    "placements",
 )
 _OPERATED: Final = ("tenants", "api_keys", "web_documents")
 _SHARED: Final = ("web_documents",)
@@ -124,6 +125,7 @@ GRANTS: Final = {
         "tool_approvals": "SELECT, DELETE",
         "containers": "SELECT (tenant_id, id, expires_at), DELETE",
         "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
+        "placements": "SELECT, INSERT, DELETE",
     },
 }
 """What each role may do to each table, or to some of its columns."""

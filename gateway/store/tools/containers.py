@@ -202,6 +202,7 @@ async def take(
                 "rows_max": containers_max,
                 "container": row.uuid,
             }
+            await take_turns(connection, tenant_id, Quota.CONTAINERS)
             if await connection.scalar(_COUNT_OTHERS, counted) >= containers_max:
                 raise TooManyContainers(containers_max)
         return _row((await connection.execute(_TAKE, new | now)).one_or_none())

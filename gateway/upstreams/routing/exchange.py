@@ -1,0 +1,135 @@
+"""Replicas tell each other what they placed: one batch each second, through a table in Postgres.
+
+No request waits for it. Where it fails, each replica knows less for a while, and nothing else.
+
+    load     of each member: id (4 bytes), in flight (4), owed (4)
+    entries  digest (8), member (4), tail (2) each
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.errors import StoreError
+from gateway.telemetry import EventLog
+from gateway.upstreams.routing.router import PeerReport, PlacedEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gateway.upstreams.routing.router import Router
+
+JITTER: Final = 0.2
+WAIT_MAX_S: Final = 2.0
+"""A database that takes longer is as good as away."""
+REPLICAS_MAX: Final = 1_000
+"""Of which it is known what they told last; those that are gone go first."""
+_LOAD: Final = struct.Struct(">III")
+_ENTRY: Final = struct.Struct(">QIH")
+_COUNT_MAX: Final = 2**32 - 1
+
+_log = EventLog("gateway.upstreams")
+
+
+class Posted(Protocol):
+    """What a replica told, in its `number`th message (1, 2, …), `age_s` ago."""
+
+    @property
+    def replica(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def age_s(self) -> float: ...
+
+    @property
+    def load(self) -> bytes: ...
+
+    @property
+    def entries(self) -> bytes: ...
+
+
+class Board(Protocol):
+    """Where replicas leave what they tell."""
+
+    async def __call__(
+        self, number: int, load: bytes, entries: bytes, seen: Mapping[str, int]
+    ) -> Sequence[Posted]:
+        """Leave a message of this replica, and get those of others that were left lately. `seen`
+        has the number of the last message of each that is known. Raises `StoreError`.
+        """
+        ...
+
+
+def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:
+    """Of each member in flight and owed, as bytes."""
+    return b"".join(
+        _LOAD.pack(member, min(in_flight, _COUNT_MAX), min(owed, _COUNT_MAX))
+        for member, (in_flight, owed) in loads.items()
+    )
+
+
+def packed_entries(entries: Iterable[PlacedEntry]) -> bytes:
+    """What was placed, as bytes."""
+    return b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+def report_of(posted: Posted) -> PeerReport | None:
+    """What was told; None for what another release wrote."""
+    if len(posted.load) % _LOAD.size or len(posted.entries) % _ENTRY.size:
+        return None
+    loads = {member: (here, owed) for member, here, owed in _LOAD.iter_unpack(posted.load)}
+    entries = [PlacedEntry(*entry) for entry in _ENTRY.iter_unpack(posted.entries)]
+    return PeerReport(posted.replica, posted.age_s, loads, entries)
+
+
+class Exchange:
+    """Tells what this replica placed, and hears what others did."""
+
+    def __init__(self, router: Router, board: Board, *, random: Random | None = None) -> None:
+        self._router = router
+        self._board = board
+        self._random = random or Random()  # noqa: S311 - spreads load, no secret
+        self._number = 0
+        self._seen: dict[str, int] = {}
+        """The last message of each replica that was taken in."""
+        self._is_well = True
+
+    async def run(self) -> None:
+        """Exchange at its interval, until cancelled."""
+        interval_s = self._router.policy.exchange_interval_s
+        while True:
+            await asyncio.sleep(interval_s * self._random.uniform(1 - JITTER, 1 + JITTER))
+            await self.once()
+
+    async def once(self) -> None:
+        """One batch each way. What could not be told is not told later: it is old then."""
+        loads, entries = self._router.report()
+        self._number += 1
+        load, told = packed_load(loads), packed_entries(entries)
+        try:
+            async with asyncio.timeout(WAIT_MAX_S):
+                posted = await self._board(self._number, load, told, self._seen)
+        except (StoreError, TimeoutError) as error:
+            if self._is_well:
+                _log.warning("replicas cannot tell each other what they placed", error=error)
+            self._is_well = False
+            return
+        self._is_well = True
+        self._router.exchanged(self._new(posted))
+
+    def _new(self, posted: Sequence[Posted]) -> list[PeerReport]:
+        reports = []
+        for one in sorted(posted, key=lambda one: one.number):
+            if one.number > self._seen.get(one.replica, 0):
+                self._seen.pop(one.replica, None)
+                self._seen[one.replica] = one.number
+                if (report := report_of(one)) is not None:
+                    reports.append(report)
+        while len(self._seen) > REPLICAS_MAX:
+            del self._seen[next(iter(self._seen))]
+        return reports

@@ -1,0 +1,182 @@
+"""Which member was last sent which prefix: a bounded index of digests, the least recent ones go.
+
+An entry has up to three members, each with the time that it was used last, and the lengths at which
+turns ended behind it: a conversation goes on there, between two boundaries. All of it is one
+number, because an object for each part would take three times the memory.
+
+    bits 0..19     two lengths behind the boundary, ten bits each; 0: none
+    bits 20..67    the member that was used last: its number (16 bits), when (32 bits)
+    bits 68..163   two more
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.upstreams.routing.boundaries import boundary, count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gateway.upstreams.routing.boundaries import Prefix
+
+HOLDERS_MAX: Final = 3
+TAILS_MAX: Final = 2
+TICKS_PER_S: Final = 10
+"""Times are kept in tenths of a second."""
+_TAIL_BITS: Final = 10
+_TAIL: Final = (1 << _TAIL_BITS) - 1
+_TAILS_BITS: Final = TAILS_MAX * _TAIL_BITS
+_TAILS: Final = (1 << _TAILS_BITS) - 1
+_TIME_BITS: Final = 32
+_TIME: Final = (1 << _TIME_BITS) - 1
+_MEMBER: Final = (1 << 16) - 1
+_HOLDER_BITS: Final = 16 + _TIME_BITS
+_HOLDER: Final = (1 << _HOLDER_BITS) - 1
+_HOLDERS: Final = (1 << (HOLDERS_MAX * _HOLDER_BITS)) - 1
+MEMBERS_MAX: Final = _MEMBER
+
+
+class Held(NamedTuple):
+    """A member is believed to hold the first `tokens` ids, used last at `used_at` (ticks)."""
+
+    tokens: int
+    used_at: int
+
+
+class PrefixIndex:
+    """Digests of prefixes → members that hold them. Times are ticks, members numbers from 1 on."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._entries: OrderedDict[int, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def bound(self, entries_max: int) -> None:
+        """Keep at most so many entries from now on."""
+        self._entries_max = entries_max
+        while len(self._entries) > entries_max:
+            self._entries.popitem(last=False)
+
+    def find(self, prefix: Prefix, oldest: Sequence[int]) -> dict[int, Held]:
+        """How much of the prefix each member holds that holds any.
+
+        `oldest` has for each member's number the least time of last use that counts; none for 0.
+        """
+        entries, digests = self._entries, prefix.digests
+        found: dict[int, Held] = {}
+        numbers, is_deepest = len(oldest), True
+        for place in range(len(digests) - 1, -1, -1):
+            packed = entries.get(digests[place])
+            if packed is None:
+                continue
+            if is_deepest:
+                self._find_tails(prefix, place, packed & _TAILS, oldest, found)
+                is_deepest = False
+            holders = packed >> _TAILS_BITS
+            while holders:
+                member, used_at = (holders >> _TIME_BITS) & _MEMBER, holders & _TIME
+                if member < numbers and member not in found and used_at >= oldest[member]:
+                    found[member] = Held(boundary(place), used_at)
+                holders >>= _HOLDER_BITS
+            if len(found) == numbers - 1:
+                break
+        return found
+
+    def _find_tails(
+        self,
+        prefix: Prefix,
+        place: int,
+        tails: int,
+        oldest: Sequence[int],
+        found: dict[int, Held],
+    ) -> None:
+        """Members that hold more than the deepest boundary that is known: up to where a turn ended
+        behind it.
+        """
+        lengths = sorted((boundary(place) + tail for tail in _each_tail(tails)), reverse=True)
+        for length in lengths:
+            if length > prefix.length:
+                continue
+            packed = self._entries.get(prefix.at(length))
+            holders = 0 if packed is None else packed >> _TAILS_BITS
+            while holders:
+                member, used_at = (holders >> _TIME_BITS) & _MEMBER, holders & _TIME
+                if member < len(oldest) and member not in found and used_at >= oldest[member]:
+                    found[member] = Held(length, used_at)
+                holders >>= _HOLDER_BITS
+
+    def touch(
+        self,
+        prefix: Prefix,
+        member: int,
+        now: int,
+        ends: Sequence[int] = (),
+        *,
+        from_place: int = 0,
+    ) -> list[tuple[int, int]]:
+        """The member was just sent the prefix; `ends` are lengths at which turns of it ended.
+        Boundaries before number `from_place` are left as they are.
+
+        Returns what was not known of that member, and the deepest boundary: digests, each with the
+        length behind it at which a turn ended (0: none).
+        """
+        digests = prefix.digests
+        news = [(digest, 0) for digest in digests[from_place:] if self.put(digest, member, now)]
+        if digests and (not news or news[-1][0] != digests[-1]):
+            news.append((digests[-1], 0))
+        for end in ends:
+            place = count_of(end)
+            if place and 0 < (tail := end - boundary(place - 1)) <= _TAIL:
+                digest = prefix.at(end)
+                if self.put(digest, member, now):
+                    news += ((digest, 0), (digests[place - 1], tail))
+                self.note_tail(digests[place - 1], tail)
+        return news
+
+    def put(self, digest: int, member: int, now: int) -> bool:
+        """The member has used what the digest stands for. True if that was not known of it."""
+        entries = self._entries
+        packed = entries.get(digest, 0)
+        others, is_new = packed >> _TAILS_BITS, True
+        if (others >> _TIME_BITS) & _MEMBER == member:
+            others, is_new = others >> _HOLDER_BITS, False
+        elif others:
+            others, is_new = _without(others, member)
+        holders = ((others << _HOLDER_BITS) | (member << _TIME_BITS) | now) & _HOLDERS
+        entries[digest] = (holders << _TAILS_BITS) | (packed & _TAILS)
+        entries.move_to_end(digest)
+        if len(entries) > self._entries_max:
+            entries.popitem(last=False)
+        return is_new
+
+    def note_tail(self, digest: int, tail: int) -> None:
+        """A turn ended so many ids behind the boundary that the digest is of, if that is known."""
+        packed = self._entries.get(digest)
+        if packed is None or tail in _each_tail(packed & _TAILS):
+            return
+        tails = ((packed << _TAIL_BITS) | tail) & _TAILS
+        self._entries[digest] = (packed >> _TAILS_BITS << _TAILS_BITS) | tails
+
+
+def _each_tail(tails: int) -> Iterator[int]:
+    while tails:
+        if tails & _TAIL:
+            yield tails & _TAIL
+        tails >>= _TAIL_BITS
+
+
+def _without(holders: int, member: int) -> tuple[int, bool]:
+    """The holders but for this one, and whether it was none of them."""
+    kept, shift, is_new = 0, 0, True
+    while holders:
+        if (holders >> _TIME_BITS) & _MEMBER == member:
+            is_new = False
+        else:
+            kept |= (holders & _HOLDER) << shift
+            shift += _HOLDER_BITS
+        holders >>= _HOLDER_BITS
+    return kept, is_new

@@ -1,0 +1,157 @@
+"""What one member has to do, as this replica knows it: what it sent there, what others sent, what
+the member says; and what was learned of it.
+
+All times are seconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.upstreams.routing.policy import delay_s, drained
+
+if TYPE_CHECKING:
+    from gateway.upstreams.routing.policy import RoutingPolicy
+
+RATE_TOKENS_MIN: Final = 512
+"""A prompt of which less is read tells more of the network than of the member."""
+_UP: Final = 0.02
+_DOWN: Final = 3 * _UP
+"""Steps that balance where a quarter of what is seen lies below: to believe a member too slow costs
+less than to believe it too fast."""
+RATES_MIN: Final = 3
+"""Observations until a rate counts as known."""
+LEARN: Final = 0.3
+"""How far what is seen moves what is believed of the horizon."""
+EXPECTED_MIN: Final = 1_024
+"""Hits below that say nothing of what a member keeps."""
+LOST_MIN: Final = 2_048
+LOST_AGE_S: Final = 60.0
+LOSSES_MAX: Final = 2
+"""So many requests in a row that find nothing of what was used a minute ago: the cache is gone."""
+MISS: Final = 0.7
+HIT: Final = 0.95
+
+
+@dataclass(slots=True)
+class PeerLoad:
+    """What another replica had sent to a member, when it said so."""
+
+    in_flight: int
+    owed: int
+    at: float
+
+
+class MemberLoad:
+    """One member: `number` is its place in the index, `id` what rows and replicas call it.
+
+    `since` is from when on its cache counts: what was sent there before is gone. `epoch` is when
+    its process began, in unix seconds (0: it does not say).
+    """
+
+    def __init__(self, name: str, number: int, id_: int, policy: RoutingPolicy) -> None:
+        self.name = name
+        self.number = number
+        self.id = id_
+        self.in_flight = 0
+        self.owed = 0
+        """Tokens it was sent that it has to read, of prompts whose first token has not come."""
+        self.since = -math.inf
+        self.epoch = 0
+        self.horizon_s = policy.horizon_s
+        self.reports = False
+        """It has said of a prompt that it had some of it."""
+        self.kv_tokens: int | None = None
+        self.peers: dict[str, PeerLoad] = {}
+        self._policy = policy
+        self._rate: float | None = None
+        self._rates_seen = 0
+        self._waiting = 0
+        self._probed_at = -math.inf
+        self._losses = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second that it reads; None while too little is known."""
+        return self._rate if self._rates_seen >= RATES_MIN else None
+
+    def delay_s(self, rate: float, now: float) -> float:
+        """Seconds until it gets to a new prompt, if it reads `rate` tokens a second."""
+        policy = self._policy
+        owed, in_flight = float(self.owed), self.in_flight
+        for peer in self.peers.values():
+            seconds = now - peer.at
+            if seconds <= policy.peer_expiry_s:
+                owed += drained(peer.owed, seconds, rate, policy)
+                in_flight += peer.in_flight
+        waiting = 0.0
+        if self._waiting:
+            seconds = now - self._probed_at
+            waiting = drained(self._waiting, seconds, 1 / policy.waiting_s, policy)
+        return delay_s(owed, in_flight, waiting, rate, policy)
+
+    def is_idle(self, now: float) -> bool:
+        """Nobody waits for a first token of it, as far as it is known."""
+        return not self.owed and not any(
+            peer.owed and now - peer.at <= self._policy.peer_expiry_s
+            for peer in self.peers.values()
+        )
+
+    def probed(self, waiting: int, now: float) -> None:
+        """It says that so many requests wait there."""
+        self._waiting, self._probed_at = waiting, now
+
+    def read(self, tokens: int, seconds: float) -> None:
+        """Alone with that, it read so many tokens until the first one of the answer."""
+        if tokens < RATE_TOKENS_MIN or seconds <= 0:
+            return
+        policy = self._policy
+        least, most = policy.read_tokens_per_s_min, policy.read_tokens_per_s_max
+        seen = min(max(tokens / seconds, least), most)
+        self._rates_seen += 1
+        if self._rate is None:
+            self._rate = seen
+        elif self._rates_seen <= RATES_MIN:
+            self._rate = min(self._rate, seen)
+        else:
+            step = 1 + _UP if seen > self._rate else 1 - _DOWN
+            self._rate = min(max(self._rate * step, least), most)
+
+    def began(self, epoch: int, age_s: float, now: float) -> bool:
+        """Its process says that it began at `epoch` (unix seconds), `age_s` ago. True: anew."""
+        if abs(epoch - self.epoch) <= 1:
+            return False
+        self.epoch = epoch
+        since, self.since = self.since, max(self.since, now - age_s)
+        return self.since > since and since != -math.inf
+
+    def lost_cache(self, now: float) -> None:
+        """All that it held is gone."""
+        self.since, self._losses = now, 0
+
+    def reported(self, expected: int, cached: int, age_s: float, now: float) -> bool:
+        """It says of a prompt of which `expected` tokens were believed to be there, used last
+        `age_s` ago, that `cached` were. True: its cache must have been lost.
+        """
+        self.reports = self.reports or cached > 0
+        if not self.reports or expected <= EXPECTED_MIN:
+            return False
+        if cached == 0 and expected > LOST_MIN and age_s < LOST_AGE_S:
+            self._losses += 1
+            if self._losses >= LOSSES_MAX:
+                self.lost_cache(now)
+                return True
+        elif cached:
+            self._losses = 0
+        self._learn_horizon(cached / expected, age_s)
+        return False
+
+    def _learn_horizon(self, share: float, age_s: float) -> None:
+        is_shorter = share < MISS and age_s < self.horizon_s
+        if is_shorter or (share >= HIT and age_s > self.horizon_s):
+            moved = LEARN * (math.log(max(age_s, 0.1)) - math.log(self.horizon_s))
+            policy = self._policy
+            horizon_s = self.horizon_s * math.exp(moved)
+            self.horizon_s = min(max(horizon_s, policy.horizon_min_s), policy.horizon_max_s)

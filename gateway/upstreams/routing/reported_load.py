@@ -1,0 +1,113 @@
+"""What inference servers say of their load, in whatever of these ways they have. No I/O here.
+
+vLLM tells it on `/metrics`, in Prometheus' format; so does SGLang where it was started with
+`--enable-metrics`, under names of its own. SGLang tells more on `/v1/loads`. A server that tells
+none of it is sent requests all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+METRICS_PATH: Final = "/metrics"
+LOADS_PATH: Final = "/v1/loads"
+BYTES_MAX: Final = 1 << 20
+_WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
+_RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
+_BEGAN: Final = "process_start_time_seconds"
+_CAPACITY: Final = "sglang:max_total_num_tokens"
+_CACHE: Final = "vllm:cache_config_info"
+_SAMPLE: Final = re.compile(
+    r"^(?P<name>vllm:(?:num_requests_waiting|num_requests_running|cache_config_info)"
+    r"|sglang:(?:num_queue_reqs|num_running_reqs|max_total_num_tokens)|process_start_time_seconds)"
+    r"(?:\{(?P<labels>[^}\n]*)\})? (?P<value>[0-9.eE+-]{1,32})",
+    re.MULTILINE,
+)
+_BLOCKS: Final = re.compile(r'\bnum_gpu_blocks="(\d{1,12})"')
+_BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLoad:
+    """Requests that wait and that run, when the process began (unix seconds), and how many tokens
+    it keeps. None: it does not say.
+    """
+
+    waiting: int | None = None
+    running: int | None = None
+    epoch: int | None = None
+    kv_tokens: int | None = None
+
+
+NO_LOAD: Final = ReportedLoad()
+
+
+def from_metrics(text: str) -> ReportedLoad:
+    """From Prometheus' text; several engines behind one server are added up. Total."""
+    sums: dict[str, float] = {}
+    blocks: int | None = None
+    for name, labels, value in _samples(text):
+        if name == _CACHE:
+            blocks = (blocks or 0) + _tokens_of_cache(labels)
+        elif name == _BEGAN:
+            sums[name] = max(sums.get(name, 0.0), value)
+        else:
+            sums[name] = sums.get(name, 0.0) + value
+    capacity = blocks or _whole(sums.get(_CAPACITY))
+    return ReportedLoad(
+        waiting=_first(sums, _WAITING),
+        running=_first(sums, _RUNNING),
+        epoch=_whole(sums.get(_BEGAN)),
+        kv_tokens=capacity or None,
+    )
+
+
+def from_loads(body: bytes) -> ReportedLoad:
+    """From the JSON of SGLang's `/v1/loads`; ranks of one server are added up. Total."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ReportedLoad()
+    ranks = document.get("loads") if isinstance(document, dict) else document
+    if not isinstance(ranks, list):
+        ranks = [document]
+    rows = [row for row in ranks if isinstance(row, dict)]
+    return ReportedLoad(
+        waiting=_added(rows, "num_waiting_reqs"),
+        running=_added(rows, "num_running_reqs"),
+        kv_tokens=_added(rows, "max_total_num_tokens") or None,
+    )
+
+
+def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+    for found in _SAMPLE.finditer(text):
+        try:
+            yield found["name"], found["labels"] or "", float(found["value"])
+        except ValueError:
+            continue
+
+
+def _tokens_of_cache(labels: str) -> int:
+    blocks, size = _BLOCKS.search(labels), _BLOCK_SIZE.search(labels)
+    return int(blocks[1]) * int(size[1]) if blocks and size else 0
+
+
+def _first(sums: Mapping[str, float], names: frozenset[str]) -> int | None:
+    return next((_whole(sums[name]) for name in sorted(names) if name in sums), None)
+
+
+def _whole(value: float | None) -> int | None:
+    """As a number of requests, tokens or seconds; None for what is none."""
+    return int(value) if value is not None and 0 <= value < 2**40 else None
+
+
+def _added(rows: list[dict[str, Any]], name: str) -> int | None:
+    values = [row[name] for row in rows if type(row.get(name)) is int and row[name] >= 0]
+    return sum(values) if values else None

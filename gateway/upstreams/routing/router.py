@@ -1,0 +1,455 @@
+"""What routing knows, and what the pool asks it: where to, and what became of it.
+
+Router      chooses a member for a prompt
+Decision    the choice, and what is expected of it
+Flight      a prompt on its way to a member, until its turn has ended
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from hashlib import blake2b
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.upstreams.routing.boundaries import HashedPrefix, Keys
+from gateway.upstreams.routing.index import MEMBERS_MAX, TICKS_PER_S, PrefixIndex
+from gateway.upstreams.routing.load import EXPECTED_MIN, MISS, MemberLoad, PeerLoad
+from gateway.upstreams.routing.placement import Placement, marks_of, member_id
+from gateway.upstreams.routing.policy import WARM_SHARE, Candidate, choose, choose_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gateway.generation import Route, TokenRequest
+    from gateway.telemetry import Metrics
+    from gateway.upstreams.routing.boundaries import Prefix
+    from gateway.upstreams.routing.policy import Reason, RoutingPolicy
+
+NO_AGE: Final = 0.0
+
+
+class Known(NamedTuple):
+    """A member was sent the first `tokens` ids of a prompt, `age_s` ago; known from `reason`."""
+
+    tokens: int
+    age_s: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The member for a prompt. `expected` tokens of it are believed to be there, used last `age_s`
+    ago. `placement` is that of the turn before, if one is known.
+    """
+
+    member: MemberLoad
+    prefix: Prefix
+    expected: int
+    age_s: float
+    reason: Reason
+    placement: Placement | None
+
+
+class PlacedEntry(NamedTuple):
+    """News for other replicas: a member was sent what `digest` stands for. `tail` is the length
+    behind it at which a turn ended, 0 without one.
+    """
+
+    digest: int
+    member: int
+    tail: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReport:
+    """What a replica told `age_s` ago. Members are numbers that `placement.member_id` made."""
+
+    replica: str
+    age_s: float
+    loads: Mapping[int, tuple[int, int]]
+    """Of each member: in flight, owed."""
+    entries: Sequence[PlacedEntry]
+
+
+class Router:
+    """The members of all models, and where prefixes are.
+
+    `clock` gives seconds and never goes back, `wall` unix seconds. Nothing here waits for anything.
+    """
+
+    def __init__(
+        self,
+        policy: RoutingPolicy,
+        secret: bytes,
+        *,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        random: Random | None = None,
+    ) -> None:
+        """`secret` is the same in all replicas, and keys the digests."""
+        self.policy = policy
+        self._keys = Keys(secret)
+        self._metrics = metrics
+        self._clock = clock
+        self._wall = wall
+        self._random = random or Random()  # noqa: S311 - spreads load, no secret
+        self._started_at = clock()
+        self._members: dict[str, MemberLoad] = {}
+        self._by_id: dict[int, MemberLoad] = {}
+        self.index = PrefixIndex(policy.entries_max)
+        self._default_rate = policy.read_tokens_per_s
+        self._news: deque[PlacedEntry] = deque(maxlen=policy.exchange_entries_max)
+        self._exchanged_at: float | None = None
+        self._has_peers = False
+        if metrics is not None:
+            metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
+
+    def member(self, name: str) -> MemberLoad:
+        """What is known of the member of that name; nothing, the first time."""
+        known = self._members.get(name)
+        if known is None:
+            number = min(len(self._members) + 1, MEMBERS_MAX)
+            known = MemberLoad(name, number, member_id(name), self.policy)
+            self._members[name] = self._by_id[known.id] = known
+            self._bound_index()
+        return known
+
+    def prefix(self, request: TokenRequest) -> HashedPrefix:
+        """The prompt of a request, hashed."""
+        return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
+
+    def choose(self, names: Sequence[str], prefix: Prefix, route: Route | None = None) -> Decision:
+        """The member for a prompt, of those with these names; there must be one."""
+        members = [self.member(name) for name in names]
+        placement = self._placement(route)
+        known = self._known(members, prefix, placement, route)
+        candidates = self._candidates(members, prefix, known)
+        prompt = prefix.length
+        warmest = max(candidates, key=_held)
+        owner = None
+        if warmest.held < WARM_SHARE * prompt and placement is None and self._is_cut_off():
+            owner = self._owner(members, prefix, route)
+        if owner is not None:
+            chosen = choose_owner(candidates, owner, prompt, self.policy, self._random)
+        else:
+            chosen = choose(candidates, prompt, self.policy, self._random)
+        what = known.get(chosen.name)
+        reason = _reason(chosen, warmest, what, owner, len(candidates))
+        decision = Decision(
+            self._members[chosen.name],
+            prefix,
+            chosen.held,
+            NO_AGE if what is None else what.age_s,
+            reason,
+            placement,
+        )
+        if self._metrics is not None:
+            self._metrics.routed(chosen.name, reason, prompt=prompt, expected=chosen.held)
+        return decision
+
+    def candidates(
+        self, names: Sequence[str], prefix: Prefix, route: Route | None = None
+    ) -> list[Candidate]:
+        """What the choice would be made from now: for whoever decides whether a request may go."""
+        members = [self.member(name) for name in names]
+        known = self._known(members, prefix, self._placement(route), route)
+        return self._candidates(members, prefix, known)
+
+    def begin(self, decision: Decision, route: Route | None = None) -> Flight:
+        """The prompt is sent to the member that was chosen. `close` must be called in the end."""
+        return Flight(self, decision, route)
+
+    def probed(
+        self,
+        name: str,
+        *,
+        waiting: int | None = None,
+        epoch: int | None = None,
+        kv_tokens: int | None = None,
+    ) -> None:
+        """What a member says of itself: requests that wait there, when its process began (unix
+        seconds), how many tokens it keeps. None: it does not say.
+        """
+        member, now = self.member(name), self._clock()
+        if waiting is not None:
+            member.probed(waiting, now)
+        if epoch is not None and member.began(epoch, self._wall() - epoch, now):
+            self._note_lost(member)
+        if kv_tokens is not None and kv_tokens != member.kv_tokens:
+            member.kv_tokens = kv_tokens
+            self._bound_index()
+
+    def returned(self, name: str, *, epoch: int | None = None) -> None:
+        """A member is back that could not be reached. Unless it says that its process is the same,
+        nothing of what it held counts any more.
+        """
+        member = self.member(name)
+        if epoch is not None and abs(epoch - member.epoch) <= 1:
+            return
+        member.lost_cache(self._clock())
+        if epoch is not None:
+            member.epoch = epoch
+        self._note_lost(member)
+
+    def report(self) -> tuple[dict[int, tuple[int, int]], list[PlacedEntry]]:
+        """What other replicas are told: of each member in flight and owed, and what was placed
+        since the last time.
+        """
+        loads = {one.id: (one.in_flight, one.owed) for one in self._members.values()}
+        entries = list(self._news)
+        self._news.clear()
+        return loads, entries
+
+    def exchanged(self, reports: Iterable[PeerReport]) -> None:
+        """What other replicas told since they were asked last; in any order, and repeated."""
+        now = self._exchanged_at = self._clock()
+        expiry_s = self.policy.peer_expiry_s
+        for member in self._members.values():
+            if member.peers:
+                member.peers = {
+                    replica: load
+                    for replica, load in member.peers.items()
+                    if now - load.at <= expiry_s
+                }
+        for report in reports:
+            self._take(report, now)
+        self._has_peers = any(member.peers for member in self._members.values())
+
+    @property
+    def now(self) -> float:
+        """The clock."""
+        return self._clock()
+
+    @property
+    def exchange_age_s(self) -> float:
+        """Seconds since other replicas were heard; 0 where none ever was asked."""
+        return 0.0 if self._exchanged_at is None else self._clock() - self._exchanged_at
+
+    def _take(self, report: PeerReport, now: float) -> None:
+        at = now - report.age_s
+        for id_, (in_flight, owed) in report.loads.items():
+            member = self._by_id.get(id_)
+            if member is None or report.age_s > self.policy.peer_expiry_s:
+                continue
+            known = member.peers.get(report.replica)
+            if known is None or known.at <= at:
+                member.peers[report.replica] = PeerLoad(in_flight, owed, at)
+        ticks = self._ticks(at)
+        for entry in report.entries:
+            placed_at = self._by_id.get(entry.member)
+            if placed_at is not None:
+                self.index.put(entry.digest, placed_at.number, ticks)
+                if entry.tail:
+                    self.index.note_tail(entry.digest, entry.tail)
+
+    def _placement(self, route: Route | None) -> Placement | None:
+        if route is None or route.placement is None:
+            return None
+        return Placement.unpack(route.placement)
+
+    def _known(
+        self,
+        members: Iterable[MemberLoad],
+        prefix: Prefix,
+        placement: Placement | None,
+        route: Route | None,
+    ) -> dict[str, Known]:
+        """Who holds some of the prompt, by name."""
+        now, ticks = self._clock(), self._ticks(self._clock())
+        oldest = [0] * (len(self._members) + 1)
+        for one in members:
+            oldest[one.number] = max(0, self._ticks(max(one.since, now - one.horizon_s)))
+        found = self.index.find(prefix, oldest)
+        known = {
+            one.name: Known(held.tokens, (ticks - held.used_at) / TICKS_PER_S, "index")
+            for one in members
+            if (held := found.get(one.number)) is not None
+        }
+        last = None if placement is None else self._by_id.get(placement.member)
+        if placement is not None and last is not None:
+            tokens, age_s = self._kept(last, placement, prefix, now)
+            if tokens and (last.name not in known or tokens >= known[last.name].tokens):
+                is_own = route is not None and route.turns
+                known[last.name] = Known(tokens, age_s, "turn" if is_own else "row")
+        return known
+
+    def _kept(
+        self, member: MemberLoad, placement: Placement, prefix: Prefix, now: float
+    ) -> tuple[int, float]:
+        """How much of the prompt the member holds by a row, and since when nobody used it."""
+        age_s = max(0.0, self._wall() - placement.at)
+        is_same = not placement.epoch or not member.epoch or placement.epoch == member.epoch
+        if not is_same or now - age_s < member.since or age_s > member.horizon_s:
+            return 0, age_s
+        return placement.held(prefix), age_s
+
+    def _candidates(
+        self, members: Iterable[MemberLoad], prefix: Prefix, known: Mapping[str, Known]
+    ) -> list[Candidate]:
+        now, most = self._clock(), max(0, prefix.length - 1)
+        made = []
+        for one in members:
+            rate = one.rate or self._default_rate
+            held = min(known[one.name].tokens, most) if one.name in known else 0
+            made.append(Candidate(one.name, held, one.delay_s(rate, now), rate))
+        return made
+
+    def _is_cut_off(self) -> bool:
+        """There are other replicas, and they were not heard for a while."""
+        return self._has_peers and self.exchange_age_s > self.policy.peer_expiry_s
+
+    def _owner(
+        self, members: Sequence[MemberLoad], prefix: Prefix, route: Route | None
+    ) -> str | None:
+        """Whom every replica sends a session to that none knows anything of (rendezvous)."""
+        if route is None or (route.cache_key is None and not route.opening):
+            return None
+        if route.cache_key is not None:
+            session = prefix.named(route.cache_key)
+        else:
+            session = prefix.at(min(route.opening, prefix.length))
+        weights = {one.name: _weight(one.id, session) for one in members}
+        return max(weights, key=weights.__getitem__)
+
+    def placed(
+        self, member: MemberLoad, prefix: Prefix, ends: Sequence[int], *, from_place: int = 0
+    ) -> None:
+        """A member has read the prefix; `ends` are the lengths at which turns of it ended."""
+        ticks = self._ticks(self._clock())
+        news = self.index.touch(prefix, member.number, ticks, ends, from_place=from_place)
+        self._news.extend(PlacedEntry(digest, member.id, tail) for digest, tail in news)
+
+    def placement(self, decision: Decision, prefix: Prefix) -> Placement:
+        """What the row of a response keeps whose last turn was just generated; `prefix` is its
+        prompt with what was said.
+        """
+        member, before = decision.member, decision.placement
+        lengths = (decision.prefix.length, prefix.length)
+        marks = marks_of(prefix, lengths, () if before is None else before.marks)
+        return Placement(member.id, member.epoch, int(self._wall()), tuple(marks))
+
+    def read(self, decision: Decision, seconds: float, cached: int | None) -> None:
+        """A member had nothing else to read, and took so long to the first token. `cached`: how
+        much of the prompt it had, None: it does not say.
+        """
+        had = decision.expected if cached is None else cached
+        decision.member.read(decision.prefix.length - had, seconds)
+        rates = [one.rate for one in self._members.values() if one.rate is not None]
+        self._default_rate = median(rates) if rates else self.policy.read_tokens_per_s
+
+    def reported(self, decision: Decision, cached: int) -> None:
+        """A member says that it had so much of a prompt."""
+        member, expected = decision.member, decision.expected
+        if self._metrics is not None:
+            is_wrong = expected > EXPECTED_MIN and cached < MISS * expected
+            self._metrics.cache_reported(
+                member.name,
+                expected=expected,
+                cached=cached,
+                mispredicted=is_wrong,
+                horizon_s=member.horizon_s,
+            )
+        if member.reported(expected, cached, decision.age_s, self._clock()):
+            self._note_lost(member)
+
+    def _note_lost(self, member: MemberLoad) -> None:
+        if self._metrics is not None:
+            self._metrics.cache_lost(member.name)
+
+    def _bound_index(self) -> None:
+        policy = self.policy
+        tokens = sum(one.kv_tokens or policy.kv_tokens for one in self._members.values())
+        self.index.bound(min(policy.entries_max, int(policy.entries_per_kv_token * tokens)))
+
+    def _ticks(self, now: float) -> int:
+        since_s = now - self._started_at
+        return 1 + int(max(0.0, since_s) * TICKS_PER_S)
+
+
+class Flight:
+    """A prompt on its way to a member: what it adds to the load there, for as long as it does.
+
+    `first` may be called once, then `ended`; `close` always, and it may be called again.
+    """
+
+    __slots__ = (
+        "_decision", "_first_s", "_in_flight", "_owed", "_route", "_router", "_started_at",
+        "_was_idle",
+    )  # fmt: skip
+
+    def __init__(self, router: Router, decision: Decision, route: Route | None) -> None:
+        member = decision.member
+        self._router = router
+        self._decision = decision
+        self._route = route
+        self._started_at = router.now
+        self._was_idle = member.is_idle(self._started_at)
+        self._first_s: float | None = None
+        self._in_flight = 1
+        self._owed = decision.prefix.length - decision.expected
+        member.in_flight += 1
+        member.owed += self._owed
+
+    def first(self) -> None:
+        """The first token came: the prompt is read."""
+        decision = self._decision
+        self._settle()
+        self._first_s = self._router.now - self._started_at
+        self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
+
+    def ended(self, said: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
+        """The turn is over, with these ids. `cached` is what the member reported, which it does
+        only of a turn that `is_finished`.
+
+        What it was sent and what it said is there for the next turn, but for the last id, which it
+        has not read.
+        """
+        if self._first_s is None:
+            return
+        router, decision = self._router, self._decision
+        place = len(decision.prefix.digests)
+        prefix = decision.prefix.longer(said[:-1]) if len(said) > 1 else decision.prefix
+        router.placed(decision.member, prefix, (prefix.length,), from_place=place)
+        if self._route is not None:
+            self._route.moved(router.placement(decision, prefix).pack())
+        had = None
+        if is_finished and (cached or decision.member.reports):
+            had = cached or 0
+            router.reported(decision, had)
+        if self._was_idle and is_finished:
+            router.read(decision, self._first_s, had)
+
+    def close(self) -> None:
+        """It is no load any more, whatever became of it."""
+        self._settle()
+        self._decision.member.in_flight -= self._in_flight
+        self._in_flight = 0
+
+    def _settle(self) -> None:
+        self._decision.member.owed -= self._owed
+        self._owed = 0
+
+
+def _held(one: Candidate) -> int:
+    return one.held
+
+
+def _reason(
+    chosen: Candidate, warmest: Candidate, known: Known | None, owner: str | None, count: int
+) -> Reason:
+    if count == 1:
+        return "only"
+    if chosen.name == owner:
+        return "owner"
+    if known is not None and chosen.held > WARM_SHARE * warmest.held:
+        return known.reason
+    return "load" if warmest.held else "cold"
+
+
+def _weight(member: int, session: int) -> bytes:
+    return blake2b(b"%d %d" % (member, session), digest_size=8).digest()

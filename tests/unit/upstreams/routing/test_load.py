@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstreams.routing.load import LOSSES_MAX, RATES_MIN, MemberLoad, PeerLoad
+from gateway.upstreams.routing.policy import RoutingPolicy
+
+POLICY = RoutingPolicy()
+RATE = 10_000.0
+
+
+def member() -> MemberLoad:
+    return MemberLoad("gpu-1", 1, 77, POLICY)
+
+
+def test_a_delay_has_what_this_replica_sent_and_what_others_told() -> None:
+    one = member()
+    one.owed, one.in_flight = 5_000, 2
+    one.peers = {"b": PeerLoad(1, 10_000, at=100.0), "old": PeerLoad(9, 99_999, at=80.0)}
+    # Of the peer's, 0.7 · 10,000 were read in the second since.
+    assert one.delay_s(RATE, 101.0) == pytest.approx((5_000 + 3_000) / RATE + 3 * 0.004)
+    assert one.delay_s(RATE, 200.0) == pytest.approx(0.5 + 2 * 0.004)
+
+
+def test_requests_that_wait_there_count_until_they_must_be_done() -> None:
+    one = member()
+    one.probed(4, 100.0)
+    assert one.delay_s(RATE, 100.0) == pytest.approx(0.4)
+    assert one.delay_s(RATE, 100.2) == pytest.approx(0.4 - 0.14)
+    assert one.delay_s(RATE, 110.0) == 0
+
+
+def test_it_is_idle_while_nobody_waits_for_a_first_token() -> None:
+    one = member()
+    assert one.is_idle(1.0)
+    one.peers = {"b": PeerLoad(1, 10, at=1.0)}
+    assert not one.is_idle(2.0)
+    assert one.is_idle(30.0)
+    one.owed = 1
+    assert not one.is_idle(30.0)
+
+
+def test_a_rate_is_known_after_some_prompts_and_is_a_slow_one() -> None:
+    one = member()
+    for rate in (9_000, 12_000, 10_000)[:RATES_MIN]:
+        assert one.rate is None
+        one.read(rate, 1.0)
+    assert one.rate == 9_000
+
+
+@given(st.lists(st.floats(1, 1e9), max_size=50))
+def test_a_rate_stays_within_its_bounds(rates: list[float]) -> None:
+    one = member()
+    for rate in rates:
+        one.read(int(rate), 1.0)
+    assert one.rate is None or 2_000 <= one.rate <= 200_000
+
+
+def test_a_rate_settles_where_a_quarter_lies_below() -> None:
+    one = member()
+    for n in range(4_000):
+        one.read(10_000 + 100 * (n * 37 % 100), 1.0)
+    assert one.rate is not None
+    assert 11_000 < one.rate < 14_000
+
+
+def test_short_prompts_say_nothing_of_the_rate() -> None:
+    one = member()
+    for _ in range(10):
+        one.read(100, 1.0)
+        one.read(10_000, 0.0)
+    assert one.rate is None
+
+
+def test_a_process_that_began_later_has_another_cache() -> None:
+    one = member()
+    assert not one.began(1_000, age_s=50.0, now=100.0)
+    assert one.since == 50.0
+    assert not one.began(1_001, age_s=49.0, now=100.0)
+    assert one.began(2_000, age_s=3.0, now=110.0)
+    assert one.since == 107.0
+
+
+def test_until_it_reported_a_hit_it_reports_nothing() -> None:
+    one = member()
+    for _ in range(10):
+        assert not one.reported(5_000, 0, 1.0, 100.0)
+    assert one.since == -math.inf
+    assert not one.reports
+
+
+def test_hits_that_cannot_be_missing_mean_that_it_restarted() -> None:
+    one = member()
+    one.reported(5_000, 4_000, 1.0, 90.0)
+    lost = [one.reported(5_000, 0, 1.0, 100.0) for _ in range(LOSSES_MAX)]
+    assert lost == [False] * (LOSSES_MAX - 1) + [True]
+    assert one.since == 100.0
+
+
+@pytest.mark.parametrize(("expected", "age_s"), [(2_000, 1.0), (5_000, 61.0)])
+def test_a_small_or_an_old_prefix_may_be_missing(expected: int, age_s: float) -> None:
+    one = member()
+    one.reported(5_000, 4_000, 1.0, 90.0)
+    for _ in range(10):
+        assert not one.reported(expected, 0, age_s, 100.0)
+
+
+def test_a_hit_in_between_shows_that_it_is_the_same() -> None:
+    one = member()
+    for cached in (5_000, 0, 5_000, 0, 5_000, 0):
+        assert not one.reported(5_000, cached, 1.0, 100.0)
+
+
+def test_the_horizon_shrinks_to_the_age_of_what_is_missing_and_grows_with_what_is_not() -> None:
+    one = member()
+    for _ in range(30):
+        one.reported(5_000, 100, 60.0, 100.0)
+    assert one.horizon_s == pytest.approx(60, rel=0.02)
+    one.reported(5_000, 5_000, 30.0, 100.0)
+    one.reported(5_000, 100, 90.0, 100.0)
+    one.reported(5_000, 4_000, 30.0, 100.0)
+    assert one.horizon_s == pytest.approx(60, rel=0.02)
+    for _ in range(30):
+        one.reported(5_000, 5_000, 600.0, 100.0)
+    assert one.horizon_s == pytest.approx(600, rel=0.02)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9_000), st.integers(0, 9_000), st.floats(0, 1e9)), max_size=60
+    )
+)
+def test_a_horizon_stays_within_its_bounds(reports: list[tuple[int, int, float]]) -> None:
+    one = member()
+    for expected, cached, age_s in reports:
+        one.reported(expected, cached, age_s, 1.0)
+    assert 5 <= one.horizon_s <= 86_400

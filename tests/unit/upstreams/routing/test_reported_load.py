@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstreams.routing.reported_load import (
+    NO_LOAD,
+    ReportedLoad,
+    from_loads,
+    from_metrics,
+)
+
+VLLM = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
+vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",engine="0"} 1.0
+process_start_time_seconds 1.76388e+09
+"""
+SGLANG = """\
+sglang:num_running_reqs{model_name="tiny"} 1.0
+sglang:num_queue_reqs{model_name="tiny"} 4.0
+sglang:max_total_num_tokens{model_name="tiny"} 65536.0
+"""
+LOADS = {
+    "timestamp": "now",
+    "loads": [
+        {
+            "dp_rank": 0,
+            "num_running_reqs": 2,
+            "num_waiting_reqs": 1,
+            "max_total_num_tokens": 4096,
+        },
+        {
+            "dp_rank": 1,
+            "num_running_reqs": 0,
+            "num_waiting_reqs": 5,
+            "max_total_num_tokens": 4096,
+        },
+    ],
+}
+
+
+def test_vllm_tells_it_among_its_metrics() -> None:
+    assert from_metrics(VLLM) == ReportedLoad(2, 3, 1_763_880_000, 16_000)
+
+
+def test_engines_behind_one_server_are_added_up() -> None:
+    second = VLLM.replace('engine="0"', 'engine="1"')
+    assert from_metrics(VLLM + second) == ReportedLoad(4, 6, 1_763_880_000, 32_000)
+
+
+def test_sglang_tells_it_among_its_metrics_or_on_a_path_of_its_own() -> None:
+    assert from_metrics(SGLANG) == ReportedLoad(4, 1, None, 65_536)
+    assert from_loads(orjson.dumps(LOADS)) == ReportedLoad(6, 2, None, 8192)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "vllm:num_requests_waiting NaN\n",
+        "vllm:num_requests_waiting -1\n",
+        "vllm:num_requests_waiting 1e400\n",
+        "vllm:num_requests_waiting --1\n",
+        'vllm:cache_config_info{num_gpu_blocks="None"} 1\n',
+        "x" * 100,
+    ],
+)
+def test_what_says_nothing_useful_says_nothing(text: str) -> None:
+    assert from_metrics(text) == NO_LOAD
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"7", b"[]", b'{"loads": 3}', b'{"loads": [7]}'])
+def test_a_body_that_is_none_says_nothing(body: bytes) -> None:
+    assert from_loads(body) == NO_LOAD
+
+
+def test_counts_that_are_none_are_left_out() -> None:
+    row = {"num_waiting_reqs": True, "num_running_reqs": -1, "max_total_num_tokens": 0}
+    assert from_loads(orjson.dumps([row])) == NO_LOAD
+
+
+@given(st.text(max_size=300), st.binary(max_size=200))
+def test_whatever_comes_is_read(text: str, body: bytes) -> None:
+    from_metrics(text)
+    from_metrics(VLLM[:100] + text)
+    from_loads(body)
