@@ -26,8 +26,6 @@ _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
 
-_GAVE_UP: Final = frozenset(kind.gave_up for kind in ENGINES)
-
 
 class BrokeDown(UpstreamLost):
     """It answered 500: its engine died of the request, or could not make anything of it."""
@@ -66,7 +64,8 @@ def refusal(
         return BrokeDown(text, upstream=upstream)
     if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone(text, upstream=upstream)
-    if status not in _CALLER_AT_FAULT:
+    is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
+    if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
     if _is_said(message, [kind.context_overflow for kind in ENGINES]):
         return ContextOverflow(text, upstream=upstream)
@@ -75,7 +74,7 @@ def refusal(
 
 def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFailed:
     """The error for an error that came after the first id."""
-    if constrained and message in _GAVE_UP:
+    if constrained and any(kind.gave_up.fullmatch(message) for kind in ENGINES):
         return GrammarFailed(message, upstream=upstream)
     return UpstreamFailed(message, upstream=upstream)
 

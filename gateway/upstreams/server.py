@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from gateway.errors import UpstreamError, UpstreamLost, UpstreamUnavailable
+from gateway.errors import UpstreamError, UpstreamLost, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import Served, StreamLimits
 from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.generate import GenerateReader
 from gateway.upstreams.problems import (
     BrokeDown,
     ModelGone,
@@ -22,7 +23,7 @@ from gateway.upstreams.problems import (
     refusal,
     retry_after_of,
 )
-from gateway.upstreams.request_writer import PromptEncoder, RequestWriter
+from gateway.upstreams.request_writer import PromptEncoder, RequestWriter, UnknownId
 from gateway.upstreams.token_stream import TokenStream, describe
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ _log = EventLog("gateway.upstreams")
 
 _PROMPT_ID_BYTES = 8
 """Six digits, a comma and a space."""
+_REPEATED_ID_BYTES = 64
+"""Of an id that each event has once more: its digits, and its text in escapes."""
+_LOGPROB_BYTES = 64
+READERS: Final = {"completions": CompletionReader, "generate": GenerateReader}
+"""Who reads the events of a dialect."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
 
@@ -56,7 +62,7 @@ _NOT_TAKEN = (
 
 
 class InferenceServer:
-    """`POST /v1/completions` of one backend.
+    """Raw completions of one backend, at the endpoint that its engine has for them.
 
     Always streamed, because closing the connection is what makes the server stop generating. Until
     it is known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is
@@ -84,8 +90,8 @@ class InferenceServer:
         }
         self._prompts = PromptEncoder() if prompts is None else prompts
         self._one_grammar = asyncio.Lock()
-        headers = {**backend.headers(), "content-type": "application/json"}
-        self._post = Post(client, backend.url("/v1/completions"), headers)
+        self._client = client
+        self._posts: dict[str, Post] = {}
         self._streams: set[TokenStream] = set()
         self._writer = RequestWriter()
         self._served: Mapping[str, Served] | None = None
@@ -167,7 +173,7 @@ class InferenceServer:
 
         Of several threads that have something to do each would hold up the event loop in turn.
         """
-        if constraint.calls <= INLINE_CALLS or self._writer.has_tag_for(constraint):
+        if constraint.calls <= INLINE_CALLS or self._writer.has_tag_for(request, constraint):
             return self._writer.grammar(request)
         async with self._one_grammar:
             return await asyncio.to_thread(self._writer.grammar, request)
@@ -186,19 +192,7 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        sampling = request.sampling
-        told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
-        # The first event may repeat the prompt, and each has the logprobs that were asked for.
-        frame_bytes_max = self._limits.event_bytes_max * (1 + told)
-        frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
-        reader = CompletionReader(
-            self.name,
-            sampling,
-            stop_ids=request.stop_ids,
-            frame_bytes_max=frame_bytes_max,
-            id_end=request.id_end,
-            constrained=grammar is not None and grammar.holds,
-        )
+        reader = self._reader(request, grammar)
         stream = TokenStream(sink, reader, self._timeouts, on_first=on_first, on_finish=on_finish)
         self._streams.add(stream)
         try:
@@ -207,6 +201,24 @@ class InferenceServer:
             self._streams.discard(stream)
             if reader.overran:
                 _log.warning("backend does not stop where it should", upstream=self.name)
+
+    def _reader(self, request: TokenRequest, grammar: Grammar | None) -> CompletionReader:
+        sampling, dialect = request.sampling, self._writer.engine.dialect(request)
+        told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
+        # The first event may repeat the prompt, and each has the logprobs that were asked for.
+        frame_bytes_max = self._limits.event_bytes_max * (1 + told)
+        frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
+        if dialect.repeats:
+            id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * told
+            frame_bytes_max += id_bytes * sampling.max_tokens
+        return READERS[dialect.events](
+            self.name,
+            sampling,
+            stop_ids=request.stop_ids,
+            frame_bytes_max=frame_bytes_max,
+            id_end=request.id_end,
+            constrained=grammar is not None and grammar.holds,
+        )
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """Break off the generations that said nothing for `silent_s`; how many those are.
@@ -235,12 +247,14 @@ class InferenceServer:
             served = self._served[request.model]
         else:
             raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
+        prompt = await self._encoded_prompt(request)
+        post = self._post_to(self._writer.engine.dialect(request).path)
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
-        posting = self._post(
+        posting = post(
             self._writer.body(
                 request,
                 served=served,
-                prompt=await self._prompts.encode(request.prompt_ids, owner=request.cache_salt),
+                prompt=prompt,
                 grammar=grammar,
             ),
             timeouts=self._waits,
@@ -255,6 +269,22 @@ class InferenceServer:
         if answer.status != 200:
             raise await self._refusal(answer)
         return answer.body
+
+    def _post_to(self, path: str) -> Post:
+        if (post := self._posts.get(path)) is None:
+            headers = {**self._backend.headers(), "content-type": "application/json"}
+            post = self._posts[path] = Post(self._client, self._backend.url(path), headers)
+        return post
+
+    async def _encoded_prompt(self, request: TokenRequest) -> list[bytes]:
+        """JSON of the ids. An engine that dies of an unknown one is not sent it."""
+        id_end = request.id_end if self._writer.engine.dies_of_unknown_ids else None
+        try:
+            return await self._prompts.encode(
+                request.prompt_ids, owner=request.cache_salt, id_end=id_end
+            )
+        except UnknownId as error:
+            raise UpstreamRejected(str(error), upstream=self.name) from error
 
     async def _refusal(self, answer: Answer) -> UpstreamError:
         answer.body.timeouts = {"read": self._timeouts.tail_s}

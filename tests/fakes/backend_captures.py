@@ -1,4 +1,6 @@
-"""Recorded answers of a real vLLM 0.32: `### REQUEST ... ### RESPONSE ... [12.3ms 182B] bytes`."""
+"""Recorded answers of real servers: a vLLM 0.32, `### REQUEST ... ### RESPONSE ... [12.3ms 182B]
+bytes`; SGLang 0.5.23 in the folders `sglang…`, `### request ... ### answer ... [ 12] text`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,10 @@ from pathlib import Path
 FOLDER = Path(__file__).parent.parent / "data" / "backend-captures"
 
 _RESPONSE = b"### RESPONSE (raw bytes; [ms since send])\n\n"
+_ANSWER = b"### answer (ms since the request was sent, then the bytes of one read)\n"
+_STEP = re.compile(rb"^\[ *\d+\] ", re.MULTILINE)
+_EVENT = re.compile(rb"^data: .*", re.MULTILINE)
+_FRAMING = (b"transfer-encoding", b"content-length", b"connection")
 _READ = re.compile(rb"\n*\[[\d.]+ms (\d+)B\] ")
 
 
@@ -36,8 +42,11 @@ class Capture:
 
 
 def capture(name: str) -> Capture:
-    """The recording of that name."""
-    request, _, played = (FOLDER / f"{name}.txt").read_bytes().partition(_RESPONSE)
+    """The recording of that name; those of SGLang are `sglang/…`."""
+    recorded = (FOLDER / f"{name}.txt").read_bytes()
+    if recorded.startswith(b"### request"):
+        return _plain_capture(name, recorded)
+    request, _, played = recorded.partition(_RESPONSE)
     reads = []
     position = 0
     while found := _READ.match(played, position):
@@ -46,6 +55,30 @@ def capture(name: str) -> Capture:
     return Capture(name, request, tuple(reads), played[position:].decode().strip())
 
 
+def _plain_capture(name: str, recorded: bytes) -> Capture:
+    """Of a recording that was kept as text, without the ends of its lines: as it must have been."""
+    request, _, answer = recorded.partition(_ANSWER)
+    head, _, rest = answer.partition(b"\n\n")
+    lines = head.partition(b"] ")[2].split(b"\n")
+    lines = [line for line in lines if not line.lower().startswith(_FRAMING)]
+    if b"text/event-stream" in head:
+        pieces = [b"".join(map(_event, _EVENT.findall(part))) for part in _STEP.split(rest)]
+        whole = re.search(rb"^0$", _STEP.sub(b"", rest), re.MULTILINE) is not None
+        lines.append(b"Transfer-Encoding: chunked")
+        pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece]
+        if whole:
+            pieces.append(b"0\r\n\r\n")
+    else:
+        pieces = [_STEP.sub(b"", rest).strip().removesuffix(b"<EOF>").strip()]
+        lines.append(b"Content-Length: %d" % len(pieces[0]))
+    return Capture(name, request, (b"\r\n".join([*lines, b"", b""]), *pieces), "")
+
+
+def _event(line: bytes) -> bytes:
+    return line + b"\n\n"
+
+
 def names(*patterns: str) -> list[str]:
     """Names of recordings, sorted."""
-    return sorted(path.stem for pattern in patterns for path in FOLDER.glob(f"{pattern}.txt"))
+    found = [path for pattern in patterns for path in FOLDER.glob(f"{pattern}.txt")]
+    return sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in found)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
+    from gateway.upstreams.engines.dialects import Dialect
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
 
 _ANSWER_SINCE: Final = (0, 11, 0)
@@ -45,7 +46,7 @@ class Vllm(InferenceEngine):
     no_grammars: ClassVar[re.Pattern[str]] = re.compile(
         r"skip_tokenizer_init|specification: 'triggers'", re.IGNORECASE
     )
-    gave_up: ClassVar[str | None] = "Internal server error"
+    gave_up: ClassVar[re.Pattern[str]] = re.compile("Internal server error")
 
     @classmethod
     @override
@@ -69,5 +70,5 @@ class Vllm(InferenceEngine):
         return {"request_id": request.request_id, "include_stop_str_in_output": True}
 
     @override
-    def tag_fields(self, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         return {"structured_outputs": {"structural_tag": encoded.decode()}}
