@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent.parent / "data" / "backend-captures"
 
 _RESPONSE = b"### RESPONSE (raw bytes; [ms since send])\n\n"
 _ANSWER = b"### answer (ms since the request was sent, then the bytes of one read)\n"
-_STEP = re.compile(rb"^\[ *\d+\] ", re.MULTILINE)
+_STEP = re.compile(rb"\n\[ *\d+\] ")
 _EVENT = re.compile(rb"^data: .*", re.MULTILINE)
 _FRAMING = (b"transfer-encoding", b"content-length", b"connection")
 _READ = re.compile(rb"\n*\[[\d.]+ms (\d+)B\] ")
@@ -30,6 +30,12 @@ class Capture:
     @property
     def response(self) -> bytes:
         return b"".join(self.reads)
+
+    @property
+    def path(self) -> str:
+        """What was asked."""
+        found = re.search(rb"^(?:GET|POST) (/\S*) HTTP", self.request, re.MULTILINE)
+        return found[1].decode() if found else ""
 
     @property
     def status(self) -> int:
@@ -59,23 +65,23 @@ def _plain_capture(name: str, recorded: bytes) -> Capture:
     """Of a recording that was kept as text, without the ends of its lines: as it must have been."""
     request, _, answer = recorded.partition(_ANSWER)
     head, _, rest = answer.partition(b"\n\n")
+    rest = b"\n" + rest
     lines = head.partition(b"] ")[2].split(b"\n")
     lines = [line for line in lines if not line.lower().startswith(_FRAMING)]
+    text = _STEP.sub(b"", rest)
     if b"text/event-stream" in head:
-        pieces = [b"".join(map(_event, _EVENT.findall(part))) for part in _STEP.split(rest)]
-        whole = re.search(rb"^0$", _STEP.sub(b"", rest), re.MULTILINE) is not None
         lines.append(b"Transfer-Encoding: chunked")
-        pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece]
-        if whole:
-            pieces.append(b"0\r\n\r\n")
+        pieces = [_chunk(line + b"\n\n") for line in _EVENT.findall(text)]
+        if re.search(rb"^0$", text, re.MULTILINE):
+            pieces.append(_chunk(b""))
     else:
-        pieces = [_STEP.sub(b"", rest).strip().removesuffix(b"<EOF>").strip()]
+        pieces = [text.strip().removesuffix(b"<EOF>").strip()]
         lines.append(b"Content-Length: %d" % len(pieces[0]))
     return Capture(name, request, (b"\r\n".join([*lines, b"", b""]), *pieces), "")
 
 
-def _event(line: bytes) -> bytes:
-    return line + b"\n\n"
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def names(*patterns: str) -> list[str]:

@@ -70,7 +70,8 @@ class SGLang(InferenceEngine):
     )
     no_grammars: ClassVar[re.Pattern[str]] = re.compile(r"grammar[- ]backend none", re.IGNORECASE)
     unknown_adapter: ClassVar[re.Pattern[str]] = re.compile(
-        r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not",
+        r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not"
+        r"|LoRA adapter .* is not loaded",
         re.IGNORECASE,
     )
     gave_up: ClassVar[re.Pattern[str]] = re.compile("Grammar accept_token failed: .*")
