@@ -146,6 +146,7 @@ SGLANG_COMPLETIONS = Profile(
         "sglang/completions_unknown_model": (LENGTH, None),
         "sglang_flags/incremental_completions": (LENGTH, 0),
         "sglang_flags/incremental_completions_cached": (LENGTH, 179),
+        "sglang_flags/queue_full_higher_priority": (LENGTH, 8),
         "sglang_gptoss/after_sigterm_new_request": (LENGTH, 14),
         "sglang_gptoss/completions_stream": (STOP, 0),
     },
@@ -215,10 +216,7 @@ SGLANG_TOLD = Profile(
 SGLANG_INCREMENTAL = Profile(
     "SGLang 0.5.23, /generate, new ids only",
     SGLang("0.5.23", frontend="rust", incremental=True),
-    complete={
-        "sglang_flags/incremental_generate": (LENGTH, 8),
-        "sglang_flags/queue_full_higher_priority": (LENGTH, 8),
-    },
+    complete={"sglang_flags/incremental_generate": (LENGTH, 8)},
     broken={"sglang_flags/incremental_abort_generate": "Aborted"},
     refused={
         "sglang_flags/queue_full_generate_plain": UpstreamUnavailable,
