@@ -71,6 +71,8 @@ class Model:
     context_length: int
     aliases: tuple[str, ...]
     reasoning_effort: Effort
+    parent: str | None = None
+    """The base model of an adapter."""
 
     def body(self) -> dict[str, Any]:
         """The model object of the API, with what clients need to size their context.
@@ -86,6 +88,7 @@ class Model:
             "context_length": self.context_length,
             "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
+            "parent": self.parent,
             "capabilities": list(CAPABILITIES),
             "reasoning_effort": self.reasoning_effort,
         }
@@ -107,7 +110,7 @@ class Models:
 
     def list(self) -> list[Model]:
         """Every model, in the order of the configuration."""
-        return [self._model(known.id, known.context_length) for known in self._pool.models()]
+        return [self._model(known) for known in self._pool.models()]
 
     def get(self, name: str) -> Model:
         """The model of a name or alias, with or without the `openai/` prefix.
@@ -126,15 +129,15 @@ class Models:
         return found
 
     def _look_up(self, name: str, served: tuple[ModelInfo, ...]) -> Model:
-        lengths = {known.id: known.context_length for known in served}
+        infos = {known.id: known for known in served}
         candidates = tuple(self._candidates(name))
         for candidate in candidates:
-            if candidate in lengths:
-                return self._model(candidate, lengths[candidate])
+            if candidate in infos:
+                return self._model(infos[candidate])
         for candidate in candidates:
             if self._pool.expects(candidate):
                 raise self._pool.absence(candidate, shown=shown(name))
-        if not lengths:
+        if not infos:
             raise NoUpstreamAvailable(name, SILENT)
         raise ModelNotFound(shown(name))
 
@@ -151,10 +154,12 @@ class Models:
         for spelling in (name, bare, VENDOR_PREFIX + bare):
             yield self._aliases.get(spelling, spelling)
 
-    def _model(self, model_id: str, context_length: int) -> Model:
-        aliases = tuple(alias for alias, target in self._aliases.items() if target == model_id)
-        effort = self._efforts.get(model_id, DEFAULT_EFFORT)
-        return Model(model_id, self._created_at, context_length, aliases, effort)
+    def _model(self, known: ModelInfo) -> Model:
+        aliases = tuple(alias for alias, target in self._aliases.items() if target == known.id)
+        base_effort = self._efforts.get(known.parent or "", DEFAULT_EFFORT)
+        effort = self._efforts.get(known.id, base_effort)
+        length = known.context_length
+        return Model(known.id, self._created_at, length, aliases, effort, known.parent)
 
 
 def codex_catalog(models: Models) -> dict[str, Any]:

@@ -239,6 +239,10 @@ class Model(Section):
     format: Name = Field(
         "harmony", description="How it reads and writes tokens; gpt-oss speaks Harmony."
     )
+    adapters: bool = Field(
+        default=False,
+        description="Serve the LoRA adapters that backends list for it, too, by their names.",
+    )
 
 
 class Backend(Section):
@@ -247,6 +251,9 @@ class Backend(Section):
     name: Name = Field(description="Its name in logs and metrics.")
     url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-1:8000.")
     api_key: Secret | None = Field(None, description="Sent as a bearer token.")
+    admin_key: Secret | None = Field(
+        None, description="To load adapters; by default its api_key. SGLang may have another."
+    )
     models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")
     grammars: Literal["auto", "off"] = Field(
         "auto",

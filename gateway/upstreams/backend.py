@@ -19,7 +19,9 @@ class Backend:
     adapter); empty: every model it lists, under its own name. `base_url` is given with or without
     `/v1`. `context_lengths` (tokens, prompt and output together, by public id) go before what the
     server says of itself. `grammars` may be used to bind the model where the engine can;
-    `priorities` are understood, because the server schedules by them.
+    `priorities` are understood, because the server schedules by them. Of the models in
+    `adapters_of` (public ids) its adapters are served too, each by its name there. `admin_key` is
+    what it takes to load one, where that is another key.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Backend:
     context_lengths: Mapping[str, int] = field(default_factory=dict)
     grammars: bool = True
     priorities: bool = False
+    adapters_of: frozenset[str] = frozenset()
+    admin_key: str | None = field(default=None, repr=False)
 
     def url(self, path: str) -> httpx2.URL:
         """The address of `path`, as in `/v1/models` or `/health`."""
@@ -41,13 +45,15 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row of a backend's list of models: context length in tokens, and an adapter's base model.
+    """A row of a backend's list of models: context length in tokens, an adapter's base model, and
+    where it was loaded from.
 
     Each is None where the backend does not tell it.
     """
 
     context_length: int | None = None
     parent: str | None = None
+    root: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import GrammarFailed, ModelGone
-from gateway.upstreams.served_models import offers
+from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -230,6 +230,8 @@ class Member:
             model: backend.context_lengths.get(model) for model in backend.models
         }
         """Context lengths by public id: of what is configured, until it has said what it lists."""
+        self.parents: Mapping[str, str] = {}
+        """The base models of its adapters, by public id."""
         self.unusable: Unusable | None = None
         """Why nothing is ever sent to it."""
         self._server = server
@@ -354,8 +356,10 @@ class Member:
         """Find out what its models are, now that `known` are the names that any backend lists."""
         if self.listed is None:
             return
-        served = offers(self.backend.models, self.listed, known)
+        backend = self.backend
+        served = offers(backend.models, self.listed, known, adapters_of=backend.adapters_of)
         self._server.serves(served)
+        self.parents = parents(served)
         self._served = served
         self.models = {
             model: self.backend.context_lengths.get(model) or one.context_length

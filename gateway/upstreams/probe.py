@@ -143,10 +143,11 @@ def served_models(body: bytes) -> dict[str, Listed]:
 
 
 def _listed(name: str, row: dict[str, object], named: Mapping[str, dict[str, object]]) -> Listed:
-    parent = row.get("parent")
+    parent, root = row.get("parent"), row.get("root")
     if not isinstance(parent, str) or parent == name:
         return Listed(_length(row))
-    return Listed(_length(row) or _length(named.get(parent, {})), parent)
+    length = _length(row) or _length(named.get(parent, {}))
+    return Listed(length, parent, root if isinstance(root, str) else None)
 
 
 def _length(row: dict[str, object]) -> int | None:

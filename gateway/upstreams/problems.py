@@ -25,6 +25,7 @@ _NOT_FOUND: Final = 404
 _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
+_SAYING: Final = ("error", "message", "error_message", "detail")
 
 
 class BrokeDown(UpstreamLost):
@@ -107,7 +108,8 @@ def message_of_body(body: bytes) -> str:
     """What an error body says, cut to a length fit for a log line.
 
     vLLM answers `{"error": {"message"}}`, its key check `{"error": "Unauthorized"}`, its router
-    `{"detail"}`, SGLang `{"object": "error", "message"}`; proxies answer anything.
+    `{"detail"}`, SGLang `{"object": "error", "message"}`, of an adapter `{"error_message"}`;
+    proxies answer anything.
     """
     try:
         document = orjson.loads(body)
@@ -120,7 +122,7 @@ def message_of(document: object) -> str:
     """The same for a body that is decoded already."""
     found = document
     while isinstance(found, dict):
-        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
+        inner = next((found[key] for key in _SAYING if found.get(key)), None)
         if inner is None:
             break
         found = inner

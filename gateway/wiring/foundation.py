@@ -63,6 +63,7 @@ class Foundation:
         nothing.
         """
         metrics, database, owner = Metrics(), connect(settings), ids.new_replica_id()
+        pool = _pool(settings, metrics)
         return cls(
             settings=settings,
             metrics=metrics,
@@ -72,14 +73,14 @@ class Foundation:
             ),
             journal=connect(settings, pool_size_max=1, for_runs=True),
             notices=connect(settings, pool_size_max=2, for_runs=True),
-            formats=formats(settings),
+            formats=formats(settings).with_parents(pool.parent_of),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
             executor=ThreadExecutor(
                 threads_max=settings.limits.tokenize_threads_max,
                 inline_bytes_max=settings.limits.inline_tokenize_chars_max,
                 waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,
             ),
-            pool=_pool(settings, metrics),
+            pool=pool,
             containers=containers(settings, database, owner),
             owner=owner,
         )
@@ -176,6 +177,8 @@ def backends(settings: Settings) -> list[Backend]:
             context_lengths=lengths,
             grammars=backend.grammars == "auto",
             priorities=backend.priorities,
+            adapters_of=frozenset(model.id for model in settings.models if model.adapters),
+            admin_key=backend.admin_key.get_secret_value() if backend.admin_key else None,
         )
         for backend in settings.backends
     ]

@@ -216,6 +216,7 @@ _MODEL: Final[Json] = {
         "owned_by": {"type": "string"},
         "context_length": {"type": "integer", "description": "In tokens, output included."},
         "aliases": {"type": "array", "items": {"type": "string"}},
+        "parent": {"type": ["string", "null"], "description": "The base model of an adapter."},
     },
 }
 

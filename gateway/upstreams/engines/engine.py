@@ -67,6 +67,17 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterPaths:
+    """Both take `{"lora_name"}` with POST, `load` besides `{"lora_path"}`, a path that the server
+    reads. `remedy` says what a server has to be started with.
+    """
+
+    load: str
+    unload: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unusable:
     """Why nothing can be asked of an engine, and what to do about that."""
 
@@ -109,6 +120,9 @@ class InferenceEngine(ABC):
     """The path of a health check whose answer takes it no work."""
     working_check: ClassVar[str | None] = None
     """The path of one that takes work, for where the flag says no."""
+
+    adapter_paths: ClassVar[AdapterPaths | None] = None
+    """Where adapters are loaded and unloaded while it runs; None: nowhere."""
 
     # How it words its refusals.
     context_overflow: ClassVar[re.Pattern[str]] = NEVER

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from typing_extensions import override
 
 from gateway.upstreams.engines.dialects import COMPLETIONS, GENERATE
-from gateway.upstreams.engines.engine import TOP_P_MIN, InferenceEngine, is_older
+from gateway.upstreams.engines.engine import (
+    TOP_P_MIN,
+    AdapterPaths,
+    InferenceEngine,
+    is_older,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +68,12 @@ class SGLang(InferenceEngine):
     # The second is the name of the first before 0.5.6.
     questions: ClassVar[tuple[str, ...]] = ("/server_info", "/get_server_info", _MODEL_INFO)
     flag: ClassVar[str] = "/ready"
+    adapter_paths: ClassVar[AdapterPaths | None] = AdapterPaths(
+        "/load_lora_adapter",
+        "/unload_lora_adapter",
+        "Start it with --enable-lora, --max-lora-rank and --lora-target-modules; if it has an "
+        "admin key, set admin_key of this backend.",
+    )
     working_check: ClassVar[str | None] = "/health"
     context_overflow: ClassVar[re.Pattern[str]] = re.compile(
         r"model's context length|Requested token count exceeds|exceeds the maximum allowed length",

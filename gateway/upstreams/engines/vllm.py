@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from typing_extensions import override
 
-from gateway.upstreams.engines.engine import InferenceEngine
+from gateway.upstreams.engines.engine import AdapterPaths, InferenceEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +36,11 @@ class Vllm(InferenceEngine):
     logprobs: ClassVar[bool] = True
     questions: ClassVar[tuple[str, ...]] = ("/version",)
     flag: ClassVar[str] = "/health"
+    adapter_paths: ClassVar[AdapterPaths | None] = AdapterPaths(
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "Start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.",
+    )
     context_overflow: ClassVar[re.Pattern[str]] = re.compile(
         r"maximum context length|maximum model length|model's context length"
         r"|max_tokens must be at least 1, got (?:0|-\d+)|cannot be greater than max_model_len",

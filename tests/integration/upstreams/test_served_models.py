@@ -48,7 +48,7 @@ def bodies(server: RawServer) -> list[dict[str, Any]]:
 
 async def test_an_adapter_of_sglang_is_asked_for_as_one() -> None:
     async with fleet(sglang()) as known:
-        assert known.pool.models() == (ModelInfo("base", 8192), ModelInfo("ad", 8192))
+        assert known.pool.models() == (ModelInfo("base", 8192), ModelInfo("ad", 8192, "base"))
         for model in ("ad", "base"):
             await known.ids(replace(REQUEST, model=model))
     asked = [(body["model"], body.get("lora_path")) for body in bodies(known.servers[0])]
