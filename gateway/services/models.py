@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import ModelNotFound, NoUpstreamAvailable, shown
 from gateway.protocol.parameters import DEFAULT_EFFORT
+from gateway.tenancy import DEFAULT_POLICY
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gateway.protocol.parameters import Effort
+    from gateway.tenancy import TenantPolicy
     from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"
@@ -108,16 +110,17 @@ class Models:
         self._served: tuple[ModelInfo, ...] = ()
         self._found: dict[str, Model] = {}
 
-    def list(self) -> list[Model]:
-        """Every model, in the order of the configuration."""
-        return [self._model(known) for known in self._pool.models()]
+    def list(self, policy: TenantPolicy = DEFAULT_POLICY) -> list[Model]:
+        """Every model that a tenant may use, in the order of the configuration."""
+        models = [self._model(known) for known in self._pool.models()]
+        return [model for model in models if policy.may_use((model.id, *model.aliases))]
 
-    def get(self, name: str) -> Model:
+    def get(self, name: str, policy: TenantPolicy = DEFAULT_POLICY) -> Model:
         """The model of a name or alias, with or without the `openai/` prefix.
 
-        Raises `ModelNotFound`, `ModelNotServed` where it is configured and no backend lists it, or
-        `NoUpstreamAvailable` while nobody can know: no backend has said yet what it serves, or this
-        model's have not said how long its context is.
+        Raises `ModelNotFound`, also for one that the tenant may not use, `ModelNotServed` where it
+        is configured and no backend lists it, or `NoUpstreamAvailable` while nobody can know: no
+        backend has said yet what it serves, or this model's have not said how long its context is.
         """
         served = self._pool.models()
         if served != self._served:
@@ -126,6 +129,8 @@ class Models:
         if found is None:
             # Bounded by what is served: a name that means nothing is refused.
             found = self._found[name] = self._look_up(name, served)
+        if not policy.may_use((found.id, *found.aliases)):
+            raise ModelNotFound(shown(name))
         return found
 
     def _look_up(self, name: str, served: tuple[ModelInfo, ...]) -> Model:
@@ -162,14 +167,14 @@ class Models:
         return Model(known.id, self._created_at, length, aliases, effort, known.parent)
 
 
-def codex_catalog(models: Models) -> dict[str, Any]:
+def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict[str, Any]:
     """The model catalog of the Codex CLI: what it has to know of a model to work well with it.
 
     It has an entry for each name that requests may use; aliases are not offered for choice. The
     shape is that of the entries that come with Codex 0.169. Of their fields those are given without
     which an entry is refused, and those whose default would be wrong here.
     """
-    named = ((model, name) for model in models.list() for name in (model.id, *model.aliases))
+    named = ((model, name) for model in models.list(policy) for name in (model.id, *model.aliases))
     return {"models": [_entry(model, name, place) for place, (model, name) in enumerate(named)]}
 
 

@@ -139,6 +139,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "mcp_approvals": "request",
         "tool_calls_max": 64,
         "tool_time_max_s": 900,
+        "models": "*",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -159,13 +160,15 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "--mcp-approvals": "always",
         "--tool-calls-max": "8",
         "--tool-time-max-s": "60",
+        "--models": "gpt-oss-20b,team-*",
     }
     options = [word for option in given.items() for word in option]
     changed = json.loads(printed("tenants", "set", "acme", *options, "--json"))
     assert changed["own"] == changed["policy"]
     times = [48 * 3600, 90 * 86_400]
     words = ["priority", "allowed", *["refused"] * 3, "listed", "always"]
-    assert list(changed["own"].values()) == ["continue", *times, 8, 20, "off", 0, *words, 8, 60]
+    numbers = ["continue", *times, 8, 20, "off", 0, *words, 8, 60]
+    assert list(changed["own"].values()) == [*numbers, "gpt-oss-20b,team-*"]
 
     kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))
     assert kept["own"] == changed["own"] | {"log_retention_s": None}
