@@ -280,6 +280,9 @@ class Metrics:
         self._read_gauge("requests_in_flight", "Requests being answered.")
         self._responses = self._counter("responses", "Responses that ended.", "status", "model")
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
+        self._passed = self._counter(
+            "passed_requests", "Embeddings and reranking.", "kind", "model", "outcome"
+        )
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
         self._recoveries = self._counter("harmony_recovery", "Repaired model output.", "rule")
         self._repairs = self._counter(
@@ -415,6 +418,11 @@ class Metrics:
             self._tokens.labels(model, kind).inc(count)  # which is there from now on, if at 0
         for rule, count in recoveries.items():
             self._recoveries.labels(rule).inc(count)
+
+    def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
+        """Count a request that was passed through, and the tokens that it had."""
+        self._passed.labels(kind, model, outcome).inc()
+        self._tokens.labels(model, "input").inc(tokens)
 
     def client_disconnected(self) -> None:
         """Count a client that left before its response was complete."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import ModelNotFound, NoUpstreamAvailable, shown
+from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, shown
 from gateway.protocol.parameters import DEFAULT_EFFORT
 from gateway.tenancy import DEFAULT_POLICY
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from gateway.protocol.parameters import Effort
     from gateway.tenancy import TenantPolicy
@@ -21,8 +23,16 @@ if TYPE_CHECKING:
 VENDOR_PREFIX = "openai/"
 """Some clients keep it in the model's name, some servers list models with it."""
 CAPABILITIES = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Of every model here: they are all of one family. It reads and writes text only."""
+"""Of every model that generates: they are all of one family. It reads and writes text only."""
+GENERATES: Final = ("generate",)
 
+
+_NO_TASKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+_UNABLE: Final = {
+    "generate": "The model '{}' does not generate. GET /v1/models tells what each model can do.",
+    "embeddings": "The model '{}' makes no embeddings here. GET /v1/models tells which models do.",
+    "rerank": "The model '{}' does not rerank here. GET /v1/models tells which models do.",
+}
 
 COMPACTION_PERCENT: Final = 80
 """Codex sums up a session once it fills so much of the window. What is left must hold the output of
@@ -75,12 +85,15 @@ class Model:
     reasoning_effort: Effort
     parent: str | None = None
     """The base model of an adapter."""
+    tasks: tuple[str, ...] = GENERATES
+    """What its server does: "generate", "embeddings", "rerank"."""
 
     def body(self) -> dict[str, Any]:
         """The model object of the API, with what clients need to size their context.
 
         An output may be as long as the context leaves room for: there is no other bound.
         """
+        others = [task for task in self.tasks if task != "generate"]
         return {
             "id": self.id,
             "object": "model",
@@ -91,7 +104,7 @@ class Model:
             "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
             "parent": self.parent,
-            "capabilities": list(CAPABILITIES),
+            "capabilities": [*(CAPABILITIES if "generate" in self.tasks else ()), *others],
             "reasoning_effort": self.reasoning_effort,
         }
 
@@ -100,9 +113,17 @@ class Models:
     """The models whose backends are known, by name and by alias."""
 
     def __init__(
-        self, pool: Pool, *, aliases: Mapping[str, str], efforts: Mapping[str, Effort]
+        self,
+        pool: Pool,
+        *,
+        aliases: Mapping[str, str],
+        efforts: Mapping[str, Effort],
+        tasks: Mapping[str, tuple[str, ...]] = _NO_TASKS,
     ) -> None:
-        """`aliases` maps further names to ids, `efforts` ids to their default effort."""
+        """`aliases` maps further names to ids, `efforts` ids to their default effort, `tasks` ids
+        to what they do, where that is not to generate.
+        """
+        self._tasks = tasks
         self._pool = pool
         self._aliases = aliases
         self._efforts = efforts
@@ -115,8 +136,12 @@ class Models:
         models = [self._model(known) for known in self._pool.models()]
         return [model for model in models if policy.may_use((model.id, *model.aliases))]
 
-    def get(self, name: str, policy: TenantPolicy = DEFAULT_POLICY) -> Model:
+    def get(
+        self, name: str, policy: TenantPolicy = DEFAULT_POLICY, *, task: str | None = None
+    ) -> Model:
         """The model of a name or alias, with or without the `openai/` prefix.
+
+        With a `task` it must be able to do that, or `InvalidRequest` is raised.
 
         Raises `ModelNotFound`, also for one that the tenant may not use, `ModelNotServed` where it
         is configured and no backend lists it, or `NoUpstreamAvailable` while nobody can know: no
@@ -131,6 +156,8 @@ class Models:
             found = self._found[name] = self._look_up(name, served)
         if not policy.may_use((found.id, *found.aliases)):
             raise ModelNotFound(shown(name))
+        if task is not None and task not in found.tasks:
+            raise InvalidRequest(_UNABLE[task].format(shown(name)), param="model")
         return found
 
     def _look_up(self, name: str, served: tuple[ModelInfo, ...]) -> Model:
@@ -164,7 +191,8 @@ class Models:
         base_effort = self._efforts.get(known.parent or "", DEFAULT_EFFORT)
         effort = self._efforts.get(known.id, base_effort)
         length = known.context_length
-        return Model(known.id, self._created_at, length, aliases, effort, known.parent)
+        tasks = self._tasks.get(known.id, self._tasks.get(known.parent or "", GENERATES))
+        return Model(known.id, self._created_at, length, aliases, effort, known.parent, tasks)
 
 
 def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict[str, Any]:

@@ -243,6 +243,9 @@ class Model(Section):
         default=False,
         description="Serve the LoRA adapters that backends list for it, too, by their names.",
     )
+    tasks: tuple[Literal["generate", "embeddings", "rerank"], ...] = Field(
+        ("generate",), description="What its backends do: servers do not tell."
+    )
 
 
 class Backend(Section):
@@ -289,6 +292,9 @@ class Upstream(Section):
         MIB,
         description="Bytes of one event of a backend's stream. The prompt that the first one "
         "repeats does not count, and where logprobs are asked for, it is as many times more.",
+    )
+    answer_bytes_max: PositiveInt = Field(
+        64 * MIB, description="Bytes of one answer with embeddings or a ranking."
     )
     connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(

@@ -306,6 +306,33 @@ class Member:
             if on_trial:
                 self.health.end_trial()
 
+    def served_as(self, model: str) -> str:
+        """Its own name of a model that it serves."""
+        return self._served[model].name if model in self._served else model
+
+    async def ask(self, path: str, model: str, body: bytes, *, bytes_max: int) -> bytes:
+        """What it answers to a request that is no generation. Raises what `generate` does before a
+        first chunk, and UpstreamFailed for an answer of more than `bytes_max`.
+        """
+        on_trial = self.health.begin_trial(self._clock())
+        self._in_flight += 1
+        self._metrics.upstream_started(self.name)
+        outcome = "cancelled"
+        try:
+            answer = await self._server.ask(path, body, bytes_max=bytes_max)
+            outcome = "ok"
+            self.health.completed()
+            self._faults.over("request")
+        except UpstreamError as error:
+            outcome = self._failed(error, model)
+            raise
+        finally:
+            self._in_flight -= 1
+            self._metrics.upstream_finished(self.name, outcome)
+            if on_trial:
+                self.health.end_trial()
+        return answer
+
     def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
         """The outcome of a health check that began at `asked_at`, in the clock's seconds.
 

@@ -186,6 +186,13 @@ class Pool:
         """Every model with a known context length, in the order of the configuration."""
         return self._models
 
+    def serving(self, model: str) -> Sequence[Member]:
+        """The backends that list the model now. Raises what `absence` tells where there is none."""
+        found = [one for one in self._serving.get(model, ()) if one.listed is not None]
+        if not found:
+            raise self.absence(model)
+        return found
+
     def parent_of(self, model: str) -> str | None:
         """The base model of an adapter that a backend serves; None of any other model."""
         found = (one.parents[model] for one in self._serving.get(model, ()) if model in one.parents)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from gateway.errors import UpstreamError, UpstreamLost, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import (
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamLost,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import Served, StreamLimits
 from gateway.upstreams.client import Post, read_body
@@ -220,6 +226,22 @@ class InferenceServer:
             constrained=grammar is not None and grammar.holds,
         )
 
+    async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
+        """The body of a 200 to `POST path`; raises what `generate` does before a first chunk.
+
+        A longer one than `bytes_max` is an UpstreamFailed.
+        """
+        answer = await self._answer(self._post_to(path)([body], timeouts=self._waits))
+        try:
+            told = await read_body(answer.body, bytes_max + 1)
+        except httpx2.TransportError as error:
+            raise UpstreamLost(describe(error), upstream=self.name) from error
+        finally:
+            answer.body.close()
+        if len(told) > bytes_max:
+            raise UpstreamFailed(f"its answer is longer than {bytes_max} bytes", upstream=self.name)
+        return told
+
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """Break off the generations that said nothing for `silent_s`; how many those are.
 
@@ -260,6 +282,12 @@ class InferenceServer:
             timeouts=self._waits,
             listener=stream,
         )
+        del prompt
+        answer = await self._answer(posting)
+        return answer.body
+
+    async def _answer(self, posting: Coroutine[object, object, Answer]) -> Answer:
+        """A 200. Raises the error that any other is."""
         try:
             answer = await posting
         except _NOT_TAKEN as error:
@@ -268,7 +296,7 @@ class InferenceServer:
             raise UpstreamLost(describe(error), upstream=self.name) from error
         if answer.status != 200:
             raise await self._refusal(answer)
-        return answer.body
+        return answer
 
     def _post_to(self, path: str) -> Post:
         if (post := self._posts.get(path)) is None:

@@ -24,11 +24,13 @@ from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck, Health
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
+from gateway.services.passing import PassThrough
 from gateway.services.retrieval import Retrieval
 from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
 from gateway.services.sessions import Sessions
 from gateway.services.tool_grants import ToolGrants
 from gateway.store import traces
+from gateway.upstreams.passing import Passing
 from gateway.wiring.foundation import Foundation, access
 from gateway.wiring.replica import Replica
 from gateway.wiring.tools import Sources
@@ -68,6 +70,7 @@ class Process:
     health: Health
     retrieval: Retrieval
     creation: Creation
+    pass_through: PassThrough
     run_builder: RunBuilder
     tool_grants: ToolGrants
     sessions: Sessions
@@ -85,6 +88,7 @@ class Process:
             base.pool,
             aliases={alias: model.id for model in settings.models for alias in model.aliases},
             efforts={model.id: model.reasoning_effort for model in settings.models},
+            tasks={model.id: model.tasks for model in settings.models},
         )
         retrieval = Retrieval(
             database=base.database,
@@ -115,6 +119,7 @@ class Process:
                 lease_keeper=replica.lease_keeper,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
+            pass_through=_pass_through(base, models),
             run_builder=run_builder,
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -190,6 +195,17 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
         base.sealer,
         limits=compaction.fill(CompactionLimits, effort=compaction.reasoning_effort),
     )
+
+
+def _pass_through(base: Foundation, models: Models) -> PassThrough:
+    upstream = base.settings.upstream
+    passing = Passing(
+        base.pool,
+        answer_bytes_max=upstream.answer_bytes_max,
+        attempts_max=upstream.attempts_max,
+        losses_max=upstream.losses_max,
+    )
+    return PassThrough(passing, models, base.executor, base.metrics)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
