@@ -274,15 +274,12 @@ class Metrics:
             FIRST_TOKEN_SECONDS,
             "model",
         )
-        self._requests = self._counter("requests", "Answered requests.", "status", "model")
+        self._requests, self._passed = self._counters_of_requests()
         self.requests_in_flight = 0
         """Each request counts itself; `request_finished` takes it off again."""
         self._read_gauge("requests_in_flight", "Requests being answered.")
         self._responses = self._counter("responses", "Responses that ended.", "status", "model")
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
-        self._passed = self._counter(
-            "passed_requests", "Embeddings and reranking.", "kind", "model", "outcome"
-        )
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
         self._recoveries = self._counter("harmony_recovery", "Repaired model output.", "rule")
         self._repairs = self._counter(
@@ -346,6 +343,13 @@ class Metrics:
         )
         self._tool_budget_hits = self._counter(
             "tool_budget_hits", "Calls that came to a bound.", "bound"
+        )
+
+    def _counters_of_requests(self) -> tuple[Counter, Counter]:
+        passed = "Embeddings and reranking, as the backends took them."
+        return (
+            self._counter("requests", "Answered requests.", "status", "model"),
+            self._counter("passed_requests", passed, "kind", "model", "outcome"),
         )
 
     def _counters_of_web(self) -> tuple[Counter, Counter, Counter]:

@@ -23,7 +23,7 @@ _NEEDED: Final[dict[PassedKind, dict[str, tuple[type, ...]]]] = {
     "embeddings": {"model": (str,), "input": (str, list)},
     "rerank": {"model": (str,), "query": (str, dict), "documents": (list, dict)},
 }
-_NAMES: Final = {str: "a string", list: "an array", dict: "an object"}
+_NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an object"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,7 @@ from gateway.tenancy import DEFAULT_POLICY
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gateway.protocol.parameters import Effort
     from gateway.tenancy import TenantPolicy

@@ -49,7 +49,10 @@ _PROMPT_ID_BYTES = 8
 _REPEATED_ID_BYTES = 64
 """Of an id that each event has once more: its digits, and its text in escapes."""
 _LOGPROB_BYTES = 64
-READERS: Final = {"completions": CompletionReader, "generate": GenerateReader}
+READERS: Final[dict[str, type[CompletionReader]]] = {
+    "completions": CompletionReader,
+    "generate": GenerateReader,
+}
 """Who reads the events of a dialect."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
