@@ -14,6 +14,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from gateway.upstreams.engines.engine import ANY
 from gateway.upstreams.engines.registry import ENGINES
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class NoTokenIds(UpstreamUnavailable):
     """The backend does not return token ids."""
 
     def __init__(self, *, upstream: str) -> None:
-        needed = ", or ".join(kind.requirement() for kind in ENGINES)
+        needed = ", or ".join(kind.requirement() for kind in ENGINES if kind.ids_since != ANY)
         super().__init__(f"it returns no token_ids: needs {needed}", upstream=upstream)
 
 

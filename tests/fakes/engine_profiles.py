@@ -15,7 +15,9 @@ from typing_extensions import override
 
 from gateway.errors import ContextOverflow, UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.generation import FinishReason
+from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
 from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.problems import BrokeDown, ModelGone, NoTokenIds
 from tests.fakes.backend_captures import capture, names
@@ -225,6 +227,32 @@ SGLANG_INCREMENTAL = Profile(
     told={"sglang_flags/incremental_generate": 1},
 )
 
+TENSORRT_LLM = Profile(
+    "TensorRT-LLM, written down",
+    TensorRtLlm(),
+    complete={
+        "tensorrt_llm/completions_stop": (STOP, 8),
+        "tensorrt_llm/completions_length": (LENGTH, 8),
+    },
+    broken={"tensorrt_llm/completions_cancelled": "finish reason cancelled"},
+    refused={
+        "tensorrt_llm/completions_unknown_key": UpstreamRejected,
+        "tensorrt_llm/completions_with_text": NoTokenIds,
+    },
+    is_recorded=False,
+)
+LMDEPLOY = Profile(
+    "LMDeploy, written down",
+    LmDeploy(),
+    complete={
+        "lmdeploy/generate_stop": (STOP, None),
+        "lmdeploy/generate_length": (LENGTH, None),
+    },
+    broken={"lmdeploy/generate_failed": "error"},
+    refused={"lmdeploy/generate_bad_top_p": UpstreamRejected},
+    is_recorded=False,
+)
+
 PROFILES = (
     VLLM,
     SGLANG_COMPLETIONS,
@@ -232,4 +260,6 @@ PROFILES = (
     _generate("sglang_rust", SGLang("0.5.23", frontend="rust")),
     SGLANG_TOLD,
     SGLANG_INCREMENTAL,
+    TENSORRT_LLM,
+    LMDEPLOY,
 )

@@ -26,6 +26,8 @@ Grammars = Literal["turn", "answer", "none"]
 Release = tuple[int, int, int]
 Fields = dict[str, object]
 
+ANY: Final[Release] = (0, 0, 0)
+"""Of a server that does not tell its release."""
 NEVER: Final = re.compile(r"(?!)")
 """The pattern of what is never said."""
 _VERSION: Final = re.compile(
@@ -115,7 +117,9 @@ class InferenceEngine(ABC):
     dies_of_unknown_ids: ClassVar[bool] = False
     """An id outside the vocabulary ends the server, and every stream of it."""
     questions: ClassVar[tuple[str, ...]]
-    """Paths whose answer says that it is this engine, each asked with GET, in this order."""
+    """Paths whose answer says that it is this engine, each asked with GET, in this order. The list
+    of models is known before any is asked.
+    """
     flag: ClassVar[str]
     """The path of a health check whose answer takes it no work."""
     working_check: ClassVar[str | None] = None
@@ -261,6 +265,13 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
         return release, next_line
     before = (major, minor, patch - 1) if patch else (major, minor - 1, _BEFORE_NEXT)
     return before, next_line
+
+
+def owner_of(models: Mapping[str, Any]) -> object:
+    """Who owns the first model of a list of models; None if nobody does."""
+    rows = models.get("data")
+    first = rows[0] if isinstance(rows, list) and rows else None
+    return first.get("owned_by") if isinstance(first, dict) else None
 
 
 def is_older(version: str | None, release: Release) -> bool:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Sampling, Token, TokenRequest
 from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
+from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.registry import ENGINES, UnknownEngine
 from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
 from gateway.upstreams.engines.vllm import Vllm
 
 VLLM = {
@@ -114,6 +116,12 @@ def test_what_is_unknown_is_asked_for_nothing() -> None:
     assert UnknownEngine().capabilities(priorities=True) == Capabilities()
     assert SGLang().capabilities() == Capabilities(logprobs=True)
     assert Vllm().capabilities() == Capabilities(logprobs=True)
+
+
+def test_engines_whose_release_nobody_knows_can_what_their_source_says() -> None:
+    assert TensorRtLlm().capabilities(priorities=True) == Capabilities("turn", priority_sign=1)
+    assert TensorRtLlm().capabilities(grammars=False) == Capabilities()
+    assert LmDeploy().capabilities(priorities=True) == Capabilities()
 
 
 def test_the_operator_may_turn_grammars_off_and_priorities_on() -> None:
@@ -221,6 +229,13 @@ def test_an_engine_is_known_by_what_it_answers() -> None:
     rust = SGLang.read("/server_info", {"version": "0.5.23", "frontend": "rust"})
     assert rust == SGLang("0.5.23", frontend="rust")
     assert SGLang.read("/model_info", {"model_path": "/models/gpt-oss"}) == SGLang()
+    listed = {"data": [{"id": "m", "owned_by": "tensorrt_llm"}]}
+    assert TensorRtLlm.read("/v1/models", listed) == TensorRtLlm()
+    assert LmDeploy.read("/v1/models", {"data": [{"owned_by": "lmdeploy"}]}) == LmDeploy()
+    shapes: list[object] = [None, [], [5], [{"owned_by": "vllm"}], {}]
+    for rows in shapes:
+        assert TensorRtLlm.read("/v1/models", {"data": rows}) is None
+        assert LmDeploy.read("/v1/models", {"data": rows}) is None
     for answer in ({}, {"version": 3}, {"detail": "Not Found"}):
         assert Vllm.read("/version", answer) is None
         assert SGLang.read("/server_info", answer) is None

@@ -11,7 +11,9 @@ import pytest
 from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
 from gateway.upstreams.backend import Served
 from gateway.upstreams.engines.engine import TOP_P_MIN
+from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
 from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.request_writer import TAG_BYTES_MAX, RequestWriter
 from tests.fakes.backend_captures import capture
@@ -186,6 +188,53 @@ def test_events_that_grow_come_seldom_where_there_may_be_many(most: int, interva
     assert sent(SGLANG_RUST, long)["sampling_params"]["stream_interval"] == interval
     small = speaking(SGLang("0.5.23", frontend="rust", incremental=True))
     assert "stream_interval" not in sent(small, long)["sampling_params"]
+
+
+TENSORRT_LLM = speaking(TensorRtLlm(), priorities=True)
+LMDEPLOY = speaking(LmDeploy(), priorities=True)
+ALL = {"seed": 3, "top_k": 4, "min_p": 0.1, "logprobs": 2, "top_p": 0.0}
+
+
+def test_tensorrt_llm_is_sent_nothing_that_it_would_refuse() -> None:
+    """Names of `CompletionRequest` in `tensorrt_llm/serve/openai_protocol.py`."""
+    known = {
+        *("model", "prompt", "stream", "stream_options", "stop_token_ids", "max_tokens"),
+        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+        *("seed", "priority", "detokenize", "response_format", "logit_bias"),
+    }
+    bare = replace(
+        sampled(**ALL),
+        constraint=Constraint(Token(200006), bare=True, markers=MARKERS),
+        cache_salt="salt",
+    )
+    body = sent(TENSORRT_LLM, bare)
+    assert body.keys() == known
+    assert body["detokenize"] is False, "it returns ids only without text"
+    assert body["response_format"]["type"] == "structural_tag"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(-9, 0.0), (-1, 0.25), (0, 0.5), (1, 0.75), (9, 1.0)])
+def test_tensorrt_llm_ranks_from_zero_to_one(ours: int, theirs: float) -> None:
+    assert sent(TENSORRT_LLM, replace(REQUEST, priority=ours))["priority"] == theirs
+    assert "priority" not in sent(speaking(TensorRtLlm()), replace(REQUEST, priority=ours))
+
+
+def test_lmdeploy_is_sent_its_sampling_parameters_at_the_top() -> None:
+    bound = replace(sampled(**ALL, temperature=2.5), constraint=BOUND.constraint)
+    assert LMDEPLOY.grammar(bound) is None
+    assert sent(LMDEPLOY, bound) == {
+        "input_ids": [1, 2, 3],
+        "stream": True,
+        "stop_token_ids": [200002, 200012, 199999],
+        "max_tokens": 9,
+        "temperature": 2.0,
+        "top_p": TOP_P_MIN,
+        "top_k": 4,
+        "min_p": 0.1,
+        "skip_special_tokens": False,
+        "include_stop_str_in_output": True,
+    }
+    assert not {"top_k", "min_p"} & sent(LMDEPLOY).keys()
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG, UNKNOWN])
