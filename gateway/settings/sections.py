@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     SecretStr,
@@ -248,6 +249,18 @@ class Model(Section):
     )
 
 
+class Prefill(Section):
+    """The prefill server of an SGLang pair. Built from SGLang's source; it was not run."""
+
+    url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-3:30000.")
+    host: Name | None = Field(
+        None, description="Where the decode server finds it; default: the host of its URL."
+    )
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(
+        8998, description="Its --disaggregation-bootstrap-port."
+    )
+
+
 class Backend(Section):
     """One inference server."""
 
@@ -258,6 +271,12 @@ class Backend(Section):
         None, description="To load adapters; by default its api_key. SGLang may have another."
     )
     models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")
+    dp_rank: NonNegativeInt | None = Field(
+        None, description="The data parallel rank to ask, where each rank is a backend of its own."
+    )
+    prefill: Prefill | None = Field(
+        None, description="Reads prompts for this SGLang, which decodes (PD disaggregation)."
+    )
     grammars: Literal["auto", "off"] = Field(
         "auto",
         description="Bind the model by grammars where the server's version can; off: never.",

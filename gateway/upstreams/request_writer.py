@@ -11,6 +11,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.engines.engine import InferenceEngine
 
 Fields = Mapping[str, object]
+_NO_PAIR: Final[Fields] = MappingProxyType({})
 
 TAG_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -70,10 +72,13 @@ class RequestWriter:
         served: Served,
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
+        pair: Fields = _NO_PAIR,
     ) -> list[bytes]:
-        """JSON of the request, in pieces; `prompt` are those of its ids (`PromptEncoder`)."""
+        """JSON of the request, in pieces; `prompt` are those of its ids (`PromptEncoder`). `pair`
+        is what both servers of a pair are told.
+        """
         bound = dict(grammar.fields) if grammar is not None else {}
-        body = self.engine.body(request, served, self.can, bound)
+        body = {**self.engine.body(request, served, self.can, bound), **pair}
         key = orjson.dumps(self.engine.dialect(request).prompt_key)
         # A long prompt is not copied until all of the message is put together.
         return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]

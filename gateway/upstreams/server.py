@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -29,14 +31,14 @@ from gateway.upstreams.problems import (
     refusal,
     retry_after_of,
 )
-from gateway.upstreams.request_writer import PromptEncoder, RequestWriter, UnknownId
+from gateway.upstreams.request_writer import Fields, PromptEncoder, RequestWriter, UnknownId
 from gateway.upstreams.token_stream import TokenStream, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from gateway.generation import Constraint, TokenRequest, TokenSink
-    from gateway.upstreams.backend import Backend, Timeouts
+    from gateway.upstreams.backend import Backend, Prefill, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
     from gateway.upstreams.http.transport import Answer, ResponseBody
@@ -58,6 +60,8 @@ INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
+_ROOM_BITS = 63
+_NO_PAIR: Final[Fields] = MappingProxyType({})
 _NOT_TAKEN = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -205,11 +209,54 @@ class InferenceServer:
         stream = TokenStream(sink, reader, self._timeouts, on_first=on_first, on_finish=on_finish)
         self._streams.add(stream)
         try:
-            await stream.complete(await self._open(request, grammar, stream))
+            if self._backend.prefill is None:
+                await stream.complete(await self._open(request, grammar, stream))
+            else:
+                await self._complete_in_pair(self._backend.prefill, request, grammar, stream)
         finally:
             self._streams.discard(stream)
             if reader.overran:
                 _log.warning("backend does not stop where it should", upstream=self.name)
+
+    async def _complete_in_pair(
+        self,
+        prefill: Prefill,
+        request: TokenRequest,
+        grammar: Grammar | None,
+        stream: TokenStream,
+    ) -> None:
+        """The same request to both servers of a pair; what is generated comes from this one.
+
+        What goes wrong at the other one ends it here too: nobody else would ever say so.
+        """
+        host, port = prefill.bootstrap_host, prefill.bootstrap_port
+        pair = self._writer.engine.pair_fields(host, port, secrets.randbits(_ROOM_BITS))
+        try:
+            async with asyncio.TaskGroup() as group:
+                if pair:
+                    group.create_task(self._prefill(prefill, request, grammar, pair))
+                await stream.complete(await self._open(request, grammar, stream, pair))
+        except BaseExceptionGroup as errors:
+            # The first is the cause: the group cancels what is left.
+            raise errors.exceptions[0] from errors
+
+    async def _prefill(
+        self, prefill: Prefill, request: TokenRequest, grammar: Grammar | None, pair: Fields
+    ) -> None:
+        """Have the prompt read there, and hear it out: to hang up would end the work."""
+        url = self._backend.at(prefill.base_url).url(self._path(request))
+        if (post := self._posts.get(str(url))) is None:
+            post = self._posts[str(url)] = self._new_post(url)
+        posting = post(await self._body(request, grammar, pair), timeouts=self._waits)
+        answer = await self._answer(posting)
+        try:
+            async for _ in answer.body:
+                pass
+        except httpx2.TransportError as error:
+            why = f"prefill {prefill.base_url}: {describe(error)}"
+            raise UpstreamLost(why, upstream=self.name) from error
+        finally:
+            answer.body.close()
 
     def _reader(self, request: TokenRequest, grammar: Grammar | None) -> CompletionReader:
         sampling, dialect = request.sampling, self._writer.engine.dialect(request)
@@ -263,8 +310,22 @@ class InferenceServer:
         return len(silent)
 
     async def _open(
-        self, request: TokenRequest, grammar: Grammar | None, stream: TokenStream
+        self,
+        request: TokenRequest,
+        grammar: Grammar | None,
+        stream: TokenStream,
+        pair: Fields = _NO_PAIR,
     ) -> ResponseBody:
+        # Nothing here refers to the body once it is sent: it is as long as the prompt.
+        posting = self._post_to(self._path(request))(
+            await self._body(request, grammar, pair), timeouts=self._waits, listener=stream
+        )
+        answer = await self._answer(posting)
+        return answer.body
+
+    async def _body(
+        self, request: TokenRequest, grammar: Grammar | None, pair: Fields
+    ) -> list[bytes]:
         # SGLang answers with its base model whatever it is asked for, so the model must be known.
         if self._served is None:
             served = Served(self._backend.models.get(request.model, request.model))
@@ -273,21 +334,10 @@ class InferenceServer:
         else:
             raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
         prompt = await self._encoded_prompt(request)
-        post = self._post_to(self._writer.engine.dialect(request).path)
-        # Nothing here refers to the body once it is sent: it is as long as the prompt.
-        posting = post(
-            self._writer.body(
-                request,
-                served=served,
-                prompt=prompt,
-                grammar=grammar,
-            ),
-            timeouts=self._waits,
-            listener=stream,
-        )
-        del prompt
-        answer = await self._answer(posting)
-        return answer.body
+        return self._writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
+
+    def _path(self, request: TokenRequest) -> str:
+        return self._writer.engine.dialect(request).path
 
     async def _answer(self, posting: Coroutine[object, object, Answer]) -> Answer:
         """A 200. Raises the error that any other is."""
@@ -303,9 +353,12 @@ class InferenceServer:
 
     def _post_to(self, path: str) -> Post:
         if (post := self._posts.get(path)) is None:
-            headers = {**self._backend.headers(), "content-type": "application/json"}
-            post = self._posts[path] = Post(self._client, self._backend.url(path), headers)
+            post = self._posts[path] = self._new_post(self._backend.url(path))
         return post
+
+    def _new_post(self, url: httpx2.URL) -> Post:
+        headers = {**self._backend.headers(), "content-type": "application/json"}
+        return Post(self._client, url, headers)
 
     async def _encoded_prompt(self, request: TokenRequest) -> list[bytes]:
         """JSON of the ids. An engine that dies of an unknown one is not sent it."""

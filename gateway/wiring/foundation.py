@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from gateway import ids
 from gateway.eventlog.fold.fold import Fold
@@ -18,7 +19,7 @@ from gateway.services.executor import ThreadExecutor
 from gateway.store.postgres.database import Database
 from gateway.store.retention import RetentionPolicy
 from gateway.telemetry import Metrics
-from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
+from gateway.upstreams.backend import Backend, Prefill, StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenParser
     from gateway.protocol.responses.body import ResponseHead
     from gateway.settings import Settings
+    from gateway.settings.sections import Prefill as PrefillSettings
     from gateway.tools.python.containers import ContainerPool
 
 
@@ -177,11 +179,20 @@ def backends(settings: Settings) -> list[Backend]:
             context_lengths=lengths,
             grammars=backend.grammars == "auto",
             priorities=backend.priorities,
+            dp_rank=backend.dp_rank,
+            prefill=_prefill(backend.prefill),
             adapters_of=frozenset(model.id for model in settings.models if model.adapters),
             admin_key=backend.admin_key.get_secret_value() if backend.admin_key else None,
         )
         for backend in settings.backends
     ]
+
+
+def _prefill(wanted: PrefillSettings | None) -> Prefill | None:
+    if wanted is None:
+        return None
+    host = wanted.host or urlsplit(wanted.url).hostname or ""
+    return Prefill(wanted.url, host, wanted.port)
 
 
 def formats(settings: Settings) -> Formats:

@@ -166,6 +166,13 @@ class InferenceEngine(ABC):
         """The endpoint that is asked, and how its answer is to be read."""
         return COMPLETIONS
 
+    def pair_fields(self, host: str, port: int, room: int) -> Fields:  # noqa: ARG002 - as above
+        """What both servers of a pair are sent, so that they find each other; empty: it has none.
+
+        `room` is a number of this request alone.
+        """
+        return {}
+
     @abstractmethod
     def request_fields(self, request: TokenRequest, served: Served) -> Fields:
         """What it calls the request's id, its model, and that the stop id is to be told."""

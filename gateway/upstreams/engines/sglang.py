@@ -134,6 +134,10 @@ class SGLang(InferenceEngine):
         return fields
 
     @override
+    def pair_fields(self, host: str, port: int, room: int) -> Fields:
+        return {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": room}
+
+    @override
     def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         if dialect is COMPLETIONS:
             return {"response_format": tag}
