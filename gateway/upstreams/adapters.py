@@ -7,6 +7,7 @@ rest.
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     _Call = Callable[[Backend, Description], Awaitable["Outcome"]]
 
 _ANSWER_BYTES_MAX: Final = 64 * 1024
+_NOT_STARTED_FOR_IT: Final = re.compile(
+    r"answered 40[13]|Not Found|LoRA is not enabled", re.IGNORECASE
+)
+_LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the server can read?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,8 @@ class Adapters:
         try:
             await self._ask(backend, path, body)
         except UpstreamRejected as error:
-            return _failed(backend, error.reason, paths.remedy)
+            remedy = paths.remedy if _NOT_STARTED_FOR_IT.search(error.reason) else _LOOK_AT_IT
+            return _failed(backend, error.reason, remedy)
         return _done(backend, f"{what}ed")
 
     async def _ask(self, backend: Backend, path: str, body: dict[str, str]) -> None:

@@ -46,7 +46,7 @@ async def test_adapters_are_loaded_listed_and_unloaded(monkeypatch: pytest.Monke
         code, output = await ran("load", "ad", "/adapters/ad")
         assert code == 1
         assert "No adapter found for /adapters/ad" in output
-        assert "--enable-lora" in output
+        assert "at a path that the server can read" in output
         servers[1].refuses = set()
         code, output = await ran("load", "ad", "/adapters/ad", "--json")
         assert code == 0
