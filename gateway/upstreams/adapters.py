@@ -33,8 +33,6 @@ _ANSWER_BYTES_MAX: Final = 64 * 1024
 _NOT_STARTED_FOR_IT: Final = re.compile(
     r"answered 40[13]|Not Found|LoRA is not enabled", re.IGNORECASE
 )
-    r"answered 40[13]|Not Found|LoRA is not enabled", re.IGNORECASE
-)
 _LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the server can read?"
 
 
