@@ -15,6 +15,7 @@ from gateway.api.create import CreateEndpoint, CreateRequest
 from gateway.api.files import FileEndpoints
 from gateway.api.multipart import FormReader
 from gateway.api.openapi.endpoints import OpenApiEndpoints
+from gateway.api.passing import PassingEndpoint
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
 from gateway.api.streaming import StreamLimits
@@ -110,6 +111,8 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
     chat = CreateEndpoint(creation, bodies, ChatRequest.parse, streams)
     completions = CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams)
     traces = TracesEndpoint(services.keep_traces, bodies, trace_limits)
+    embeddings = PassingEndpoint("embeddings", services.pass_through, bodies)
+    rerank = PassingEndpoint("rerank", services.pass_through, bodies)
     system = SystemEndpoints(services.models, process.health)
     openapi = OpenApiEndpoints()
     return [
@@ -128,6 +131,8 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
         *_container_routes(services, settings, bodies),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
+        Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v1/codex/models", system.codex_models, methods=["GET"]),
         Route("/v1/traces/ingest", traces, methods=["POST"]),
         Route("/v1/models", system.list_models, methods=["GET"]),

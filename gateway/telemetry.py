@@ -278,7 +278,7 @@ class Metrics:
             FIRST_TOKEN_SECONDS,
             "model",
         )
-        self._requests = self._counter("requests", "Answered requests.", "status", "model")
+        self._requests, self._passed = self._counters_of_requests()
         self.requests_in_flight = 0
         """Each request counts itself; `request_finished` takes it off again."""
         self._read_gauge("requests_in_flight", "Requests being answered.")
@@ -363,6 +363,13 @@ class Metrics:
         )
         self._mcp_servers: set[str] = set()
 
+    def _counters_of_requests(self) -> tuple[Counter, Counter]:
+        passed = "Embeddings and reranking, as the backends took them."
+        return (
+            self._counter("requests", "Answered requests.", "status", "model"),
+            self._counter("passed_requests", passed, "kind", "model", "outcome"),
+        )
+
     def _counters_of_web(self) -> tuple[Counter, Counter, Counter]:
         searches = "Searches of the web, by who was asked."
         refused = "Connections of tools that are not allowed."
@@ -437,6 +444,11 @@ class Metrics:
             self._tokens.labels(model, kind).inc(count)  # which is there from now on, if at 0
         for rule, count in recoveries.items():
             self._recoveries.labels(rule).inc(count)
+
+    def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
+        """Count a request that was passed through, and the tokens that it had."""
+        self._passed.labels(kind, model, outcome).inc()
+        self._tokens.labels(model, "input").inc(tokens)
 
     def client_disconnected(self) -> None:
         """Count a client that left before its response was complete."""

@@ -19,7 +19,7 @@ from uuid import UUID
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
 TenantId = NewType("TenantId", UUID)
@@ -45,6 +45,9 @@ OwnPolicy: TypeAlias = "Mapping[str, str | int]"
 PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
 """New values by name: None takes a value back, what is left out stays."""
 
+ALL_MODELS: Final = "*"
+MODELS_FORM: Final = "NAME,NAME…"
+_MODEL_NAMES: Final = r"[^,*\s]{1,256}\*?|\*"
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 _YEAR_S: Final = 365 * DAY_S
@@ -72,6 +75,8 @@ class PolicyValue:
     setting: str | None = None
     description: str = ""
     words: tuple[str, ...] = ()
+    pattern: str | None = None
+    """It is a text that matches this as a whole."""
     least: int = 0
     most: int = 0
     is_domains: bool = False
@@ -87,16 +92,25 @@ class PolicyValue:
         return self.option or f"--{self.name.replace('_', '-')}"
 
     @property
+    def option_form(self) -> str:
+        """What may be given, as the command shows it; without meaning for a value of `words`."""
+        if self.is_domains:
+            return "DOMAINS"
+        return MODELS_FORM if self.pattern else "N"
+
+    @property
     def column_type(self) -> Literal["text", "integer"]:
         """Of the column of its name in the table `tenants`; null: the tenant has no own value."""
-        return "text" if self.words or self.is_domains else "integer"
+        return "text" if self.words or self.is_domains or self.pattern else "integer"
 
     @property
     def column_check(self) -> str | None:
         """The condition of the column's check; numbers from 1 on and domains have none."""
         if self.words:
             return f"{self.name} IN ({', '.join(map(repr, self.words))})"
-        return f"{self.name} >= 0" if self.least == 0 and not self.is_domains else None
+        if self.is_domains or self.pattern:
+            return None
+        return f"{self.name} >= 0" if self.least == 0 else None
 
     def check(self, given: str | int) -> None:
         """Raises `InvalidRequest` that names what it may be."""
@@ -111,6 +125,9 @@ class PolicyValue:
                     f"{DOMAINS_CHARS_MAX} characters together at most.",
                     param=self.name,
                 )
+        elif self.pattern:
+            if not (isinstance(given, str) and re.fullmatch(self.pattern, given)):
+                raise InvalidRequest(f"{given!r} is not {self.option_form}.", param=self.name)
         elif not (isinstance(given, int) and self.least <= given <= self.most):
             raise InvalidRequest(
                 f"{self.name} must be a number from {self.least} to {self.most}.", param=self.name
@@ -150,6 +167,7 @@ class TenantPolicy:
     egress_denied_domains: str = ""
     containers_max: int = 1_000
     container_memory_max: ContainerMemory = "64g"
+    models: str = ALL_MODELS
 
     @classmethod
     def of_settings(cls, settings: object) -> TenantPolicy:
@@ -160,6 +178,14 @@ class TenantPolicy:
     def with_own(self, own: OwnPolicy) -> TenantPolicy:
         """The same, but for what the tenant has of its own."""
         return replace(self, **dict[str, Any](own))
+
+    def may_use(self, names: Iterable[str]) -> bool:
+        """Whether the tenant may ask for the model that has these names."""
+        if self.models == ALL_MODELS:
+            return True
+        allowed = self.models.split(",")
+        begins = tuple(one[:-1] for one in allowed if one.endswith("*"))
+        return any(name in allowed or name.startswith(begins) for name in names)
 
 
 DEFAULT_POLICY: Final = TenantPolicy()
@@ -360,6 +386,12 @@ _VALUES: Final = (
         "container_memory_max",
         option_help="The largest memory_limit of its containers, below that of the configuration.",
         words=get_args(ContainerMemory),
+    ),
+    PolicyValue(
+        "models",
+        option_help="The models and adapters its requests may ask for: names with commas between "
+        "them; one that ends in * stands for all that begin so. Without a policy it is all.",
+        pattern=rf"(?:{_MODEL_NAMES})(?:,(?:{_MODEL_NAMES})){{0,63}}",
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.services.health import Health
     from gateway.services.models import Models
+    from gateway.tenancy import Principal, TenantPolicy
 
 _LANDING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Harmony Gateway</title>
@@ -41,18 +42,19 @@ class SystemEndpoints:
         self._models = models
         self._health = health
 
-    async def list_models(self, _: Request) -> Response:
+    async def list_models(self, request: Request) -> Response:
         """`GET /v1/models`: the list of the models that are served."""
-        data = [model.body() for model in self._models.list()]
+        data = [model.body() for model in self._models.list(_policy(request))]
         return _json({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; the id may hold slashes."""
-        return _json(self._models.get(request.path_params["model_id"]).body())
+        model = self._models.get(request.path_params["model_id"], _policy(request))
+        return _json(model.body())
 
-    async def codex_models(self, _: Request) -> Response:
+    async def codex_models(self, request: Request) -> Response:
         """`GET /v1/codex/models`; the `client_version` in the query makes no difference."""
-        return _json(codex_catalog(self._models))
+        return _json(codex_catalog(self._models, _policy(request)))
 
     async def healthz(self, _: Request) -> Response:
         """`GET /healthz`: 200 whenever the process answers at all."""
@@ -81,6 +83,11 @@ class SystemEndpoints:
             model=html.escape(models[0].id if models else "gpt-oss-20b"),
         )
         return HTMLResponse(page)
+
+
+def _policy(request: Request) -> TenantPolicy:
+    principal: Principal = request.scope["principal"]
+    return principal.policy
 
 
 def _json(body: object, *, status: int = 200) -> Response:

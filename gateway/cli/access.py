@@ -225,8 +225,7 @@ def _option(value: PolicyValue) -> Parameter:
     """The option of a policy value, as typer reads it from a signature."""
     words = tuple(dict.fromkeys((*value.words, DEFAULT)))
     kind: Any = Literal[words] if value.words else str
-    what = "DOMAINS" if value.is_domains else "N"
-    metavar = None if value.words else f"{what}|{DEFAULT}"
+    metavar = None if value.words else f"{value.option_form}|{DEFAULT}"
     option = typer.Option(
         value.option_name, help=value.option_help, metavar=metavar, show_default=False
     )
@@ -269,7 +268,7 @@ def _value(value: PolicyValue, text: str) -> str | int | None:
     """
     if text == DEFAULT:
         return None
-    if value.words:
+    if value.column_type == "text":
         return text
     if value.is_domains:
         return " ".join(text.lower().replace(",", " ").split())

@@ -13,6 +13,7 @@ from typing_extensions import override
 from gateway import __version__
 from gateway.cli import (
     access,
+    adapters,
     configuration,
     containers,
     database,
@@ -66,6 +67,7 @@ commands.command()(demo)
 commands.command()(serve)
 commands.command()(doctor)
 commands.command()(simulate)
+commands.add_typer(adapters.commands, name="adapters")
 commands.add_typer(launch.commands, name="launch")
 commands.add_typer(configuration.commands, name="config")
 commands.add_typer(containers.commands, name="containers")

@@ -232,7 +232,15 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
             looks[backend.name] = error
     told = [look for look in looks.values() if isinstance(look, _Look)]
     known = {name for look in told if look.unusable is None for name in look.listed}
-    told = [replace(look, served=offers(look.backend.models, look.listed, known)) for look in told]
+    told = [
+        replace(
+            look,
+            served=offers(
+                look.backend.models, look.listed, known, adapters_of=look.backend.adapters_of
+            ),
+        )
+        for look in told
+    ]
     looks |= {look.backend.name: look for look in told}
     findings = [await _backend(name, look, client, formats) for name, look in looks.items()]
     missing = [

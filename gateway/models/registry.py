@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gateway.models.format import ModelFormat, SchemaLimits
 
@@ -22,10 +22,19 @@ FORMATS: Final = {
 
 
 class Formats:
-    """The formats of all models: of each that is configured its own, of any other Harmony."""
+    """The formats of all models: of each that is configured its own, of an adapter that of its base
+    model, of any other Harmony.
+    """
 
-    def __init__(self, by_model: Mapping[str, ModelFormat], other: ModelFormat) -> None:
+    def __init__(
+        self,
+        by_model: Mapping[str, ModelFormat],
+        other: ModelFormat,
+        parent_of: Callable[[str], str | None] | None = None,
+    ) -> None:
+        """`parent_of` tells the base model of an adapter."""
         self._by_model = by_model
+        self._parent_of = parent_of
         self.default = other
         """Of models that nobody configured, and of what belongs to no model."""
 
@@ -39,7 +48,14 @@ class Formats:
 
     def of(self, model: str) -> ModelFormat:
         """The format of a model, by its public id."""
-        return self._by_model.get(model, self.default)
+        found = self._by_model.get(model)
+        if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
+            found = self._by_model.get(parent)
+        return found or self.default
+
+    def with_parents(self, parent_of: Callable[[str], str | None]) -> Formats:
+        """The same, which knows the base models of adapters."""
+        return Formats(self._by_model, self.default, parent_of)
 
 
 def _load(name: str, limits: SchemaLimits) -> ModelFormat:

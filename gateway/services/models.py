@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import ModelNotFound, NoUpstreamAvailable, shown
+from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, shown
 from gateway.protocol.parameters import DEFAULT_EFFORT
+from gateway.tenancy import DEFAULT_POLICY
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gateway.protocol.parameters import Effort
+    from gateway.tenancy import TenantPolicy
     from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"
 """Some clients keep it in the model's name, some servers list models with it."""
 CAPABILITIES = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Of every model here: they are all of one family. It reads and writes text only."""
+"""Of every model that generates: they are all of one family. It reads and writes text only."""
+GENERATES: Final = ("generate",)
 
+
+_NO_TASKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+_UNABLE: Final = {
+    "generate": "The model '{}' does not generate. GET /v1/models tells what each model can do.",
+    "embeddings": "The model '{}' makes no embeddings here. GET /v1/models tells which models do.",
+    "rerank": "The model '{}' does not rerank here. GET /v1/models tells which models do.",
+}
 
 COMPACTION_PERCENT: Final = 80
 """Codex sums up a session once it fills so much of the window. What is left must hold the output of
@@ -71,12 +82,17 @@ class Model:
     context_length: int
     aliases: tuple[str, ...]
     reasoning_effort: Effort
+    parent: str | None = None
+    """The base model of an adapter."""
+    tasks: tuple[str, ...] = GENERATES
+    """What its server does: "generate", "embeddings", "rerank"."""
 
     def body(self) -> dict[str, Any]:
         """The model object of the API, with what clients need to size their context.
 
         An output may be as long as the context leaves room for: there is no other bound.
         """
+        others = [task for task in self.tasks if task != "generate"]
         return {
             "id": self.id,
             "object": "model",
@@ -86,7 +102,8 @@ class Model:
             "context_length": self.context_length,
             "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
-            "capabilities": list(CAPABILITIES),
+            "parent": self.parent,
+            "capabilities": [*(CAPABILITIES if "generate" in self.tasks else ()), *others],
             "reasoning_effort": self.reasoning_effort,
         }
 
@@ -95,9 +112,17 @@ class Models:
     """The models whose backends are known, by name and by alias."""
 
     def __init__(
-        self, pool: Pool, *, aliases: Mapping[str, str], efforts: Mapping[str, Effort]
+        self,
+        pool: Pool,
+        *,
+        aliases: Mapping[str, str],
+        efforts: Mapping[str, Effort],
+        tasks: Mapping[str, tuple[str, ...]] = _NO_TASKS,
     ) -> None:
-        """`aliases` maps further names to ids, `efforts` ids to their default effort."""
+        """`aliases` maps further names to ids, `efforts` ids to their default effort, `tasks` ids
+        to what they do, where that is not to generate.
+        """
+        self._tasks = tasks
         self._pool = pool
         self._aliases = aliases
         self._efforts = efforts
@@ -105,16 +130,21 @@ class Models:
         self._served: tuple[ModelInfo, ...] = ()
         self._found: dict[str, Model] = {}
 
-    def list(self) -> list[Model]:
-        """Every model, in the order of the configuration."""
-        return [self._model(known.id, known.context_length) for known in self._pool.models()]
+    def list(self, policy: TenantPolicy = DEFAULT_POLICY) -> list[Model]:
+        """Every model that a tenant may use, in the order of the configuration."""
+        models = [self._model(known) for known in self._pool.models()]
+        return [model for model in models if policy.may_use((model.id, *model.aliases))]
 
-    def get(self, name: str) -> Model:
+    def get(
+        self, name: str, policy: TenantPolicy = DEFAULT_POLICY, *, task: str | None = None
+    ) -> Model:
         """The model of a name or alias, with or without the `openai/` prefix.
 
-        Raises `ModelNotFound`, `ModelNotServed` where it is configured and no backend lists it, or
-        `NoUpstreamAvailable` while nobody can know: no backend has said yet what it serves, or this
-        model's have not said how long its context is.
+        With a `task` it must be able to do that, or `InvalidRequest` is raised.
+
+        Raises `ModelNotFound`, also for one that the tenant may not use, `ModelNotServed` where it
+        is configured and no backend lists it, or `NoUpstreamAvailable` while nobody can know: no
+        backend has said yet what it serves, or this model's have not said how long its context is.
         """
         served = self._pool.models()
         if served != self._served:
@@ -123,18 +153,22 @@ class Models:
         if found is None:
             # Bounded by what is served: a name that means nothing is refused.
             found = self._found[name] = self._look_up(name, served)
+        if not policy.may_use((found.id, *found.aliases)):
+            raise ModelNotFound(shown(name))
+        if task is not None and task not in found.tasks:
+            raise InvalidRequest(_UNABLE[task].format(shown(name)), param="model")
         return found
 
     def _look_up(self, name: str, served: tuple[ModelInfo, ...]) -> Model:
-        lengths = {known.id: known.context_length for known in served}
+        infos = {known.id: known for known in served}
         candidates = tuple(self._candidates(name))
         for candidate in candidates:
-            if candidate in lengths:
-                return self._model(candidate, lengths[candidate])
+            if candidate in infos:
+                return self._model(infos[candidate])
         for candidate in candidates:
             if self._pool.expects(candidate):
                 raise self._pool.absence(candidate, shown=shown(name))
-        if not lengths:
+        if not infos:
             raise NoUpstreamAvailable(name, SILENT)
         raise ModelNotFound(shown(name))
 
@@ -151,20 +185,23 @@ class Models:
         for spelling in (name, bare, VENDOR_PREFIX + bare):
             yield self._aliases.get(spelling, spelling)
 
-    def _model(self, model_id: str, context_length: int) -> Model:
-        aliases = tuple(alias for alias, target in self._aliases.items() if target == model_id)
-        effort = self._efforts.get(model_id, DEFAULT_EFFORT)
-        return Model(model_id, self._created_at, context_length, aliases, effort)
+    def _model(self, known: ModelInfo) -> Model:
+        aliases = tuple(alias for alias, target in self._aliases.items() if target == known.id)
+        base_effort = self._efforts.get(known.parent or "", DEFAULT_EFFORT)
+        effort = self._efforts.get(known.id, base_effort)
+        length = known.context_length
+        tasks = self._tasks.get(known.id, self._tasks.get(known.parent or "", GENERATES))
+        return Model(known.id, self._created_at, length, aliases, effort, known.parent, tasks)
 
 
-def codex_catalog(models: Models) -> dict[str, Any]:
+def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict[str, Any]:
     """The model catalog of the Codex CLI: what it has to know of a model to work well with it.
 
     It has an entry for each name that requests may use; aliases are not offered for choice. The
     shape is that of the entries that come with Codex 0.169. Of their fields those are given without
     which an entry is refused, and those whose default would be wrong here.
     """
-    named = ((model, name) for model in models.list() for name in (model.id, *model.aliases))
+    named = ((model, name) for model in models.list(policy) for name in (model.id, *model.aliases))
     return {"models": [_entry(model, name, place) for place, (model, name) in enumerate(named)]}
 
 

@@ -304,7 +304,7 @@ class RunBuilder:
         not only to be continued.
         """
         principal, request = command.principal, command.request
-        model = self._models.get(request.model)
+        model = self._models.get(request.model, principal.policy, task="generate")
         if request.wants_logprobs:
             self._models.require_logprobs(model)
         if request.wants_messages:

@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     SecretStr,
@@ -299,6 +300,25 @@ class Model(Section):
     format: Name = Field(
         "harmony", description="How it reads and writes tokens; gpt-oss speaks Harmony."
     )
+    adapters: bool = Field(
+        default=False,
+        description="Serve the LoRA adapters that backends list for it, too, by their names.",
+    )
+    tasks: tuple[Literal["generate", "embeddings", "rerank"], ...] = Field(
+        ("generate",), description="What its backends do: servers do not tell."
+    )
+
+
+class Prefill(Section):
+    """The prefill server of an SGLang pair. Built from SGLang's source; it was not run."""
+
+    url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-3:30000.")
+    host: Name | None = Field(
+        None, description="Where the decode server finds it; default: the host of its URL."
+    )
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(
+        8998, description="Its --disaggregation-bootstrap-port."
+    )
 
 
 class Backend(Section):
@@ -307,7 +327,16 @@ class Backend(Section):
     name: Name = Field(description="Its name in logs and metrics.")
     url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-1:8000.")
     api_key: Secret | None = Field(None, description="Sent as a bearer token.")
+    admin_key: Secret | None = Field(
+        None, description="To load adapters; by default its api_key. SGLang may have another."
+    )
     models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")
+    dp_rank: NonNegativeInt | None = Field(
+        None, description="The data parallel rank to ask, where each rank is a backend of its own."
+    )
+    prefill: Prefill | None = Field(
+        None, description="Reads prompts for this SGLang, which decodes (PD disaggregation)."
+    )
     grammars: Literal["auto", "off"] = Field(
         "auto",
         description="Bind the model by grammars where the server's version can; off: never.",
@@ -342,6 +371,9 @@ class Upstream(Section):
         MIB,
         description="Bytes of one event of a backend's stream. The prompt that the first one "
         "repeats does not count, and where logprobs are asked for, it is as many times more.",
+    )
+    answer_bytes_max: PositiveInt = Field(
+        64 * MIB, description="Bytes of one answer with embeddings or a ranking."
     )
     connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 import httpx2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+DP_RANK: Final = "x-data-parallel-rank"
+"""vLLM and SGLang read it; a rank that they do not have they refuse with 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The prefill server of a pair (PD disaggregation): `bootstrap_host` and `bootstrap_port` are
+    where the decode server fetches what it made of a prompt.
+    """
+
+    base_url: str
+    bootstrap_host: str
+    bootstrap_port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +34,11 @@ class Backend:
     adapter); empty: every model it lists, under its own name. `base_url` is given with or without
     `/v1`. `context_lengths` (tokens, prompt and output together, by public id) go before what the
     server says of itself. `grammars` may be used to bind the model where the engine can;
-    `priorities` are understood, because the server schedules by them.
+    `priorities` are understood, because the server schedules by them. Of the models in
+    `adapters_of` (public ids) its adapters are served too, each by its name there. `admin_key` is
+    what it takes to load one, where that is another key. `dp_rank` is the data parallel rank that
+    is asked, where each is a backend of its own. `prefill` reads the prompts of this server, which
+    then only decodes.
     """
 
     name: str
@@ -29,25 +48,36 @@ class Backend:
     context_lengths: Mapping[str, int] = field(default_factory=dict)
     grammars: bool = True
     priorities: bool = False
+    adapters_of: frozenset[str] = frozenset()
+    dp_rank: int | None = None
+    prefill: Prefill | None = None
+    admin_key: str | None = field(default=None, repr=False)
+
+    def at(self, base_url: str) -> Backend:
+        """The same at another address."""
+        return replace(self, base_url=base_url)
 
     def url(self, path: str) -> httpx2.URL:
         """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
 
     def headers(self) -> dict[str, str]:
-        """What identifies the gateway to this backend."""
-        return {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        """What identifies the gateway to this backend, and a rank of it to its router."""
+        key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return key if self.dp_rank is None else {**key, DP_RANK: str(self.dp_rank)}
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row of a backend's list of models: context length in tokens, and an adapter's base model.
+    """A row of a backend's list of models: context length in tokens, an adapter's base model, and
+    where it was loaded from.
 
     Each is None where the backend does not tell it.
     """
 
     context_length: int | None = None
     parent: str | None = None
+    root: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

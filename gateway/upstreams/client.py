@@ -25,6 +25,7 @@ HEADERS_ALLOWED: Final = frozenset({
     "content-type",
     "host",
     "user-agent",
+    "x-data-parallel-rank",
 })  # fmt: skip
 """All that a backend ever sees. X-Request-Id is not among them: vLLM lets it replace the
 `request_id` of the body, and two clients may well send the same one."""

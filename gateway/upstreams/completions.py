@@ -34,6 +34,9 @@ _FINISH: Final = {
     "repetition": FinishReason.LENGTH,
 }
 """Every other reason ("abort", "error", ...) is a failure."""
+NO_NUMBER: Final = "NaN happened"
+"""SGLang's name for the stop of a model whose numbers broke; the id that it tells stands for none.
+(`Req._check_vocab_boundary_finish` of 0.5.23.)"""
 _ID_PREFIX: Final = "token_id:"
 _CR: Final = ord("\r")
 _DATA: Final = b"data: "
@@ -45,6 +48,7 @@ class _Choice(msgspec.Struct, gc=False):
     token_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=ID_END)]]
     finish_reason: Any = None
     logprobs: Any = None
+    matched_stop: Any = None
 
 
 class _TokenEvent(msgspec.Struct, gc=False):
@@ -219,9 +223,18 @@ class CompletionReader:
         elif not self._take(ids, choice.logprobs):
             return
         if (reason := choice.finish_reason) is not None:
-            self.finish = _FINISH.get(reason) if isinstance(reason, str) else None
-            if self.finish is None:
-                self._break(f"finish reason {message_of(reason)}")
+            self._finish_for(reason, reason, matched=choice.matched_stop)
+
+    def _finish_for(self, kind: object, told: object, *, matched: object) -> None:
+        """The backend says that this is all, and why: `told` is the whole of that."""
+        if matched == NO_NUMBER:
+            del self._ids[-1:], self._logprobs[-1:]
+            self.ids_left += 1
+            self._break(NO_NUMBER)
+            return
+        self.finish = _FINISH.get(kind) if isinstance(kind, str) else None
+        if self.finish is None:
+            self._break(f"finish reason {message_of(told)}")
 
     def _take(self, ids: list[int], logprobs: object) -> bool:
         """Keep ids with their logprobs, up to the limit; False: nothing may follow them."""
@@ -232,6 +245,10 @@ class CompletionReader:
             except Misaligned as error:
                 self._break(str(error))
                 return False
+        return self._keep(ids, told)
+
+    def _keep(self, ids: list[int], told: Sequence[TokenLogprob]) -> bool:
+        """Keep ids with what is told of them, up to the limit; False: nothing may follow them."""
         known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
         self._ids += known
         self._logprobs += told[: len(known)]
@@ -255,17 +272,21 @@ class CompletionReader:
         if not isinstance(event, dict):
             self._break("event is not an object")
         elif "error" in event or event.get("object") == "error":
-            why = message_of(event)
-            if self._has_begun:
-                self._break(why, breakage(self._upstream, why, constrained=self._constrained))
-            else:
-                self._break(why, refusal(self._upstream, code_of(event), why))
+            self._refused(code_of(event), message_of(event))
         else:
-            self._usage(event.get("usage"))
-            self._without_ids(event.get("choices"))
+            self._without_ids(event)
 
-    def _without_ids(self, choices: object) -> None:
-        """Judge an event that is no error and brings no ids by its choices."""
+    def _refused(self, code: int, why: str) -> None:
+        """The backend says that it will not generate, or go on with that."""
+        if self._has_begun:
+            self._break(why, breakage(self._upstream, why, constrained=self._constrained))
+        else:
+            self._break(why, refusal(self._upstream, code, why))
+
+    def _without_ids(self, event: dict[str, object]) -> None:
+        """Judge an event that is no error and brings no ids: by its choices."""
+        self._usage(event.get("usage"))
+        choices = event.get("choices")
         if not isinstance(choices, list):
             self._break("event has no choices")
             return
@@ -388,11 +409,11 @@ def aligned_logprobs(told: object, ids: Sequence[int], alternatives: int) -> lis
     if not isinstance(own, list) or len(own) != len(ids):
         raise Misaligned("token_logprobs are not as many as the token_ids")
     if not alternatives:
-        return [TokenLogprob(_finite(value)) for value in own]
+        return [TokenLogprob(finite(value)) for value in own]
     if not isinstance(tops, list) or len(tops) != len(ids):
         raise Misaligned("top_logprobs are not as many as the token_ids")
     return [
-        TokenLogprob(_finite(value), _likeliest(top, alternatives))
+        TokenLogprob(finite(value), _likeliest(top, alternatives))
         for value, top in zip(own, tops, strict=True)
     ]
 
@@ -411,10 +432,11 @@ def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
         is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
         if len(digits) == len(name) or not is_number:
             raise Misaligned("top_logprobs are not named by id")
-        yield int(digits), _finite(value)
+        yield int(digits), finite(value)
 
 
-def _finite(value: object) -> float:
+def finite(value: object) -> float:
+    """A logprob as it is kept: what is no number, or impossible, is `LOGPROB_MIN`."""
     if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
         return float(min(value, 0.0))
     return LOGPROB_MIN

@@ -11,7 +11,7 @@ from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import GrammarFailed, ModelGone
-from gateway.upstreams.served_models import offers
+from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -230,6 +230,8 @@ class Member:
             model: backend.context_lengths.get(model) for model in backend.models
         }
         """Context lengths by public id: of what is configured, until it has said what it lists."""
+        self.parents: Mapping[str, str] = {}
+        """The base models of its adapters, by public id."""
         self.unusable: Unusable | None = None
         """Why nothing is ever sent to it."""
         self._server = server
@@ -304,6 +306,33 @@ class Member:
             if on_trial:
                 self.health.end_trial()
 
+    def served_as(self, model: str) -> str:
+        """Its own name of a model that it serves."""
+        return self._served[model].name if model in self._served else model
+
+    async def ask(self, path: str, model: str, body: bytes, *, bytes_max: int) -> bytes:
+        """What it answers to a request that is no generation. Raises what `generate` does before a
+        first chunk, and UpstreamFailed for an answer of more than `bytes_max`.
+        """
+        on_trial = self.health.begin_trial(self._clock())
+        self._in_flight += 1
+        self._metrics.upstream_started(self.name)
+        outcome = "cancelled"
+        try:
+            answer = await self._server.ask(path, body, bytes_max=bytes_max)
+            outcome = "ok"
+            self.health.completed()
+            self._faults.over("request")
+        except UpstreamError as error:
+            outcome = self._failed(error, model)
+            raise
+        finally:
+            self._in_flight -= 1
+            self._metrics.upstream_finished(self.name, outcome)
+            if on_trial:
+                self.health.end_trial()
+        return answer
+
     def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
         """The outcome of a health check that began at `asked_at`, in the clock's seconds.
 
@@ -354,8 +383,10 @@ class Member:
         """Find out what its models are, now that `known` are the names that any backend lists."""
         if self.listed is None:
             return
-        served = offers(self.backend.models, self.listed, known)
+        backend = self.backend
+        served = offers(backend.models, self.listed, known, adapters_of=backend.adapters_of)
         self._server.serves(served)
+        self.parents = parents(served)
         self._served = served
         self.models = {
             model: self.backend.context_lengths.get(model) or one.context_length

@@ -80,10 +80,14 @@ SILENT = "no backend has said yet what it serves"
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that is served, with the smallest context length (tokens) of its backends."""
+    """A model that is served, with the smallest context length (tokens) of its backends.
+
+    `parent` is the base model of an adapter.
+    """
 
     id: str
     context_length: int
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,18 @@ class Pool:
     def models(self) -> tuple[ModelInfo, ...]:
         """Every model with a known context length, in the order of the configuration."""
         return self._models
+
+    def serving(self, model: str) -> Sequence[Member]:
+        """The backends that list the model now. Raises what `absence` tells where there is none."""
+        found = [one for one in self._serving.get(model, ()) if one.listed is not None]
+        if not found:
+            raise self.absence(model)
+        return found
+
+    def parent_of(self, model: str) -> str | None:
+        """The base model of an adapter that a backend serves; None of any other model."""
+        found = (one.parents[model] for one in self._serving.get(model, ()) if model in one.parents)
+        return next(found, None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -396,12 +412,17 @@ class Pool:
         """See anew who serves which model, after any of them said so or lost one."""
         self._serving = {}
         lengths: dict[str, int] = {}
+        parents: dict[str, str] = {}
         for member in self._members.values():
             for model, length in member.models.items():
                 self._serving.setdefault(model, []).append(member)
+                if model in member.parents:
+                    parents[model] = member.parents[model]
                 if length is not None:
                     lengths[model] = min(length, lengths.get(model, length))
-        self._models = tuple(ModelInfo(model, length) for model, length in lengths.items())
+        self._models = tuple(
+            ModelInfo(model, length, parents.get(model)) for model, length in lengths.items()
+        )
 
     def _review(self) -> None:
         """Tell operators once what will not be used, as soon as it is known."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.engine import InferenceEngine
 
+_MODELS: Final = "/v1/models"
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _QUESTIONS: Final = tuple((kind, path) for kind in ENGINES for path in kind.questions)
 
@@ -71,25 +72,30 @@ class HealthCheck:
 
 async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Description:
     """Ask for models and engine. Raises UpstreamUnavailable if it does not even list models."""
-    status, models = await _get(client, backend, "/v1/models", timeout_s)
+    status, models = await _get(client, backend, _MODELS, timeout_s)
     if status != 200:
         raise UpstreamUnavailable(
             f"GET /v1/models answered {status}: {message_of_body(models)}", upstream=backend.name
         )
-    engine = await _engine(client, backend, timeout_s)
+    engine = await _engine(client, backend, timeout_s, {_MODELS: (status, models)})
     return Description(served_models(models), engine)
 
 
-async def _engine(client: Client, backend: Backend, timeout_s: float) -> InferenceEngine | None:
+async def _engine(
+    client: Client, backend: Backend, timeout_s: float, told: dict[str, tuple[int, bytes]]
+) -> InferenceEngine | None:
     """Which engine it is; one of its own kind when it answers none of the questions.
 
     None when it does not answer in time, or only that something is wrong: a scheduler that is
-    busy keeps SGLang from answering, and says nothing of what the server is.
+    busy keeps SGLang from answering, and says nothing of what the server is. `told` are answers
+    that are there already.
     """
     try:
         async with asyncio.timeout(timeout_s):
             for kind, path in _QUESTIONS:
-                status, body = await _get(client, backend, path, timeout_s)
+                if path not in told:
+                    told[path] = await _get(client, backend, path, timeout_s)
+                status, body = told[path]
                 if status >= 500:
                     return None
                 engine = kind.read(path, _json_object(body)) if status == 200 else None
@@ -166,10 +172,11 @@ def served_models(body: bytes) -> dict[str, Listed]:
 
 
 def _listed(name: str, row: dict[str, object], named: Mapping[str, dict[str, object]]) -> Listed:
-    parent = row.get("parent")
+    parent, root = row.get("parent"), row.get("root")
     if not isinstance(parent, str) or parent == name:
         return Listed(_length(row))
-    return Listed(_length(row) or _length(named.get(parent, {})), parent)
+    length = _length(row) or _length(named.get(parent, {}))
+    return Listed(length, parent, root if isinstance(root, str) else None)
 
 
 def _length(row: dict[str, object]) -> int | None:

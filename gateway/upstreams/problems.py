@@ -14,6 +14,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from gateway.upstreams.engines.engine import ANY
 from gateway.upstreams.engines.registry import ENGINES
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ _NOT_FOUND: Final = 404
 _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
-
-_GAVE_UP: Final = frozenset(kind.gave_up for kind in ENGINES)
+_SAYING: Final = ("error", "message", "error_message", "detail")
 
 
 class BrokeDown(UpstreamLost):
@@ -49,7 +49,7 @@ class NoTokenIds(UpstreamUnavailable):
     """The backend does not return token ids."""
 
     def __init__(self, *, upstream: str) -> None:
-        needed = ", or ".join(kind.requirement() for kind in ENGINES)
+        needed = ", or ".join(kind.requirement() for kind in ENGINES if kind.ids_since != ANY)
         super().__init__(f"it returns no token_ids: needs {needed}", upstream=upstream)
 
 
@@ -66,7 +66,8 @@ def refusal(
         return BrokeDown(text, upstream=upstream)
     if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone(text, upstream=upstream)
-    if status not in _CALLER_AT_FAULT:
+    is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
+    if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
     if _is_said(message, [kind.context_overflow for kind in ENGINES]):
         return ContextOverflow(text, upstream=upstream)
@@ -75,7 +76,7 @@ def refusal(
 
 def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFailed:
     """The error for an error that came after the first id."""
-    if constrained and message in _GAVE_UP:
+    if constrained and any(kind.gave_up.fullmatch(message) for kind in ENGINES):
         return GrammarFailed(message, upstream=upstream)
     return UpstreamFailed(message, upstream=upstream)
 
@@ -108,7 +109,8 @@ def message_of_body(body: bytes) -> str:
     """What an error body says, cut to a length fit for a log line.
 
     vLLM answers `{"error": {"message"}}`, its key check `{"error": "Unauthorized"}`, its router
-    `{"detail"}`, SGLang `{"object": "error", "message"}`; proxies answer anything.
+    `{"detail"}`, SGLang `{"object": "error", "message"}`, of an adapter `{"error_message"}`;
+    proxies answer anything.
     """
     try:
         document = orjson.loads(body)
@@ -121,7 +123,7 @@ def message_of(document: object) -> str:
     """The same for a body that is decoded already."""
     found = document
     while isinstance(found, dict):
-        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
+        inner = next((found[key] for key in _SAYING if found.get(key)), None)
         if inner is None:
             break
         found = inner

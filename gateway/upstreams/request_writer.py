@@ -11,6 +11,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
     from gateway.generation import Constraint, TokenRequest
     from gateway.upstreams.backend import Served
+    from gateway.upstreams.engines.dialects import Dialect
     from gateway.upstreams.engines.engine import InferenceEngine
 
 Fields = Mapping[str, object]
+_NO_PAIR: Final[Fields] = MappingProxyType({})
 
 TAG_BYTES_MAX: Final = 4 * 1024 * 1024
-TOP_P_MIN: Final = 1e-6
-"""Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class RequestWriter:
             if _holds(request.prompt_ids, constraint.answer_opening):
                 return None
             return Grammar(self.engine.answer_fields(constraint), holds=False)
-        return self._structural_tag(constraint)
+        return self._structural_tag(constraint, self.engine.dialect(request))
 
     def body(
         self,
@@ -71,56 +72,32 @@ class RequestWriter:
         served: Served,
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
+        pair: Fields = _NO_PAIR,
     ) -> list[bytes]:
-        """JSON of the request, in pieces; `prompt` are those of its ids (`PromptEncoder`)."""
-        sampling = request.sampling
-        body: dict[str, object] = {
-            "model": served.name,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-            "skip_special_tokens": False,
-            "stop_token_ids": list(request.stop_ids),
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": max(sampling.top_p, TOP_P_MIN),
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-        }
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
-        if sampling.top_k is not None:
-            body["top_k"] = sampling.top_k
-        if sampling.min_p is not None:
-            body["min_p"] = sampling.min_p
-        body |= self.engine.request_fields(request, served)
-        if sampling.logprobs is not None and self.can.logprobs:
-            body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
-        if request.cache_salt:
-            body["cache_salt"] = request.cache_salt
-        if self.can.priority_sign:
-            # Also 0, which is ordinary: to SGLang a request without any is the least urgent.
-            body["priority"] = self.can.priority_sign * request.priority
-        if grammar is not None:
-            body |= grammar.fields
+        """JSON of the request, in pieces; `prompt` are those of its ids (`PromptEncoder`). `pair`
+        is what both servers of a pair are told.
+        """
+        bound = dict(grammar.fields) if grammar is not None else {}
+        body = {**self.engine.body(request, served, self.can, bound), **pair}
+        key = orjson.dumps(self.engine.dialect(request).prompt_key)
         # A long prompt is not copied until all of the message is put together.
-        return [b'{"prompt":', *prompt, b",", orjson.dumps(body)[1:]]
+        return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]
 
-    def has_tag_for(self, constraint: Constraint) -> bool:
+    def has_tag_for(self, request: TokenRequest, constraint: Constraint) -> bool:
         """Whether the structural tag of the constraint was made for an earlier request."""
-        return self._tag_key in constraint.tags
+        return self._tag_key(self.engine.dialect(request)) in constraint.tags
 
-    @property
-    def _tag_key(self) -> Hashable:
-        return type(self.engine), self.can.max_whitespace
+    def _tag_key(self, dialect: Dialect) -> Hashable:
+        return type(self.engine), dialect.path, self.can.max_whitespace
 
-    def _structural_tag(self, constraint: Constraint) -> Grammar | None:
-        if self._tag_key not in constraint.tags:
-            constraint.tags[self._tag_key] = self._new_tag(constraint)
-        grammar: Grammar | None = constraint.tags[self._tag_key]
+    def _structural_tag(self, constraint: Constraint, dialect: Dialect) -> Grammar | None:
+        key = self._tag_key(dialect)
+        if key not in constraint.tags:
+            constraint.tags[key] = self._new_tag(constraint, dialect)
+        grammar: Grammar | None = constraint.tags[key]
         return grammar
 
-    def _new_tag(self, constraint: Constraint) -> Grammar | None:
+    def _new_tag(self, constraint: Constraint, dialect: Dialect) -> Grammar | None:
         try:
             tag = tag_of(constraint, max_whitespace=self.can.max_whitespace)
             encoded = orjson.dumps(tag)
@@ -128,7 +105,7 @@ class RequestWriter:
             return None
         if len(encoded) > TAG_BYTES_MAX:
             return None
-        fields = self.engine.tag_fields(tag, encoded)
+        fields = self.engine.tag_fields(dialect, tag, encoded)
         if constraint.bare:
             # To a grammar of text the engines take markers for the text that spells them.
             fields["logit_bias"] = {str(marker): -100 for marker in constraint.markers}
@@ -165,6 +142,13 @@ _ID_BYTES: Final = 11
 """Of an id that is kept: four to compare it with, six digits and a comma."""
 
 
+class UnknownId(ValueError):
+    """A prompt has an id that its model does not know. Only this gateway can have made it."""
+
+    def __init__(self, id_: int) -> None:
+        super().__init__(f"id {id_} of the prompt is not in the vocabulary of the model")
+
+
 class PromptEncoder:
     """Token ids → their JSON. Not for threads.
 
@@ -183,11 +167,16 @@ class PromptEncoder:
         """How many blocks are kept."""
         return len(self._blocks)
 
-    async def encode(self, ids: Sequence[int], *, owner: str) -> list[bytes]:
+    async def encode(
+        self, ids: Sequence[int], *, owner: str, id_end: int | None = None
+    ) -> list[bytes]:
         """A JSON array, in pieces; `owner` stands for whose prompt it is.
 
-        In a long prompt it pauses for the event loop.
+        In a long prompt it pauses for the event loop. Raises `UnknownId` where one is `id_end` or
+        above; None: nobody minds.
         """
+        if id_end is not None:
+            await self._check(ids, id_end)
         if len(ids) < KEPT_FROM_IDS or not isinstance(ids, array):
             return [orjson.dumps(list(ids))]
         pieces: list[bytes] = []
@@ -197,6 +186,14 @@ class PromptEncoder:
                 self._since_pause = 0
                 await asyncio.sleep(0)
         return [b"[", *pieces[:-1], pieces[-1][:-1], b"]"]
+
+    async def _check(self, ids: Sequence[int], id_end: int) -> None:
+        step = BLOCK_IDS * STEP_BLOCKS
+        for start in range(0, len(ids), step):
+            if start:
+                await asyncio.sleep(0)
+            if (highest := max(ids[start : start + step])) >= id_end:
+                raise UnknownId(highest)
 
     def _pieces(self, ids: array[int], owner: str) -> Iterator[bytes]:
         """The ids, each with a comma behind it."""

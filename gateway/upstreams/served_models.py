@@ -23,21 +23,39 @@ if TYPE_CHECKING:
 
 
 def offers(
-    wanted: Mapping[str, str], listed: Mapping[str, Listed], known: Collection[str]
+    wanted: Mapping[str, str],
+    listed: Mapping[str, Listed],
+    known: Collection[str],
+    *,
+    adapters_of: Collection[str] = (),
 ) -> dict[str, Served]:
     """What a backend that lists `listed` serves, by public id.
 
     `wanted` are the configured models, public id → name at the backends; empty: all that is listed,
-    under its own name. `known` are the names that any backend lists.
+    under its own name. `known` are the names that any backend lists. Adapters of the models in
+    `adapters_of`, public ids, are served by their own names, unless these mean another model.
     """
     names = {model: meanings(name, known) for model, name in wanted.items()}
     if not wanted:
         names = {name: [name] for name in listed}
-    return {
+    served = {
         model: Served(found[0], listed[found[0]].parent, listed[found[0]].context_length)
         for model, meant in names.items()
         if (found := [name for name in meant if name in listed])
     }
+    bases = {served[model].name for model in adapters_of if model in served}
+    adapters = {
+        name: Served(name, row.parent, row.context_length)
+        for name, row in listed.items()
+        if row.parent in bases and name not in wanted
+    }
+    return served | adapters
+
+
+def parents(served: Mapping[str, Served]) -> dict[str, str]:
+    """The base model of each adapter at one backend, both by public id, where it is served."""
+    bases = {one.name: model for model, one in served.items() if one.parent is None}
+    return {model: bases[one.parent] for model, one in served.items() if one.parent in bases}
 
 
 def meanings(name: str, known: Collection[str]) -> list[str]:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from gateway.errors import UpstreamError, UpstreamLost, UpstreamUnavailable
+from gateway.errors import (
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamLost,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import Served, StreamLimits
 from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.generate import GenerateReader
 from gateway.upstreams.problems import (
     BrokeDown,
     ModelGone,
@@ -22,14 +31,14 @@ from gateway.upstreams.problems import (
     refusal,
     retry_after_of,
 )
-from gateway.upstreams.request_writer import PromptEncoder, RequestWriter
+from gateway.upstreams.request_writer import Fields, PromptEncoder, RequestWriter, UnknownId
 from gateway.upstreams.token_stream import TokenStream, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from gateway.generation import Constraint, TokenRequest, TokenSink
-    from gateway.upstreams.backend import Backend, Timeouts
+    from gateway.upstreams.backend import Backend, Prefill, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
     from gateway.upstreams.http.transport import Answer, ResponseBody
@@ -39,10 +48,20 @@ _log = EventLog("gateway.upstreams")
 
 _PROMPT_ID_BYTES = 8
 """Six digits, a comma and a space."""
+_REPEATED_ID_BYTES = 64
+"""Of an id that each event has once more: its digits, and its text in escapes."""
+_LOGPROB_BYTES = 64
+READERS: Final[dict[str, type[CompletionReader]]] = {
+    "completions": CompletionReader,
+    "generate": GenerateReader,
+}
+"""Who reads the events of a dialect."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
+_ROOM_BITS = 63
+_NO_PAIR: Final[Fields] = MappingProxyType({})
 _NOT_TAKEN = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -56,7 +75,7 @@ _NOT_TAKEN = (
 
 
 class InferenceServer:
-    """`POST /v1/completions` of one backend.
+    """Raw completions of one backend, at the endpoint that its engine has for them.
 
     Always streamed, because closing the connection is what makes the server stop generating. Until
     it is known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is
@@ -84,8 +103,8 @@ class InferenceServer:
         }
         self._prompts = PromptEncoder() if prompts is None else prompts
         self._one_grammar = asyncio.Lock()
-        headers = {**backend.headers(), "content-type": "application/json"}
-        self._post = Post(client, backend.url("/v1/completions"), headers)
+        self._client = client
+        self._posts: dict[str, Post] = {}
         self._streams: set[TokenStream] = set()
         self._writer = RequestWriter()
         self._served: Mapping[str, Served] | None = None
@@ -167,7 +186,7 @@ class InferenceServer:
 
         Of several threads that have something to do each would hold up the event loop in turn.
         """
-        if constraint.calls <= INLINE_CALLS or self._writer.has_tag_for(constraint):
+        if constraint.calls <= INLINE_CALLS or self._writer.has_tag_for(request, constraint):
             return self._writer.grammar(request)
         async with self._one_grammar:
             return await asyncio.to_thread(self._writer.grammar, request)
@@ -186,12 +205,69 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        sampling = request.sampling
+        reader = self._reader(request, grammar)
+        stream = TokenStream(sink, reader, self._timeouts, on_first=on_first, on_finish=on_finish)
+        self._streams.add(stream)
+        try:
+            if self._backend.prefill is None:
+                await stream.complete(await self._open(request, grammar, stream))
+            else:
+                await self._complete_in_pair(self._backend.prefill, request, grammar, stream)
+        finally:
+            self._streams.discard(stream)
+            if reader.overran:
+                _log.warning("backend does not stop where it should", upstream=self.name)
+
+    async def _complete_in_pair(
+        self,
+        prefill: Prefill,
+        request: TokenRequest,
+        grammar: Grammar | None,
+        stream: TokenStream,
+    ) -> None:
+        """The same request to both servers of a pair; what is generated comes from this one.
+
+        What goes wrong at the other one ends it here too: nobody else would ever say so.
+        """
+        host, port = prefill.bootstrap_host, prefill.bootstrap_port
+        pair = self._writer.engine.pair_fields(host, port, secrets.randbits(_ROOM_BITS))
+        try:
+            async with asyncio.TaskGroup() as group:
+                if pair:
+                    group.create_task(self._prefill(prefill, request, grammar, pair))
+                await stream.complete(await self._open(request, grammar, stream, pair))
+        except BaseExceptionGroup as errors:
+            # The first is the cause: the group cancels what is left.
+            raise errors.exceptions[0] from errors
+
+    async def _prefill(
+        self, prefill: Prefill, request: TokenRequest, grammar: Grammar | None, pair: Fields
+    ) -> None:
+        """Have the prompt read there, and hear it out: to hang up would end the work."""
+        url = self._backend.at(prefill.base_url).url(self._path(request))
+        if (post := self._posts.get(str(url))) is None:
+            post = self._posts[str(url)] = self._new_post(url)
+        posting = post(await self._body(request, grammar, pair), timeouts=self._waits)
+        answer = await self._answer(posting)
+        try:
+            async for _ in answer.body:
+                pass
+        except httpx2.TransportError as error:
+            why = f"prefill {prefill.base_url}: {describe(error)}"
+            raise UpstreamLost(why, upstream=self.name) from error
+        finally:
+            answer.body.close()
+
+    def _reader(self, request: TokenRequest, grammar: Grammar | None) -> CompletionReader:
+        sampling, dialect = request.sampling, self._writer.engine.dialect(request)
         told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
         # The first event may repeat the prompt, and each has the logprobs that were asked for.
         frame_bytes_max = self._limits.event_bytes_max * (1 + told)
         frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
-        reader = CompletionReader(
+        if dialect.repeats:
+            id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * told
+            frame_bytes_max += id_bytes * sampling.max_tokens
+        return READERS[dialect.events](
             self.name,
             sampling,
             stop_ids=request.stop_ids,
@@ -199,14 +275,22 @@ class InferenceServer:
             id_end=request.id_end,
             constrained=grammar is not None and grammar.holds,
         )
-        stream = TokenStream(sink, reader, self._timeouts, on_first=on_first, on_finish=on_finish)
-        self._streams.add(stream)
+
+    async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
+        """The body of a 200 to `POST path`; raises what `generate` does before a first chunk.
+
+        A longer one than `bytes_max` is an UpstreamFailed.
+        """
+        answer = await self._answer(self._post_to(path)([body], timeouts=self._waits))
         try:
-            await stream.complete(await self._open(request, grammar, stream))
+            told = await read_body(answer.body, bytes_max + 1)
+        except httpx2.TransportError as error:
+            raise UpstreamLost(describe(error), upstream=self.name) from error
         finally:
-            self._streams.discard(stream)
-            if reader.overran:
-                _log.warning("backend does not stop where it should", upstream=self.name)
+            answer.body.close()
+        if len(told) > bytes_max:
+            raise UpstreamFailed(f"its answer is longer than {bytes_max} bytes", upstream=self.name)
+        return told
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """Break off the generations that said nothing for `silent_s`; how many those are.
@@ -226,8 +310,22 @@ class InferenceServer:
         return len(silent)
 
     async def _open(
-        self, request: TokenRequest, grammar: Grammar | None, stream: TokenStream
+        self,
+        request: TokenRequest,
+        grammar: Grammar | None,
+        stream: TokenStream,
+        pair: Fields = _NO_PAIR,
     ) -> ResponseBody:
+        # Nothing here refers to the body once it is sent: it is as long as the prompt.
+        posting = self._post_to(self._path(request))(
+            await self._body(request, grammar, pair), timeouts=self._waits, listener=stream
+        )
+        answer = await self._answer(posting)
+        return answer.body
+
+    async def _body(
+        self, request: TokenRequest, grammar: Grammar | None, pair: Fields
+    ) -> list[bytes]:
         # SGLang answers with its base model whatever it is asked for, so the model must be known.
         if self._served is None:
             served = Served(self._backend.models.get(request.model, request.model))
@@ -235,17 +333,14 @@ class InferenceServer:
             served = self._served[request.model]
         else:
             raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
-        # Nothing here refers to the body once it is sent: it is as long as the prompt.
-        posting = self._post(
-            self._writer.body(
-                request,
-                served=served,
-                prompt=await self._prompts.encode(request.prompt_ids, owner=request.cache_salt),
-                grammar=grammar,
-            ),
-            timeouts=self._waits,
-            listener=stream,
-        )
+        prompt = await self._encoded_prompt(request)
+        return self._writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
+
+    def _path(self, request: TokenRequest) -> str:
+        return self._writer.engine.dialect(request).path
+
+    async def _answer(self, posting: Coroutine[object, object, Answer]) -> Answer:
+        """A 200. Raises the error that any other is."""
         try:
             answer = await posting
         except _NOT_TAKEN as error:
@@ -254,7 +349,26 @@ class InferenceServer:
             raise UpstreamLost(describe(error), upstream=self.name) from error
         if answer.status != 200:
             raise await self._refusal(answer)
-        return answer.body
+        return answer
+
+    def _post_to(self, path: str) -> Post:
+        if (post := self._posts.get(path)) is None:
+            post = self._posts[path] = self._new_post(self._backend.url(path))
+        return post
+
+    def _new_post(self, url: httpx2.URL) -> Post:
+        headers = {**self._backend.headers(), "content-type": "application/json"}
+        return Post(self._client, url, headers)
+
+    async def _encoded_prompt(self, request: TokenRequest) -> list[bytes]:
+        """JSON of the ids. An engine that dies of an unknown one is not sent it."""
+        id_end = request.id_end if self._writer.engine.dies_of_unknown_ids else None
+        try:
+            return await self._prompts.encode(
+                request.prompt_ids, owner=request.cache_salt, id_end=id_end
+            )
+        except UnknownId as error:
+            raise UpstreamRejected(str(error), upstream=self.name) from error
 
     async def _refusal(self, answer: Answer) -> UpstreamError:
         answer.body.timeouts = {"read": self._timeouts.tail_s}

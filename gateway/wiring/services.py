@@ -18,10 +18,12 @@ from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
+from gateway.services.passing import PassThrough
 from gateway.services.retrieval import Retrieval
 from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
 from gateway.services.tool_grants import ToolGrants
 from gateway.store import traces
+from gateway.upstreams.passing import Passing
 from gateway.wiring.foundation import Foundation
 from gateway.wiring.replica import Replica
 from gateway.wiring.tools import Sources
@@ -49,6 +51,7 @@ class Services:
     database_check: DatabaseCheck
     retrieval: Retrieval
     creation: Creation
+    pass_through: PassThrough
     run_builder: RunBuilder
     tool_grants: ToolGrants
     keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
@@ -67,6 +70,7 @@ class Services:
             base.pool,
             aliases={alias: model.id for model in settings.models for alias in model.aliases},
             efforts={model.id: model.reasoning_effort for model in settings.models},
+            tasks={model.id: model.tasks for model in settings.models},
         )
         retrieval = Retrieval(
             database=base.database,
@@ -94,6 +98,7 @@ class Services:
                 lease_keeper=replica.lease_keeper,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
+            pass_through=_pass_through(base, models),
             run_builder=run_builder,
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -160,6 +165,17 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
         base.sealer,
         limits=compaction.fill(CompactionLimits, effort=compaction.reasoning_effort),
     )
+
+
+def _pass_through(base: Foundation, models: Models) -> PassThrough:
+    upstream = base.settings.upstream
+    passing = Passing(
+        base.pool,
+        answer_bytes_max=upstream.answer_bytes_max,
+        attempts_max=upstream.attempts_max,
+        losses_max=upstream.losses_max,
+    )
+    return PassThrough(passing, models, base.executor, base.metrics)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from gateway import ids
 from gateway.models.format import SchemaLimits
@@ -14,7 +15,7 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.sessions import Sessions
 from gateway.telemetry import Metrics
-from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
+from gateway.upstreams.backend import Backend, Prefill, StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from gateway.settings import Settings
+    from gateway.settings.sections import Prefill as PrefillSettings
     from gateway.tools.python.engine import Engine
 
 
@@ -50,17 +52,18 @@ class Shared:
         nothing.
         """
         metrics, limits, python = Metrics(), settings.limits, settings.tools.python
+        pool = _pool(settings, metrics)
         return cls(
             settings=settings,
             metrics=metrics,
-            formats=formats(settings),
+            formats=formats(settings).with_parents(pool.parent_of),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
             executor=ThreadExecutor(
                 threads_max=limits.tokenize_threads_max,
                 inline_bytes_max=limits.inline_tokenize_chars_max,
                 waiting_bytes_max=limits.tokenize_waiting_bytes_max,
             ),
-            pool=_pool(settings, metrics),
+            pool=pool,
             sessions=Sessions(connections_max=settings.websockets.connections_max, metrics=metrics),
             engines=engines(python) if python.enabled else (),
             owner=ids.new_replica_id(),
@@ -106,9 +109,20 @@ def backends(settings: Settings) -> list[Backend]:
             context_lengths=lengths,
             grammars=backend.grammars == "auto",
             priorities=backend.priorities,
+            dp_rank=backend.dp_rank,
+            prefill=_prefill(backend.prefill),
+            adapters_of=frozenset(model.id for model in settings.models if model.adapters),
+            admin_key=backend.admin_key.get_secret_value() if backend.admin_key else None,
         )
         for backend in settings.backends
     ]
+
+
+def _prefill(wanted: PrefillSettings | None) -> Prefill | None:
+    if wanted is None:
+        return None
+    host = wanted.host or urlsplit(wanted.url).hostname or ""
+    return Prefill(wanted.url, host, wanted.port)
 
 
 def formats(settings: Settings) -> Formats:

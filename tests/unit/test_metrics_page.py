@@ -16,6 +16,7 @@ LABELS = {
     "gen_ai_server_request_duration_seconds": "model",
     "gen_ai_server_time_to_first_token_seconds": "model",
     "gateway_requests": "status, model",
+    "gateway_passed_requests": "kind, model, outcome",
     "gateway_responses": "status, model",
     "gateway_tokens": "model, type",
     "gateway_harmony_recovery": "rule",

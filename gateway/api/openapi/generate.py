@@ -216,6 +216,30 @@ _MODEL: Final[Json] = {
         "owned_by": {"type": "string"},
         "context_length": {"type": "integer", "description": "In tokens, output included."},
         "aliases": {"type": "array", "items": {"type": "string"}},
+        "parent": {"type": ["string", "null"], "description": "The base model of an adapter."},
+    },
+}
+
+
+_TEXTS: Final[Json] = {"type": ["string", "array"]}
+_CREATE_EMBEDDINGS: Final[Json] = {
+    "type": "object",
+    "required": ["model", "input"],
+    "properties": {
+        "model": {"type": "string"},
+        "input": {**_TEXTS, "description": "Texts, or lists of token ids."},
+        "encoding_format": {"enum": ["float", "base64"]},
+        "dimensions": {"type": "integer", "minimum": 1},
+    },
+}
+_RERANK: Final[Json] = {
+    "type": "object",
+    "required": ["model", "query", "documents"],
+    "properties": {
+        "model": {"type": "string"},
+        "query": {"type": ["string", "object"]},
+        "documents": {"type": ["array", "object"]},
+        "top_n": {"type": "integer"},
     },
 }
 
@@ -229,6 +253,8 @@ _OWN: Final[Json] = {
     "Error": _ERROR,
     "Object": {"type": "object"},
     "Model": _MODEL,
+    "CreateEmbeddings": _CREATE_EMBEDDINGS,
+    "Rerank": _RERANK,
     "ModelList": _list_of("Model"),
     "Deleted": {
         "type": "object",

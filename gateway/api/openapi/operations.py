@@ -29,6 +29,8 @@ _SECTIONS: Final[dict[str, Tag]] = {
     "/v1/completions": "Chat",
     "/v1/models": "Models",
     "/v1/codex": "Models",
+    "/v1/embeddings": "Models",
+    "/v1/rerank": "Models",
     "/v1/traces": "Traces",
     "/": "Operation",
 }
@@ -361,6 +363,24 @@ OPERATIONS: Final = (
         body="CreateCompletion",
         answer="Completion",
         events="Completion",
+    ),
+    Operation(
+        "POST /v1/embeddings",
+        "createEmbeddings",
+        "Make embeddings",
+        "Passed through to a model whose `capabilities` have `embeddings`; fields that are not "
+        "described here, too.",
+        body="CreateEmbeddings",
+        answer="Object",
+    ),
+    Operation(
+        "POST /v1/rerank",
+        "rerank",
+        "Rank documents by a query",
+        "Passed through to a model whose `capabilities` have `rerank`; fields that are not "
+        "described here, too.",
+        body="Rerank",
+        answer="Object",
     ),
     Operation("GET /v1/models", "listModels", "List the models", answer="ModelList"),
     Operation("GET /v1/models/{model}", "getModel", "Retrieve a model", answer="Model"),

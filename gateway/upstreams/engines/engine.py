@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from typing_extensions import override
 
+from gateway.upstreams.engines.dialects import COMPLETIONS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
     from gateway.generation import Constraint, TokenRequest
     from gateway.upstreams.backend import Served
+    from gateway.upstreams.engines.dialects import Dialect
 
 Grammars = Literal["turn", "answer", "none"]
 Release = tuple[int, int, int]
 Fields = dict[str, object]
 
+ANY: Final[Release] = (0, 0, 0)
+"""Of a server that does not tell its release."""
 NEVER: Final = re.compile(r"(?!)")
 """The pattern of what is never said."""
 _VERSION: Final = re.compile(
@@ -31,6 +36,8 @@ _VERSION: Final = re.compile(
 )
 """As Python packages are numbered (https://peps.python.org/pep-0440/)."""
 _BEFORE_NEXT: Final = 10**6
+TOP_P_MIN: Final = 1e-6
+"""Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,17 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterPaths:
+    """Both take `{"lora_name"}` with POST, `load` besides `{"lora_path"}`, a path that the server
+    reads. `remedy` says what a server has to be started with.
+    """
+
+    load: str
+    unload: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unusable:
     """Why nothing can be asked of an engine, and what to do about that."""
 
@@ -87,19 +105,28 @@ class InferenceEngine(ABC):
 
     title: ClassVar[str]
     ids_since: ClassVar[Release]
-    """The first release whose `/v1/completions` returns token ids."""
+    """The first release that is of use."""
+    lacks: ClassVar[str] = "returns no token ids"
+    """What is wrong with those before."""
     ids_need: ClassVar[str] = ""
     """What that takes besides, as the end of a sentence."""
     max_whitespace_since: ClassVar[Release]
     """The first one whose grammars bound the white space inside JSON."""
     logprobs: ClassVar[bool]
     """It tells logprobs by token id."""
+    dies_of_unknown_ids: ClassVar[bool] = False
+    """An id outside the vocabulary ends the server, and every stream of it."""
     questions: ClassVar[tuple[str, ...]]
-    """Paths whose answer says that it is this engine, each asked with GET, in this order."""
+    """Paths whose answer says that it is this engine, each asked with GET, in this order. The list
+    of models is known before any is asked.
+    """
     flag: ClassVar[str]
     """The path of a health check whose answer takes it no work."""
     working_check: ClassVar[str | None] = None
     """The path of one that takes work, for where the flag says no."""
+
+    adapter_paths: ClassVar[AdapterPaths | None] = None
+    """Where adapters are loaded and unloaded while it runs; None: nowhere."""
 
     # How it words its refusals.
     context_overflow: ClassVar[re.Pattern[str]] = NEVER
@@ -107,8 +134,10 @@ class InferenceEngine(ABC):
     """This server refuses every grammar."""
     unknown_adapter: ClassVar[re.Pattern[str]] = NEVER
     """A 400 for what others answer 404: which model is asked for is the gateway's choice."""
-    gave_up: ClassVar[str | None] = None
+    gave_up: ClassVar[re.Pattern[str]] = NEVER
     """All that it says when it ends one request in the middle of its grammar, and is well."""
+    not_the_caller: ClassVar[re.Pattern[str]] = NEVER
+    """A 400 for what only this gateway can have done, such as a request id that is in use."""
 
     @override
     def __str__(self) -> str:
@@ -133,13 +162,58 @@ class InferenceEngine(ABC):
     def priority_sign(self) -> Literal[-1, 1]:
         """1 where it serves high values of a priority first."""
 
+    def dialect(self, request: TokenRequest) -> Dialect:  # noqa: ARG002 - others look at it
+        """The endpoint that is asked, and how its answer is to be read."""
+        return COMPLETIONS
+
+    def pair_fields(self, host: str, port: int, room: int) -> Fields:  # noqa: ARG002 - as above
+        """What both servers of a pair are sent, so that they find each other; empty: it has none.
+
+        `room` is a number of this request alone.
+        """
+        return {}
+
     @abstractmethod
     def request_fields(self, request: TokenRequest, served: Served) -> Fields:
         """What it calls the request's id, its model, and that the stop id is to be told."""
 
     @abstractmethod
-    def tag_fields(self, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         """How a structural tag is sent; `encoded` is its JSON."""
+
+    def body(
+        self, request: TokenRequest, served: Served, can: Capabilities, bound: Fields
+    ) -> Fields:
+        """All of a request but the ids of its prompt; `bound` are the fields of its grammar."""
+        sampling = request.sampling
+        body: Fields = {
+            "model": served.name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "stop_token_ids": list(request.stop_ids),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": max(sampling.top_p, TOP_P_MIN),
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+        }
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.top_k is not None:
+            body["top_k"] = sampling.top_k
+        if sampling.min_p is not None:
+            body["min_p"] = sampling.min_p
+        body |= self.request_fields(request, served)
+        if sampling.logprobs is not None and can.logprobs:
+            body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
+        if request.cache_salt:
+            body["cache_salt"] = request.cache_salt
+        if can.priority_sign:
+            # Also 0, which is ordinary: to SGLang a request without any is the least urgent.
+            body["priority"] = can.priority_sign * request.priority
+        return body | bound
 
     def answer_fields(self, constraint: Constraint) -> Fields:
         """How the schema of an answer is sent, where that is all that a release can bind."""
@@ -174,11 +248,10 @@ class InferenceEngine(ABC):
         return self._too_old()
 
     def _too_old(self) -> Unusable | None:
-        range_ = release_range(self.version)
-        if range_ is None or range_[0] != range_[1] or range_[1] >= self.ids_since:
+        if not is_older(self.version, self.ids_since):
             return None
         needed = _dotted(self.ids_since)
-        return Unusable(f"{self} returns no token ids", f"Upgrade it to {needed} or newer.")
+        return Unusable(f"{self} {self.lacks}", f"Upgrade it to {needed} or newer.")
 
 
 def release_range(version: str | None) -> tuple[Release, Release] | None:
@@ -199,6 +272,19 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
         return release, next_line
     before = (major, minor, patch - 1) if patch else (major, minor - 1, _BEFORE_NEXT)
     return before, next_line
+
+
+def owner_of(models: Mapping[str, Any]) -> object:
+    """Who owns the first model of a list of models; None if nobody does."""
+    rows = models.get("data")
+    first = rows[0] if isinstance(rows, list) and rows else None
+    return first.get("owned_by") if isinstance(first, dict) else None
+
+
+def is_older(version: str | None, release: Release) -> bool:
+    """Whether that is sure: of a development build, or without a version, it is not."""
+    range_ = release_range(version)
+    return range_ is not None and range_[0] == range_[1] and range_[1] < release
 
 
 def _dotted(release: Release) -> str:

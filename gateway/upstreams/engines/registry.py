@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from typing_extensions import override
 
 from gateway.upstreams.engines.engine import Capabilities, Unusable
+from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
 from gateway.upstreams.engines.vllm import Vllm
 
 if TYPE_CHECKING:
@@ -17,10 +19,13 @@ if TYPE_CHECKING:
     from gateway.upstreams.engines.engine import Fields, InferenceEngine
 
 ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
+    TensorRtLlm,
+    LmDeploy,
     Vllm,
     SGLang,
 )
-"""In the order in which a server is asked whether it is one of them."""
+"""In the order in which a server is asked whether it is one of them. TensorRT-LLM has the path that
+vLLM is known by, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,20 @@
-"""SGLang, read release by release from 0.5.2 to 0.5.23."""
+"""SGLang, read release by release from 0.5.3 to 0.5.23."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from typing_extensions import override
 
-from gateway.upstreams.engines.engine import InferenceEngine, Unusable
+from gateway.upstreams.engines.dialects import COMPLETIONS, GENERATE
+from gateway.upstreams.engines.engine import (
+    TOP_P_MIN,
+    AdapterPaths,
+    InferenceEngine,
+    is_older,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,13 +22,23 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
-    from gateway.upstreams.engines.engine import Fields, Grammars, Release
+    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.engine import Capabilities, Fields, Grammars, Release
 
 _TURN_SINCE: Final = (0, 5, 12)
 """xgrammar 0.2, which knows tags of token ids."""
 _GRAMMAR_BACKEND: Final = "xgrammar"
 """The default. The others do not understand tags of token ids."""
 _RUST_FRONTEND: Final = "rust"
+_COMPLETIONS_SINCE: Final = (0, 5, 17)
+"""`/v1/completions` returns token ids, if the frontend is Python."""
+_SALTS_SINCE: Final = (0, 5, 19)
+"""`/generate` knows `cache_salt`, before that only `extra_key`. An unknown name is ignored: tenants
+would share what is cached of their prompts."""
+_NEW_IDS_ONLY: Final = replace(GENERATE, repeats=False)
+_INTERVALS: Final = ((8192, 1), (32768, 4))
+"""Ids that one event of a stream brings, which repeats those before: by how many there may be."""
+_INTERVAL_MAX: Final = 8
 _MODEL_INFO: Final = "/model_info"
 """Has no version."""
 
@@ -30,7 +46,10 @@ _MODEL_INFO: Final = "/model_info"
 @dataclass(frozen=True, slots=True)
 class SGLang(InferenceEngine):
     """`low_values_first`: it was told to serve low priorities first. `frontend` is "python" or
-    "rust".
+    "rust". `incremental`: the events of `/generate` bring new ids only.
+
+    `/v1/completions` is spoken where that returns ids, and logprobs are not asked for: there they
+    name tokens by text. All else is `/generate`, whose events grow where they are not incremental.
 
     Its `/health` generates a token, behind the prompts that are being read; its flag is `/ready`
     (since 0.5.20), which is also 503 until `/health` or the server's warm-up has been through.
@@ -38,15 +57,23 @@ class SGLang(InferenceEngine):
 
     low_values_first: bool = False
     frontend: str | None = None
+    incremental: bool = False
 
     title: ClassVar[str] = "SGLang"
-    ids_since: ClassVar[Release] = (0, 5, 17)
-    ids_need: ClassVar[str] = " with its Python frontend (restart it without SGLANG_RUST_SERVER)"
+    ids_since: ClassVar[Release] = (0, 5, 3)
+    lacks: ClassVar[str] = "cannot keep apart what it caches for tenants"
     max_whitespace_since: ClassVar[Release] = (0, 5, 21)
-    logprobs: ClassVar[bool] = False  # it names tokens by their text only
+    logprobs: ClassVar[bool] = True
+    dies_of_unknown_ids: ClassVar[bool] = True
     # The second is the name of the first before 0.5.6.
     questions: ClassVar[tuple[str, ...]] = ("/server_info", "/get_server_info", _MODEL_INFO)
     flag: ClassVar[str] = "/ready"
+    adapter_paths: ClassVar[AdapterPaths | None] = AdapterPaths(
+        "/load_lora_adapter",
+        "/unload_lora_adapter",
+        "Start it with --enable-lora, --max-lora-rank and --lora-target-modules; if it has an "
+        "admin key, set admin_key of this backend.",
+    )
     working_check: ClassVar[str | None] = "/health"
     context_overflow: ClassVar[re.Pattern[str]] = re.compile(
         r"model's context length|Requested token count exceeds|exceeds the maximum allowed length",
@@ -54,9 +81,12 @@ class SGLang(InferenceEngine):
     )
     no_grammars: ClassVar[re.Pattern[str]] = re.compile(r"grammar[- ]backend none", re.IGNORECASE)
     unknown_adapter: ClassVar[re.Pattern[str]] = re.compile(
-        r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not",
+        r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not"
+        r"|LoRA adapter .* is not loaded",
         re.IGNORECASE,
     )
+    gave_up: ClassVar[re.Pattern[str]] = re.compile("Grammar accept_token failed: .*")
+    not_the_caller: ClassVar[re.Pattern[str]] = re.compile("Duplicate request ID detected")
 
     @classmethod
     @override
@@ -76,17 +106,8 @@ class SGLang(InferenceEngine):
             has_priorities=priorities if isinstance(priorities, bool) else None,
             low_values_first=document.get("schedule_low_priority_values_first") is True,
             frontend=frontend if isinstance(frontend, str) else None,
+            incremental=document.get("incremental_streaming_output") is True,
         )
-
-    @property
-    @override
-    def unusable(self) -> Unusable | None:
-        if self.frontend == _RUST_FRONTEND:
-            return Unusable(
-                f"{self} runs with its Rust frontend, which returns no token ids",
-                "Restart it with its Python frontend: without SGLANG_RUST_SERVER.",
-            )
-        return self._too_old()
 
     @override
     def grammars(self, release: Release) -> Grammars:
@@ -98,6 +119,13 @@ class SGLang(InferenceEngine):
         return -1 if self.low_values_first else 1
 
     @override
+    def dialect(self, request: TokenRequest) -> Dialect:
+        has_ids = self.frontend != _RUST_FRONTEND and not is_older(self.version, _COMPLETIONS_SINCE)
+        if has_ids and request.sampling.logprobs is None:
+            return COMPLETIONS
+        return _NEW_IDS_ONLY if self.incremental else GENERATE
+
+    @override
     def request_fields(self, request: TokenRequest, served: Served) -> Fields:
         """It does not look at `model`, and answers with the base model whatever is there."""
         fields: Fields = {"rid": request.request_id, "no_stop_trim": True}
@@ -106,5 +134,66 @@ class SGLang(InferenceEngine):
         return fields
 
     @override
-    def tag_fields(self, tag: Mapping[str, Any], encoded: bytes) -> Fields:
-        return {"response_format": tag}
+    def pair_fields(self, host: str, port: int, room: int) -> Fields:
+        return {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": room}
+
+    @override
+    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+        if dialect is COMPLETIONS:
+            return {"response_format": tag}
+        return {"structural_tag": encoded.decode()}
+
+    @override
+    def body(
+        self, request: TokenRequest, served: Served, can: Capabilities, bound: Fields
+    ) -> Fields:
+        dialect = self.dialect(request)
+        if dialect is COMPLETIONS:
+            # A class with slots is made twice, and `super()` would mean the first.
+            return InferenceEngine.body(self, request, served, can, bound)
+        sampling = self._sampling(request, dialect) | bound
+        body: Fields = {"stream": True, "rid": request.request_id, "sampling_params": sampling}
+        if request.sampling.logprobs is not None:
+            body |= {
+                "return_logprob": True,
+                "top_logprobs_num": request.sampling.logprobs,
+                "logprob_start_len": -1,
+                "return_text_in_logprobs": False,
+            }
+        if served.parent is not None:
+            body["lora_path"] = served.name
+        if request.cache_salt:
+            body |= dict.fromkeys(self._salts(), request.cache_salt)
+        if can.priority_sign:
+            body["priority"] = can.priority_sign * request.priority
+        return body
+
+    def _salts(self) -> tuple[str, ...]:
+        """What `/generate` calls what keeps tenants' caches apart; both where nobody knows."""
+        if self.version is None:
+            return "extra_key", "cache_salt"
+        return ("extra_key",) if is_older(self.version, _SALTS_SINCE) else ("cache_salt",)
+
+    def _sampling(self, request: TokenRequest, dialect: Dialect) -> Fields:
+        """`sampling_params`. A name that it does not know would be refused."""
+        wanted = request.sampling
+        fields: Fields = {
+            "max_new_tokens": wanted.max_tokens,
+            "temperature": wanted.temperature,
+            "top_p": max(wanted.top_p, TOP_P_MIN),
+            "presence_penalty": wanted.presence_penalty,
+            "frequency_penalty": wanted.frequency_penalty,
+            "stop_token_ids": list(request.stop_ids),
+            "skip_special_tokens": False,
+            "no_stop_trim": True,
+        }
+        if wanted.seed is not None:
+            fields["sampling_seed"] = wanted.seed
+        if wanted.top_k is not None:
+            fields["top_k"] = wanted.top_k
+        if wanted.min_p is not None:
+            fields["min_p"] = wanted.min_p
+        if dialect.repeats:
+            bounds = (every for up_to, every in _INTERVALS if wanted.max_tokens <= up_to)
+            fields["stream_interval"] = next(bounds, _INTERVAL_MAX)
+        return fields

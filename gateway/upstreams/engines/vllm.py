@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from typing_extensions import override
 
-from gateway.upstreams.engines.engine import InferenceEngine
+from gateway.upstreams.engines.engine import AdapterPaths, InferenceEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
+    from gateway.upstreams.engines.dialects import Dialect
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
 
 _ANSWER_SINCE: Final = (0, 11, 0)
@@ -35,6 +36,11 @@ class Vllm(InferenceEngine):
     logprobs: ClassVar[bool] = True
     questions: ClassVar[tuple[str, ...]] = ("/version",)
     flag: ClassVar[str] = "/health"
+    adapter_paths: ClassVar[AdapterPaths | None] = AdapterPaths(
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "Start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.",
+    )
     context_overflow: ClassVar[re.Pattern[str]] = re.compile(
         r"maximum context length|maximum model length|model's context length"
         r"|max_tokens must be at least 1, got (?:0|-\d+)|cannot be greater than max_model_len",
@@ -45,7 +51,7 @@ class Vllm(InferenceEngine):
     no_grammars: ClassVar[re.Pattern[str]] = re.compile(
         r"skip_tokenizer_init|specification: 'triggers'", re.IGNORECASE
     )
-    gave_up: ClassVar[str | None] = "Internal server error"
+    gave_up: ClassVar[re.Pattern[str]] = re.compile("Internal server error")
 
     @classmethod
     @override
@@ -69,5 +75,5 @@ class Vllm(InferenceEngine):
         return {"request_id": request.request_id, "include_stop_str_in_output": True}
 
     @override
-    def tag_fields(self, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         return {"structured_outputs": {"structural_tag": encoded.decode()}}

@@ -31,6 +31,7 @@ async def test_the_models_are_listed_with_their_context(client: httpx2.AsyncClie
         "aliases": ["small"],
         "capabilities": ["reasoning", "tools", "structured_outputs", "streaming", "background"],
         "reasoning_effort": "medium",
+        "parent": None,
     }
     Model.model_validate({**model, "created": created}, strict=True)
 

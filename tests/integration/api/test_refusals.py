@@ -110,7 +110,7 @@ async def test_every_route_but_the_public_ones_needs_a_key(
     [
         ("/health", "it is not served here"),
         ("/favicon.ico", "it is not served here"),
-        ("/v1/embeddings", "it is not served here"),
+        ("/v1/moderations", "it is not served here"),
         ("/v1/v1/responses", "It has /v1 twice"),
         ("/openresponses/v1/v1/responses", "It has /v1 twice"),
         ("/v1/responses/", "Leave out the slash at its end."),

@@ -82,3 +82,20 @@ async def test_a_tier_is_a_priority_at_the_backend(
                 assert answer.json()["service_tier"] == got
                 (row,) = await where.backends.of_response(answer.json()["id"])
                 assert row["priority"] == sign * priority
+
+
+async def test_a_tenant_is_shown_and_served_only_the_models_that_it_may_use(
+    postgres: PostgresServer, template: str
+) -> None:
+    async with site(postgres, template, TURN) as where:
+        cases = (("all", "*", 200), ("own", f"x,{MODEL[:8]}*", 200), ("no", "x", 404))
+        for tenant, models, status in cases:
+            headers = await headers_of(where.running, tenant, {"models": models})
+            listed = (await where.client.get("/v1/models", headers=headers)).json()["data"]
+            assert (MODEL in [row["id"] for row in listed]) is (status == 200)
+            got = await where.client.get(f"/v1/models/{MODEL}", headers=headers)
+            body = {"model": MODEL, "input": "Think."}
+            made = await where.client.post("/v1/responses", json=body, headers=headers)
+            assert (got.status_code, made.status_code) == (status, status)
+            if status == 404:
+                assert made.json()["error"]["code"] == "model_not_found"

@@ -49,6 +49,7 @@ GIVEN = {
     "--egress-denied-domains": "",
     "--containers-max": "3",
     "--container-memory-max": "4g",
+    "--models": "gpt-oss-20b,team-*",
 }
 
 
@@ -179,6 +180,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "egress_denied_domains": "",
         "containers_max": 1000,
         "container_memory_max": "64g",
+        "models": "*",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -187,7 +189,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     assert changed["own"] == changed["policy"]
     times = [48 * 3600, 90 * 86_400]
     words = ["priority", "allowed", *["refused"] * 3, "listed", "always"]
-    terms = [1000, 2000, "refused", "docs.example b.example", "", 3, "4g"]
+    terms = [1000, 2000, "refused", "docs.example b.example", "", 3, "4g", "gpt-oss-20b,team-*"]
     numbers = [8, 60]
     assert list(changed["own"].values()) == [
         *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms)

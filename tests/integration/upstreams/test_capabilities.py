@@ -33,6 +33,11 @@ def sglang(path: str, **said: object) -> RawServer:
     )
 
 
+def unknown() -> RawServer:
+    """What answers no question for what it is."""
+    return sglang("/nowhere")
+
+
 @pytest.mark.parametrize(
     ("server", "version", "grammars"),
     [
@@ -110,7 +115,7 @@ async def test_a_grammar_that_fails_does_not_eject_its_backend() -> None:
 
 async def test_logprobs_are_asked_only_of_those_that_tell_them() -> None:
     told_turn: Script = (STREAM_HEAD, said([7], "stop", logprobs=told([7])), DONE, STREAM_END)
-    servers = (sglang("/server_info", version="0.5.23"), backend_server(BUSY, told_turn))
+    servers = (unknown(), backend_server(BUSY, told_turn))
     async with fleet(*servers) as known:
         known.pool.require_logprobs("m")
         with pytest.raises(NoUpstreamAvailable, match="busy"):
@@ -121,7 +126,7 @@ async def test_logprobs_are_asked_only_of_those_that_tell_them() -> None:
 
 
 async def test_that_nobody_tells_logprobs_is_said_with_what_to_do() -> None:
-    async with fleet(sglang("/server_info", version="0.5.23")) as known:
+    async with fleet(unknown()) as known:
         with pytest.raises(InvalidRequest, match="out of include") as caught:
             await known.ids(TOLD)
         assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "include")

@@ -50,7 +50,7 @@ async def test_what_a_real_server_lists_is_understood() -> None:
     async with fleet(server) as known:
         assert known.pool.models() == (
             ModelInfo("gpt-oss-tiny", 8192),
-            ModelInfo("my-adapter", 8192),
+            ModelInfo("my-adapter", 8192, "gpt-oss-tiny"),
         )
         assert known.pool.snapshot()[0].version == "0.32.0"
 

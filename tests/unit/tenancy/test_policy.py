@@ -49,7 +49,7 @@ def test_what_is_no_policy_is_refused(changes: dict[str, str | int | None]) -> N
 
 def test_numbers_are_refused_beyond_their_bounds() -> None:
     for value in POLICY_VALUES.values():
-        if not (value.words or value.is_domains):
+        if value.column_type == "integer":
             check_changes({value.name: value.least})
             check_changes({value.name: value.most})
             for given in (value.least - 1, value.most + 1, "1"):
@@ -79,3 +79,32 @@ def test_domains_of_the_configuration_are_checked() -> None:
     assert Settings(tools=tools).tenant_policy.egress_domains == "a.example b.example"
     with pytest.raises(ValidationError, match="spaces between them"):
         Settings(tools={"egress_domains": "https://a.example"})
+
+
+@pytest.mark.parametrize(
+    ("models", "names", "may"),
+    [
+        ("*", ["any"], True),
+        ("a,b", ["a"], True),
+        ("a,b", ["c"], False),
+        ("a,b", ["c", "b"], True),  # by one of its names
+        ("team-*,a", ["team-ad"], True),
+        ("team-*", ["tea"], False),
+        ("ab", ["a"], False),
+    ],
+)
+def test_a_tenant_may_use_the_models_that_its_policy_names(
+    models: str, names: list[str], may: bool
+) -> None:
+    assert TenantPolicy(models=models).may_use(names) is may
+
+
+@pytest.mark.parametrize("models", ["", "a,", ",a", "a b", "*a", "a**", "x" * 300, 5, "a\n"])
+def test_a_list_of_models_that_is_none_is_refused(models: str | int) -> None:
+    with pytest.raises(InvalidRequest, match="NAME,NAME"):
+        check_changes({"models": models})
+
+
+@pytest.mark.parametrize("models", ["*", "a", "openai/gpt-oss-20b,team-*", "a,b,c"])
+def test_a_list_of_models_has_commas_between_names(models: str) -> None:
+    check_changes({"models": models})

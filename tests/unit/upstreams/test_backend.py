@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstreams.backend import Backend
+from gateway.upstreams.backend import DP_RANK, Backend
+from gateway.upstreams.client import HEADERS_ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,9 @@ def test_the_key_is_sent_as_a_bearer_token_and_not_shown() -> None:
 
 def test_without_a_key_nothing_is_sent() -> None:
     assert Backend("a", "http://h").headers() == {}
+
+
+def test_a_rank_is_named_in_a_header_that_may_leave() -> None:
+    backend = Backend("a", "http://h", api_key="k", dp_rank=0)
+    assert backend.headers() == {"authorization": "Bearer k", DP_RANK: "0"}
+    assert set(backend.headers()) <= HEADERS_ALLOWED

@@ -674,3 +674,13 @@ def test_nothing_told_makes_it_raise_anything_else(told: object, count: int) -> 
     except Misaligned:
         return
     assert len(found) == count
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 200002], [200002]])
+def test_a_number_that_broke_is_a_failure_though_sglang_calls_it_a_stop(ids: list[int]) -> None:
+    choice = {"token_ids": ids, "finish_reason": "stop", "matched_stop": "NaN happened"}
+    read = b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
+    reader = reader_of()
+    chunk = reader.feed(read + DONE)
+    assert (chunk.ids if chunk else []) == ids[:-1]
+    assert isinstance(reader.fault, UpstreamFailed if ids[1:] else UpstreamUnavailable)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.generation import Constraint, Token
+from gateway.generation import Constraint, Sampling, Token, TokenRequest
 from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
+from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.registry import ENGINES, UnknownEngine
 from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
 from gateway.upstreams.engines.vllm import Vllm
 
 VLLM = {
@@ -81,7 +85,7 @@ def test_what_a_vllm_can_depends_on_its_release(version: str) -> None:
 def test_what_an_sglang_can_depends_on_its_release(version: str) -> None:
     grammars, max_whitespace = SGLANG[version]
     can = SGLang(version).capabilities(priorities=True)
-    assert can == Capabilities(grammars, False, 1, max_whitespace)  # type: ignore[arg-type]
+    assert can == Capabilities(grammars, True, 1, max_whitespace)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("version", SPELLINGS)
@@ -110,8 +114,14 @@ def test_a_development_build_counts_as_what_both_its_neighbours_are(
 
 def test_what_is_unknown_is_asked_for_nothing() -> None:
     assert UnknownEngine().capabilities(priorities=True) == Capabilities()
-    assert SGLang().capabilities() == Capabilities()
+    assert SGLang().capabilities() == Capabilities(logprobs=True)
     assert Vllm().capabilities() == Capabilities(logprobs=True)
+
+
+def test_engines_whose_release_nobody_knows_can_what_their_source_says() -> None:
+    assert TensorRtLlm().capabilities(priorities=True) == Capabilities("turn", priority_sign=1)
+    assert TensorRtLlm().capabilities(grammars=False) == Capabilities()
+    assert LmDeploy().capabilities(priorities=True) == Capabilities()
 
 
 def test_the_operator_may_turn_grammars_off_and_priorities_on() -> None:
@@ -145,20 +155,19 @@ def test_an_sglang_says_itself_whether_it_schedules_by_priority(
 
 
 UNUSABLE = {
-    SGLang("0.5.23", frontend="rust"): "without SGLANG_RUST_SERVER",
-    SGLang("0.5.16"): "Upgrade it to 0.5.17 or newer",
+    SGLang("0.5.2"): "Upgrade it to 0.5.3 or newer",
     Vllm("0.10.1"): "Upgrade it to 0.10.2 or newer",
 }
 
 
 @pytest.mark.parametrize("engine", UNUSABLE)
-def test_an_engine_that_returns_no_ids_is_not_used_and_what_to_do_is_said(
+def test_an_engine_that_is_too_old_is_not_used_and_what_to_do_is_said(
     engine: InferenceEngine,
 ) -> None:
     found = engine.unusable
     assert found is not None
     assert str(engine) in str(found)
-    assert "no token ids" in found.why
+    assert type(engine).lacks in found.why
     assert UNUSABLE[engine] in found.remedy
 
 
@@ -167,8 +176,9 @@ def test_an_engine_that_returns_no_ids_is_not_used_and_what_to_do_is_said(
     [
         UnknownEngine(),
         SGLang(),
-        SGLang("0.5.17"),
+        SGLang("0.5.3"),
         SGLang("0.5.23", frontend="python"),
+        SGLang("0.5.23", frontend="rust"),
         Vllm("0.10.2"),
         Vllm("0.1.dev1+g1a2b3c4"),
         SGLang("0.0.0.dev1"),
@@ -190,12 +200,42 @@ def test_an_sglang_may_have_been_started_with_another_grammar_engine(
     assert engine.capabilities().grammars == grammars
 
 
+PLAIN = TokenRequest("r", "m", [1], Sampling(max_tokens=9), "salt", (2,), 9)
+TOLD = replace(PLAIN, sampling=Sampling(max_tokens=9, logprobs=0))
+
+
+@pytest.mark.parametrize(
+    ("engine", "plain", "told"),
+    [
+        (SGLang("0.5.23"), "/v1/completions", "/generate"),
+        (SGLang("0.5.17", frontend="python"), "/v1/completions", "/generate"),
+        (SGLang("0.5.23", frontend="rust"), "/generate", "/generate"),
+        (SGLang("0.5.16"), "/generate", "/generate"),
+        (SGLang(), "/v1/completions", "/generate"),
+        (SGLang("0.5.17.dev3"), "/v1/completions", "/generate"),
+        (Vllm("0.32.0"), "/v1/completions", "/v1/completions"),
+        (UnknownEngine(), "/v1/completions", "/v1/completions"),
+    ],
+)
+def test_a_request_goes_to_the_endpoint_that_returns_what_it_needs(
+    engine: InferenceEngine, plain: str, told: str
+) -> None:
+    assert (engine.dialect(PLAIN).path, engine.dialect(TOLD).path) == (plain, told)
+
+
 def test_an_engine_is_known_by_what_it_answers() -> None:
     assert Vllm.read("/version", {"version": "0.32.0"}) == Vllm("0.32.0")
     assert SGLang.read("/server_info", {"version": "0.5.23"}) == SGLang("0.5.23")
     rust = SGLang.read("/server_info", {"version": "0.5.23", "frontend": "rust"})
     assert rust == SGLang("0.5.23", frontend="rust")
     assert SGLang.read("/model_info", {"model_path": "/models/gpt-oss"}) == SGLang()
+    listed = {"data": [{"id": "m", "owned_by": "tensorrt_llm"}]}
+    assert TensorRtLlm.read("/v1/models", listed) == TensorRtLlm()
+    assert LmDeploy.read("/v1/models", {"data": [{"owned_by": "lmdeploy"}]}) == LmDeploy()
+    shapes: list[object] = [None, [], [5], [{"owned_by": "vllm"}], {}]
+    for rows in shapes:
+        assert TensorRtLlm.read("/v1/models", {"data": rows}) is None
+        assert LmDeploy.read("/v1/models", {"data": rows}) is None
     for answer in ({}, {"version": 3}, {"detail": "Not Found"}):
         assert Vllm.read("/version", answer) is None
         assert SGLang.read("/server_info", answer) is None

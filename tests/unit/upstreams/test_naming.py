@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstreams.backend import Listed, Served
-from gateway.upstreams.served_models import meanings, offers
+from gateway.upstreams.served_models import meanings, offers, parents
 
 NAMES = st.lists(st.sampled_from(["m", "n", "a", "b"]), min_size=1, max_size=3).map("/".join)
 
@@ -73,3 +73,27 @@ def test_what_means_two_models_of_the_fleet_is_offered_by_neither() -> None:
     known = {"a/m", "b/m"}
     assert offers({"m": "m"}, {"a/m": Listed(9)}, known) == {}
     assert offers({"m": "b/m"}, {"a/m": Listed(9)}, known) == {}
+
+
+def test_adapters_of_a_model_are_offered_where_that_was_decided() -> None:
+    listed = {
+        "vendor/base": Listed(9),
+        "ad": Listed(9, "vendor/base"),
+        "other": Listed(7),
+        "odd": Listed(7, "other"),
+        "base": Listed(9, "vendor/base"),
+    }
+    wanted = {"public": "vendor/base", "other": "other", "base": "gone"}
+    found = offers(wanted, listed, listed, adapters_of=["public"])
+    assert found == {
+        "public": Served("vendor/base", None, 9),
+        "other": Served("other", None, 7),
+        "ad": Served("ad", "vendor/base", 9),
+    }
+    assert parents(found) == {"ad": "public"}
+    assert "ad" not in offers(wanted, listed, listed)
+    assert "ad" not in offers({"other": "other"}, listed, listed, adapters_of=["other", "public"])
+
+
+def test_an_adapter_whose_base_nobody_may_ask_for_has_no_parent() -> None:
+    assert parents({"ad": Served("ad", "base", 9)}) == {}

@@ -14,7 +14,7 @@ def test_a_server_tells_its_context_length() -> None:
 def test_an_adapter_has_its_parents_context_length() -> None:
     assert served_models(capture("l_models").body) == {
         "gpt-oss-tiny": Listed(8192),
-        "my-adapter": Listed(8192, parent="gpt-oss-tiny"),
+        "my-adapter": Listed(8192, parent="gpt-oss-tiny", root="MODEL_DIR"),
     }
 
 

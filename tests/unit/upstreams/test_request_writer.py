@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,13 @@ import pytest
 
 from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
 from gateway.upstreams.backend import Served
+from gateway.upstreams.engines.engine import TOP_P_MIN
+from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
 from gateway.upstreams.engines.vllm import Vllm
-from gateway.upstreams.request_writer import TAG_BYTES_MAX, TOP_P_MIN, RequestWriter
+from gateway.upstreams.request_writer import TAG_BYTES_MAX, RequestWriter
+from tests.fakes.backend_captures import capture
 
 if TYPE_CHECKING:
     from gateway.upstreams.engines.engine import InferenceEngine
@@ -92,12 +97,144 @@ def test_everything_vllm_has_a_default_for_is_sent(dialect: RequestWriter) -> No
     assert sent(dialect) == {**EVERYWHERE, **own}
 
 
-@pytest.mark.parametrize("dialect", [SGLANG, SGLANG_5])
-def test_sglang_is_sent_only_what_it_knows(dialect: RequestWriter) -> None:
-    own: dict[str, Any] = {"rid": "req_1", "no_stop_trim": True}
-    if dialect is SGLANG:
-        own["priority"] = 0
-    assert sent(dialect) == {**EVERYWHERE, **own}
+def test_sglang_is_sent_only_what_it_knows() -> None:
+    own: dict[str, Any] = {"rid": "req_1", "no_stop_trim": True, "priority": 0}
+    assert sent(SGLANG) == {**EVERYWHERE, **own}
+
+
+SGLANG_RUST = speaking(SGLang("0.5.23", frontend="rust"), priorities=True)
+SAMPLED = {
+    "max_new_tokens": 9,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "stop_token_ids": [200002, 200012, 199999],
+    "skip_special_tokens": False,
+    "no_stop_trim": True,
+    "stream_interval": 1,
+}
+KNOWN_SAMPLING = re.findall(
+    rb"`(\w+)`", capture("sglang/generate_unknown_sampling_key").body.partition(b"one of")[2]
+)
+"""What SGLang 0.5.23 said that it expects."""
+
+
+def test_generate_is_asked_in_its_own_words() -> None:
+    assert sent(SGLANG_RUST) == {
+        "input_ids": [1, 2, 3],
+        "stream": True,
+        "rid": "req_1",
+        "cache_salt": "salt",
+        "priority": 0,
+        "sampling_params": SAMPLED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("engine", "salts"),
+    [
+        (SGLang("0.5.5"), {"extra_key"}),
+        (SGLang("0.5.18"), {"extra_key"}),
+        (SGLang("0.5.19"), {"cache_salt"}),
+        (SGLang(), {"extra_key", "cache_salt"}),
+    ],
+)
+def test_tenants_are_kept_apart_in_the_words_of_each_release(
+    engine: SGLang, salts: set[str]
+) -> None:
+    body = sent(speaking(engine), sampled(logprobs=1))
+    assert {key for key, value in body.items() if value == "salt"} == salts
+    assert not salts & sent(speaking(engine), replace(sampled(logprobs=1), cache_salt="")).keys()
+
+
+def test_generate_is_given_the_tag_as_a_string_among_the_sampling_parameters() -> None:
+    bare = replace(
+        BOUND, constraint=Constraint(Token(200006), bare=True, markers=MARKERS), priority=3
+    )
+    body = sent(SGLANG_RUST, bare)
+    assert body["priority"] == 3
+    sampling = body["sampling_params"]
+    assert orjson.loads(sampling["structural_tag"])["format"] == {"type": "token", "token": 200006}
+    assert sampling["logit_bias"] == {str(marker): -100 for marker in MARKERS}
+    assert "response_format" in sent(SGLANG, bare), "the two forms are kept apart"
+
+
+@pytest.mark.parametrize("writer", [SGLANG_RUST, speaking(SGLang("0.5.5"))])
+def test_generate_is_sent_no_sampling_parameter_that_it_would_refuse(writer: RequestWriter) -> None:
+    chosen = sampled(seed=3, top_k=4, min_p=0.1, logprobs=2, top_p=0.0)
+    sampling = sent(writer, replace(chosen, constraint=BOUND.constraint))["sampling_params"]
+    assert {name.encode() for name in sampling} <= set(KNOWN_SAMPLING)
+    assert (sampling["sampling_seed"], sampling["top_k"], sampling["min_p"]) == (3, 4, 0.1)
+    assert sampling["top_p"] == TOP_P_MIN
+
+
+def test_generate_tells_logprobs_by_id() -> None:
+    body = sent(SGLANG, sampled(logprobs=5))
+    assert (body["return_logprob"], body["top_logprobs_num"]) == (True, 5)
+    assert (body["logprob_start_len"], body["return_text_in_logprobs"]) == (-1, False)
+    assert sent(SGLANG, sampled(logprobs=0))["top_logprobs_num"] == 0
+    assert "return_logprob" not in sent(SGLANG_RUST)
+
+
+def test_generate_is_asked_for_an_adapter_by_its_path() -> None:
+    assert sent(SGLANG_RUST, served=ADAPTER)["lora_path"] == "ad"
+    assert "lora_path" not in sent(SGLANG_RUST)
+
+
+@pytest.mark.parametrize(("most", "interval"), [(1, 1), (8192, 1), (8193, 4), (32769, 8)])
+def test_events_that_grow_come_seldom_where_there_may_be_many(most: int, interval: int) -> None:
+    long = replace(REQUEST, sampling=Sampling(max_tokens=most))
+    assert sent(SGLANG_RUST, long)["sampling_params"]["stream_interval"] == interval
+    small = speaking(SGLang("0.5.23", frontend="rust", incremental=True))
+    assert "stream_interval" not in sent(small, long)["sampling_params"]
+
+
+TENSORRT_LLM = speaking(TensorRtLlm(), priorities=True)
+LMDEPLOY = speaking(LmDeploy(), priorities=True)
+ALL = {"seed": 3, "top_k": 4, "min_p": 0.1, "logprobs": 2, "top_p": 0.0}
+
+
+def test_tensorrt_llm_is_sent_nothing_that_it_would_refuse() -> None:
+    """Names of `CompletionRequest` in `tensorrt_llm/serve/openai_protocol.py`."""
+    known = {
+        *("model", "prompt", "stream", "stream_options", "stop_token_ids", "max_tokens"),
+        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+        *("seed", "priority", "detokenize", "response_format", "logit_bias"),
+    }
+    bare = replace(
+        sampled(**ALL),
+        constraint=Constraint(Token(200006), bare=True, markers=MARKERS),
+        cache_salt="salt",
+    )
+    body = sent(TENSORRT_LLM, bare)
+    assert body.keys() == known
+    assert body["detokenize"] is False, "it returns ids only without text"
+    assert body["response_format"]["type"] == "structural_tag"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(-9, 0.0), (-1, 0.25), (0, 0.5), (1, 0.75), (9, 1.0)])
+def test_tensorrt_llm_ranks_from_zero_to_one(ours: int, theirs: float) -> None:
+    assert sent(TENSORRT_LLM, replace(REQUEST, priority=ours))["priority"] == theirs
+    assert "priority" not in sent(speaking(TensorRtLlm()), replace(REQUEST, priority=ours))
+
+
+def test_lmdeploy_is_sent_its_sampling_parameters_at_the_top() -> None:
+    bound = replace(sampled(**ALL, temperature=2.5), constraint=BOUND.constraint)
+    assert LMDEPLOY.grammar(bound) is None
+    assert sent(LMDEPLOY, bound) == {
+        "input_ids": [1, 2, 3],
+        "stream": True,
+        "stop_token_ids": [200002, 200012, 199999],
+        "max_tokens": 9,
+        "temperature": 2.0,
+        "top_p": TOP_P_MIN,
+        "top_k": 4,
+        "min_p": 0.1,
+        "skip_special_tokens": False,
+        "include_stop_str_in_output": True,
+    }
+    assert not {"top_k", "min_p"} & sent(LMDEPLOY).keys()
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG, UNKNOWN])
@@ -117,9 +254,8 @@ def test_logprobs_are_asked_for_by_id(alternatives: int) -> None:
     assert (body["logprobs"], body["return_tokens_as_token_ids"]) == (alternatives, True)
 
 
-@pytest.mark.parametrize("dialect", [SGLANG, UNKNOWN])
-def test_logprobs_are_not_asked_of_who_names_them_by_text(dialect: RequestWriter) -> None:
-    assert sent(dialect, sampled(logprobs=5)) == sent(dialect)
+def test_logprobs_are_not_asked_of_who_may_name_them_by_text() -> None:
+    assert sent(UNKNOWN, sampled(logprobs=5)) == sent(UNKNOWN)
 
 
 @pytest.mark.parametrize(

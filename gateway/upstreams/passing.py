@@ -1,0 +1,55 @@
+"""Requests that a backend answers as a whole, at whichever member of the model takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from gateway.errors import NoUpstreamAvailable, UpstreamLost, UpstreamUnavailable
+from gateway.upstreams.pool import candidates, round_robin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.upstreams.pool import Pool
+
+
+class Passing:
+    """Asks one member after the other until one answers."""
+
+    def __init__(
+        self, pool: Pool, *, answer_bytes_max: int, attempts_max: int = 3, losses_max: int = 2
+    ) -> None:
+        """`attempts_max` and `losses_max` are as those of `PoolPolicy`."""
+        self._pool = pool
+        self._answer_bytes_max = answer_bytes_max
+        self._attempts_max = attempts_max
+        self._losses_max = losses_max
+        self._turn = 0
+
+    async def post(self, model: str, path: str, fields: Mapping[str, object]) -> tuple[str, bytes]:
+        """The name of the backend, and the body of its 200.
+
+        In place of `model`, its public id, the backend reads its own name of it. Raises what
+        `Pool.generate` does before a first chunk, and `UpstreamFailed` for an answer that is longer
+        than `answer_bytes_max`.
+        """
+        self._turn += 1
+        turn, losses = self._turn, 0
+        reasons: dict[str, str] = {}
+        while len(reasons) < self._attempts_max:
+            member = round_robin(candidates(self._pool.serving(model), tried=reasons), turn)
+            if member is None:
+                break
+            try:
+                body = orjson.dumps({**fields, "model": member.served_as(model)})
+                answer = await member.ask(path, model, body, bytes_max=self._answer_bytes_max)
+            except UpstreamUnavailable as error:
+                reasons[member.name] = str(error)
+                losses += isinstance(error, UpstreamLost)
+                if losses >= self._losses_max:
+                    raise
+            else:
+                return member.name, answer
+        raise NoUpstreamAvailable(model, "; ".join(reasons.values()))
