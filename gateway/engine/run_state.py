@@ -52,6 +52,8 @@ def plan_of(spec: RunSpec) -> bytes:
         "reasoning_budget": spec.reasoning_budget,
         "priority": spec.priority,
     }
+    if spec.lore:
+        fields["lore"] = spec.lore.decode()
     if spec.conversation is not None:
         fields["version"] = EXTENDED_VERSION
     if spec.compacted is not None:
@@ -124,6 +126,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
         compacted=_compacted(plan),
         listings=_listings(plan),
         window_left=plan.get("window_left"),
+        lore=plan.get("lore", "").encode(),
     )
 
 

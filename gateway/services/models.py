@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 VENDOR_PREFIX = "openai/"
 """Some clients keep it in the model's name, some servers list models with it."""
-CAPABILITIES = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Of every model here: they are all of one family. It reads and writes text only."""
-
-
+ABILITIES: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
+"""Of gpt-oss."""
 COMPACTION_PERCENT: Final = 80
 """Codex sums up a session once it fills so much of the window. What is left must hold the output of
 one more tool, the answer to it, and the request for the summary."""
@@ -71,6 +69,7 @@ class Model:
     context_length: int
     aliases: tuple[str, ...]
     reasoning_effort: Effort
+    capabilities: tuple[str, ...] = ABILITIES
 
     def body(self) -> dict[str, Any]:
         """The model object of the API, with what clients need to size their context.
@@ -86,7 +85,7 @@ class Model:
             "context_length": self.context_length,
             "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
-            "capabilities": list(CAPABILITIES),
+            "capabilities": list(self.capabilities),
             "reasoning_effort": self.reasoning_effort,
         }
 
@@ -95,10 +94,18 @@ class Models:
     """The models whose backends are known, by name and by alias."""
 
     def __init__(
-        self, pool: Pool, *, aliases: Mapping[str, str], efforts: Mapping[str, Effort]
+        self,
+        pool: Pool,
+        *,
+        aliases: Mapping[str, str],
+        efforts: Mapping[str, Effort],
+        abilities: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
-        """`aliases` maps further names to ids, `efforts` ids to their default effort."""
+        """`aliases` maps further names to ids, `efforts` ids to their default effort, `abilities`
+        ids to what the models can do, where that is not what gpt-oss can.
+        """
         self._pool = pool
+        self._abilities = abilities or {}
         self._aliases = aliases
         self._efforts = efforts
         self._created_at = int(time.time())
@@ -154,7 +161,8 @@ class Models:
     def _model(self, model_id: str, context_length: int) -> Model:
         aliases = tuple(alias for alias, target in self._aliases.items() if target == model_id)
         effort = self._efforts.get(model_id, DEFAULT_EFFORT)
-        return Model(model_id, self._created_at, context_length, aliases, effort)
+        abilities = self._abilities.get(model_id, ABILITIES)
+        return Model(model_id, self._created_at, context_length, aliases, effort, abilities)
 
 
 def codex_catalog(models: Models) -> dict[str, Any]:

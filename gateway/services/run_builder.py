@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
     from gateway.generation import Prompt
-    from gateway.models.format import FormatOf, ModelFormat
+    from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
     from gateway.protocol.responses.body import ServiceTier
@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
     from gateway.services.compaction import Compactor, MadeSummary
-    from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Model, Models
+    from gateway.services.prompt_executor import PromptExecutor
     from gateway.services.tool_grants import ToolGrants
     from gateway.tenancy import Principal, TenantId, TenantPolicy
 
@@ -159,7 +159,7 @@ class RunInput:
     `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
     seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
     are messages without ids. `compacted` is the summary that its context ends with. `granted` is
-    what it may use of the tools that the gateway runs.
+    what it may use of the tools that the gateway runs. `rendered` is what servers rendered for it.
     """
 
     command: CreateCommand
@@ -171,6 +171,11 @@ class RunInput:
     is_opening: bool = False
     compacted: Compacted | None = None
     granted: Granted = NOTHING_GRANTED
+    rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
+
+    def with_renderings(self, answers: Mapping[bytes, Rendering]) -> RunInput:
+        """The same, with more of what servers rendered."""
+        return replace(self, rendered={**self.rendered, **answers})
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +223,7 @@ class RunBuilder:
         specs: SpecBuilder,
         compactor: Compactor,
         tool_grants: ToolGrants,
-        executor: ThreadExecutor,
+        executor: PromptExecutor,
     ) -> None:
         self._tool_grants = tool_grants
         self._history_source = history_source
@@ -435,6 +440,9 @@ class SpecBuilder:
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
             scope=given.command.principal.tenant_id.bytes,
+            runs_tools=grants is not None,
+            thinks=request.reasoning.effort != "none",
+            rendered=given.rendered,
         )
         prompt = format_.render(items, options, repeated)
         return Written(
@@ -509,6 +517,7 @@ class SpecBuilder:
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
             window_left=model.context_length - len(prompt.ids),
+            lore=format_.lore,
         )
 
     def _head(
@@ -589,11 +598,16 @@ class SpecBuilder:
         if written.is_repeated:
             written = self.write(given, item_by_item=True)
         prompt, items = written.prompt, written.items
-        missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
-        excess_tokens = len(prompt.ids) + 1 - length
-        costs = costs_of(prompt, len(items))
-        kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)
-        return self._format_of(given.model.id).render([items[i] for i in kept], written.options)
+        while True:
+            missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
+            excess_tokens = len(prompt.ids) + 1 - length
+            costs = costs_of(prompt, len(items))
+            kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)
+            items = tuple(items[i] for i in kept)
+            prompt = self._format_of(given.model.id).render(items, written.options)
+            if len(prompt.ids) < length:
+                return prompt
+            # What a turn takes was estimated, by a format that does not render it itself.
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""

@@ -130,7 +130,7 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.started_at = int(time.time())
-        self._client = client
+        self.client = client
         self._policy = policy
         self._clock = clock
         self._turns: dict[str, int] = {}
@@ -176,7 +176,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close every connection; streams under way break off."""
-        await self._client.aclose()
+        await self.client.aclose()
 
     def models(self) -> tuple[ModelInfo, ...]:
         """Every model with a known context length, in the order of the configuration."""
@@ -221,6 +221,16 @@ class Pool:
         might has not said what it is.
         """
         self._telling_logprobs(model)
+
+    def serving(self, model: str) -> list[Member]:
+        """The backends that list the model, in the order of the configuration.
+
+        Raises what `absence` returns, where there is none.
+        """
+        members = [one for one in self._serving.get(model, ()) if one.listed is not None]
+        if not members:
+            raise self.absence(model)
+        return members
 
     def snapshot(self) -> tuple[BackendState, ...]:
         """Every backend now, in the order of the configuration."""
@@ -338,7 +348,7 @@ class Pool:
         schedule = self._policy.schedule
         asked_at = self._clock()
         health_check = await check(
-            self._client,
+            self.client,
             member.backend,
             member.engine,
             timeout_s=schedule.health_timeout_s,
@@ -352,7 +362,7 @@ class Pool:
     async def _describe(self, member: Member) -> None:
         timeout_s = self._policy.schedule.describe_timeout_s
         try:
-            member.described(await describe(self._client, member.backend, timeout_s=timeout_s))
+            member.described(await describe(self.client, member.backend, timeout_s=timeout_s))
         except UpstreamUnavailable as error:
             member.undescribed(error.reason)
             return

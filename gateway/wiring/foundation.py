@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+import orjson
+
 from gateway import ids
 from gateway.eventlog.fold.fold import Fold
-from gateway.models.format import SchemaLimits
+from gateway.models.format import FormatOptions, SchemaLimits
 from gateway.models.registry import Formats
 from gateway.protocol.responses.body import rules_of
 from gateway.replication.retention import Housekeeping
@@ -23,6 +25,7 @@ from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
+from gateway.upstreams.tokenization import Tokenization
 from gateway.wiring.python import containers
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenParser
     from gateway.protocol.responses.body import ResponseHead
     from gateway.settings import Settings
+    from gateway.settings.sections import Model
     from gateway.tools.python.containers import ContainerPool
 
 
@@ -189,6 +193,28 @@ def formats(settings: Settings) -> Formats:
     return Formats.load(
         {model.id: model.format for model in settings.models},
         SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
+        {model.id: _format_options(model) for model in settings.models if model.tokenizer},
+    )
+
+
+def _format_options(model: Model) -> FormatOptions:
+    template_kwargs = orjson.dumps(model.chat_template_kwargs, option=orjson.OPT_SORT_KEYS)
+    return FormatOptions(
+        model=model.served_as or model.id,
+        tokenizer=model.tokenizer or "",
+        reasoning=model.reasoning,
+        calls=model.calls,
+        template_kwargs=orjson.dumps(
+            model.chat_template_kwargs, option=orjson.OPT_SORT_KEYS
+        ).decode(),
+    )
+
+
+def tokenization(settings: Settings, pool: Pool) -> Tokenization:
+    """Who has servers render conversations."""
+    upstream = settings.upstream
+    return Tokenization(
+        pool, timeout_s=upstream.render_timeout_s, attempts_max=upstream.attempts_max
     )
 
 

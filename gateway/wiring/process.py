@@ -24,12 +24,13 @@ from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck, Health
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
+from gateway.services.prompt_executor import PromptExecutor
 from gateway.services.retrieval import Retrieval
 from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
 from gateway.services.sessions import Sessions
 from gateway.services.tool_grants import ToolGrants
 from gateway.store import traces
-from gateway.wiring.foundation import Foundation, access
+from gateway.wiring.foundation import Foundation, access, tokenization
 from gateway.wiring.replica import Replica
 from gateway.wiring.tools import Sources
 
@@ -85,6 +86,7 @@ class Process:
             base.pool,
             aliases={alias: model.id for model in settings.models for alias in model.aliases},
             efforts={model.id: model.reasoning_effort for model in settings.models},
+            abilities={model.id: base.formats.of(model.id).abilities for model in settings.models},
         )
         retrieval = Retrieval(
             database=base.database,
@@ -221,7 +223,7 @@ def _run_builder(
         ),
         compactor=compactor,
         tool_grants=tool_grants,
-        executor=base.executor,
+        executor=PromptExecutor(base.executor, tokenization(settings, base.pool)),
     )
 
 

@@ -46,6 +46,7 @@ class SGLang(InferenceEngine):
     logprobs: ClassVar[bool] = False  # it names tokens by their text only
     # The second is the name of the first before 0.5.6.
     questions: ClassVar[tuple[str, ...]] = ("/server_info", "/get_server_info", _MODEL_INFO)
+    tokenize_path: ClassVar[str] = "/v1/tokenize"
     flag: ClassVar[str] = "/ready"
     working_check: ClassVar[str | None] = "/health"
     context_overflow: ClassVar[re.Pattern[str]] = re.compile(
