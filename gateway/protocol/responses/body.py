@@ -448,6 +448,7 @@ def _calls(choice: AnyToolChoice) -> CallMode:
 
 def _tool_rule(tool: NamedTool) -> ToolRule:
     schema, grammar = PARAMETERS.get(type(tool.tool)), None
+    declared = tool.tool.parameters if isinstance(tool.tool, FunctionTool) else None
     match tool.tool:
         case FunctionTool(strict=True, parameters=parameters):
             schema = NO_ARGUMENTS if parameters is None else parameters
@@ -456,7 +457,13 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
         case _:
             pass
     return ToolRule(
-        tool.name, tool.kind, tool.shown_name, tool.namespace, schema=schema, grammar=grammar
+        tool.name,
+        tool.kind,
+        tool.shown_name,
+        tool.namespace,
+        schema=schema,
+        grammar=grammar,
+        declared=declared,
     )
 
 

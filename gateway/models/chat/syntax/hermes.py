@@ -1,0 +1,79 @@
+"""Calls as Hermes 2 Pro and Qwen write them: `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
+
+Source: the chat templates of Qwen2.5 and Qwen3; vLLM's and SGLang's parser `hermes` / `qwen25`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import Ended, Left, Mark
+from gateway.models.chat.syntax.json_call import JsonCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gateway.models.chat.syntax.contract import CallEvent, CallReader, Written
+
+OPENING: Final = "<tool_call>"
+CLOSING: Final = "</tool_call>"
+
+
+class HermesReader:
+    """One object, up to the marker behind it."""
+
+    def __init__(self) -> None:
+        self._call = JsonCall()
+        self._leftover = False
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """More of the object; words behind it are dropped."""
+        events, rest = self._call.feed(text)
+        yield from events
+        self._leftover = self._leftover or bool(rest.strip())
+
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """The call is over; at another opener the next one begins."""
+        rules = (Rule.UNCLOSED_CALL,) if marker == OPENING else ()
+        yield from self._end(rules, cut=False)
+        if marker == OPENING:
+            self._call, self._leftover = JsonCall(), False
+        else:
+            yield Left()
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """The turn is over within the call."""
+        yield from self._end((Rule.UNCLOSED_CALL,), cut=cut)
+
+    def _end(self, rules: tuple[Rule, ...], *, cut: bool) -> Iterator[CallEvent]:
+        for event in self._call.finish(cut=cut):
+            if isinstance(event, Ended):
+                leftover = (Rule.CALL_LEFTOVER,) if self._leftover else ()
+                yield Ended(event.broken, (*event.rules, *leftover, *rules))
+            else:
+                yield event
+
+
+class Hermes:
+    """A `CallSyntax`."""
+
+    name: Final = "hermes"
+    openers: Final = (OPENING,)
+    markers: Final = (OPENING, CLOSING)
+    is_bare: Final = False
+
+    def reader(self, opener: str, properties: Callable[[str], Mapping[str, Any]]) -> CallReader:
+        """Types are in the JSON, so schemas are not asked for."""
+        return HermesReader()
+
+    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
+        """Each call in markers of its own."""
+        parts: list[Mark | str] = []
+        for name, arguments in calls:
+            if parts:
+                parts.append("\n")
+            body = f'\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n'
+            parts += (Mark(OPENING), body, Mark(CLOSING))
+        return tuple(parts)
