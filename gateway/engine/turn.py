@@ -79,8 +79,8 @@ class TurnRunner:
 
     __slots__ = (
         "_attempts", "_begun", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold",
-        "_format", "_is_announced", "_is_resent", "_journal", "_on_first_token", "_prompt_ids", "_retold",
-        "_spec", "_start", "_tokens_max", "_tools", "_upstream", "guard",
+        "_format", "_is_announced", "_is_resent", "_journal", "_on_first_token", "_prompt_ids",
+        "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "guard",
     )  # fmt: skip
 
     def __init__(

@@ -204,9 +204,7 @@ def _format_options(model: Model) -> FormatOptions:
         tokenizer=model.tokenizer or "",
         reasoning=model.reasoning,
         calls=model.calls,
-        template_kwargs=orjson.dumps(
-            model.chat_template_kwargs, option=orjson.OPT_SORT_KEYS
-        ).decode(),
+        template_kwargs=template_kwargs.decode(),
     )
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.chat.callee import offered_name
-
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL
+from gateway.models.chat.callee import offered_name
 
 if TYPE_CHECKING:
     from gateway.models.format import Builtins
@@ -20,8 +19,8 @@ _CITE: Final = (
     "Cite what you found as 【cursor†L1-L2】: the number in front of a page, and its lines."
 )
 _PYTHON: Final = (
-    "Run Python code in a notebook that keeps its state between calls. What the code prints, and the "
-    "value of its last line, is returned."
+    "Run Python code in a notebook that keeps its state between calls. What the code prints, and "
+    "the value of its last line, is returned."
 )
 
 
@@ -52,8 +51,8 @@ _BROWSER: Final = (
     ),
     _function(
         _OPEN,
-        "Open a page: a result or a link of a page by its number, or a URL. Without an `id` the page "
-        "is the last one, at another place. Its lines are numbered.",
+        "Open a page: a result or a link of a page by its number, or a URL. Without an `id` the "
+        "page is the last one, at another place. Its lines are numbered.",
         id=("string", "The number of a link, or a URL."),
         cursor=("integer", "The number of the page that has the link."),
         loc=("integer", "The line to begin with."),

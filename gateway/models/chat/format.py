@@ -12,36 +12,34 @@ the result of a hosted tool: that is framed as the template does it (`template`)
 from __future__ import annotations
 
 import copy
-from array import array
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from gateway.models.chat.callee import offered_name
-from gateway.models.chat.grammar import turn_constraint
-from gateway.models.chat.lexicon import lexicon_of
-from gateway.models.chat.parsing import ChatParser
-from gateway.models.chat.presets import syntax_of
-from gateway.models.chat.syntax.contract import Mark
-from gateway.models.chat.vocabulary import Vocabulary
 
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.generation import Framing, Prompt, SegmentKind, Where
+from gateway.models.chat.callee import offered_name
+from gateway.models.chat.families import syntax_of
+from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.messages import Conversation, Markers, conversation, functions, question
 from gateway.models.chat.model_files import ModelFacts
+from gateway.models.chat.parsing import ChatParser
+from gateway.models.chat.syntax.contract import Mark
 from gateway.models.chat.template import RULES, Probes, Template, learned
+from gateway.models.chat.vocabulary import Vocabulary
 from gateway.models.format import Unrendered
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from gateway.models.chat.syntax.contract import Syntax, Written
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, TokenParser
+    from gateway.models.chat.syntax.contract import Syntax, Written
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
@@ -109,10 +107,10 @@ class ChatFormat:
             raise ConfigError(
                 "a model with format chat needs the tokenizer of its servers",
                 where="models",
-                remedy="Set its tokenizer to the tokenizer.json of the model, or to the folder with "
-                "it: the server downloaded it with the model.",
+                remedy="Set its tokenizer to the tokenizer.json of the model, or to the folder "
+                "with it: the server downloaded it with the model.",
             )
-        syntax = syntax_of(options.model, reasoning=options.reasoning, calls=options.calls)
+        syntax = syntax_of(options)
         vocabulary = Vocabulary.load(options.tokenizer)
         facts = ModelFacts.beside(options.tokenizer)
         return cls(
@@ -145,7 +143,7 @@ class ChatFormat:
         if not lore or lore == self.lore:
             return self
         other = copy.copy(self)
-        other._learned = Template.of_lore(lore)
+        other._learned = Template.of_lore(lore)  # noqa: SLF001 - its own
         return other
 
     def check(self) -> None:
@@ -380,7 +378,7 @@ class ChatFormat:
         options: GrammarOptions,
     ) -> Constraint | None:
         """What the rest of a turn must look like; CPU work."""
-        return turn_constraint(rules, place, message, options, self.vocabulary, self.syntax)
+        return None
 
     def _openers(self) -> list[str]:
         reasoning, calls = self.syntax.reasoning, self.syntax.calls

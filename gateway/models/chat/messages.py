@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from gateway.models.chat.callee import offered_name
 
 from gateway.generation import PREAMBLE, PYTHON_TOOL, Span
 from gateway.models.chat.builtins import declarations
+from gateway.models.chat.callee import offered_name
 from gateway.models.history import (
     INSTRUCTING_ROLES,
     Placed,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import AnswerFormat
     from gateway.models.format import RenderOptions
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.items import Item
+    from gateway.protocol.items import AnyHostedItem, Item
 
 ChatMessage = dict[str, Any]
 
@@ -88,6 +88,9 @@ class Habits:
     system: bool = True
     late_system: bool = True
     repeated_user: bool = True
+
+
+ANY: Final = Habits()
 
 
 class Markers:
@@ -281,7 +284,7 @@ class Conversation:
 
 
 def _object(name: str, arguments: str) -> str:
-    """Arguments as templates take them: servers refuse a call whose arguments are no JSON object."""
+    """Arguments as templates take them: servers refuse calls whose arguments are no JSON object."""
     if name == PYTHON_TOOL:
         return orjson.dumps({"code": arguments}).decode()
     try:
@@ -322,7 +325,7 @@ def _tell(made: Conversation, placed: Placed) -> None:
             call = call_of(item)
             made.call(source, call_id, call.name, call.arguments)
         case _ if isinstance(item, HostedItem):
-            _tell_hosted(made, placed)
+            _tell_hosted(made, placed, item)
         case _:
             if placed.item.stands_alone:
                 made.call(source, call_id, function or "", "{}")
@@ -338,8 +341,8 @@ def _tell_message(made: Conversation, source: int, message: Message) -> None:
         made.say(source, "system" if message.role in INSTRUCTING_ROLES else "user", text)
 
 
-def _tell_hosted(made: Conversation, placed: Placed) -> None:
-    source, item, function = placed.source, placed.item.item(), placed.function
+def _tell_hosted(made: Conversation, placed: Placed, item: AnyHostedItem) -> None:
+    source, function = placed.source, placed.function
     call_id = placed.item.call_id or placed.item.item_id
     if isinstance(item, McpCall) and (name := mcp_name(item)):
         if not function:

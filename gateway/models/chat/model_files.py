@@ -26,8 +26,8 @@ class ModelFacts:
 
     @classmethod
     def beside(cls, tokenizer: str) -> Self:
-        """Those of the folder that has the tokenizer. A file that is missing tells nothing, nor does
-        one that is damaged.
+        """Those of the folder that has the tokenizer. A file that is missing, or damaged, tells
+        nothing.
         """
         path = Path(tokenizer)
         folder = path if path.is_dir() else path.parent

@@ -17,14 +17,13 @@ import orjson
 
 from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentEnded, SegmentKind, SegmentStarted
-from gateway.models.chat.messages import Habits, call_id_of, question
+from gateway.models.chat.messages import ANY, Habits, call_id_of, question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gateway.models.chat.vocabulary import Vocabulary
-
     from gateway.generation import TokenParser
+    from gateway.models.chat.vocabulary import Vocabulary
     from gateway.models.format import Rendering
 
 _TOOL: Final = "probe_weather"
@@ -111,8 +110,8 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class ResultFrame:
-    """The ids around the result of a tool. `call_end` stands behind the last id of the call, `front`
-    and `behind` around the text. `is_json`: the text is written as the inside of a JSON string.
+    """The ids around the result of a tool. `call_end` stands behind the last id of the call,
+    `front` and `behind` around the text. `is_json`: that is written as the inside of a JSON string.
     """
 
     call_end: tuple[int, ...]
@@ -128,7 +127,7 @@ class Template:
     not to think.
     """
 
-    habits: Habits = Habits()
+    habits: Habits = ANY
     opening: tuple[int, ...] = ()
     result: ResultFrame | None = None
     takes_tools: bool = False
@@ -172,8 +171,8 @@ def learned(
     new_parser: Callable[[], TokenParser],
     begun_ids: Callable[[Sequence[int]], int],
 ) -> Template:
-    """What the answers to all probes tell; `new_parser` reads by `RULES`, `begun_ids` tells how many
-    of the last ids of a prompt are the beginning of what the model says.
+    """What the answers to all probes tell; `new_parser` reads by `RULES`, `begun_ids` tells how
+    many of the last ids of a prompt are the beginning of what the model says.
     """
     reading = _Reading(probes, answers, vocabulary, new_parser, begun_ids)
     opening = reading.opening()
