@@ -528,7 +528,7 @@ class TurnRunner:
         return replace(sampling, max_tokens=self._room_at_first)
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
-        if len(self._fold.turns) == 1 and not turn.said:
+        if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
         return _joined(self._prompt_ids, self._retold.before(self._fold.turns[-1]))
 
