@@ -27,7 +27,7 @@ SPECIALS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS: Final = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 OPENING: Final = "<|im_start|>assistant\n"
 NO_THOUGHT: Final = "<think>\n\n</think>\n\n"
-WINDOW: Final = 4096
+WINDOW: Final = 8192
 
 Script = "Callable[[str], str]"
 """From all that stands before the assistant's turn to all that it says in it, markers spelled."""

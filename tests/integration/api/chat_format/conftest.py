@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -17,7 +17,21 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from gateway.wiring.process import Process
     from tests.fakes.observation import Backends
+
+
+LOOPBACK: Final = ["127.0.0.0/8"]
+TOOLS: Final = {
+    "mcp": {
+        "enabled": True,
+        "url_networks": LOOPBACK,
+        "networks": LOOPBACK,
+        "url_plain_http": True,
+        "servers": "any",
+    },
+    "python": {"enabled": True},
+}
 
 
 @dataclass
@@ -26,6 +40,7 @@ class Chatting:
 
     client: httpx2.AsyncClient
     server: ChatServer
+    process: Process
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +64,13 @@ async def gateway(
                 },
                 {"id": "gpt-oss-20b"},
             ],
+            tools=TOOLS,
         )
         async with (
             running_gateway(settings) as running,
             http_client(running.url, headers=running.headers) as client,
         ):
-            yield Chatting(client, server)
+            yield Chatting(client, server, running.process)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.chat_server import MODEL, NO_THOUGHT, OPENING, Refused, called, chatml
+from tests.fakes.chat_server import MODEL, NO_THOUGHT, OPENING, WINDOW, Refused, called, chatml
 from tests.fakes.stream import stream, texts
 from tests.integration.api.bodies import WEATHER, create, refused
 from tests.integration.api.following import created, id_in, listed, resumed
@@ -153,14 +153,14 @@ async def test_old_turns_are_left_out_until_the_server_says_that_it_fits(
     chatting: Chatting,
 ) -> None:
     chatting.server.script = lambda _: "Yes."
-    long = [{"role": "user", "content": f"{n} {'word ' * 90}"} for n in range(12)]
+    long = [{"role": "user", "content": f"{n} {'word ' * 90}"} for n in range(24)]
     answers = [{"role": "assistant", "content": "Yes."} for _ in long]
     items = [one for pair in zip(long, answers, strict=True) for one in pair]
     items.append({"role": "user", "content": "last"})
     await refused(chatting.client, 400, model=MODEL, input=items)
     made = await create(chatting.client, model=MODEL, input=items, truncation="auto")
     assert texts(made) == ["Yes."]
-    assert len(chatting.server.asked[-1]["prompt"]) < 4096
+    assert len(chatting.server.asked[-1]["prompt"]) < WINDOW
     assert "last<|im_end|>" in chatting.server.prompt()
 
 
