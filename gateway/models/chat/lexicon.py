@@ -1,10 +1,12 @@
-"""The markers of a syntax in a vocabulary: which are one id, and how the others are found in text."""
+"""The markers of a syntax in a vocabulary: those that are one id, and how to find the others."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+from gateway.models.chat.syntax.deepseek import full_width
 
 if TYPE_CHECKING:
     from gateway.models.chat.syntax.contract import Syntax
@@ -15,8 +17,8 @@ TURN_ENDS: Final = (
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|start_header_id|>", "<|begin_of_text|>"),
     *("<|eot|>", "<|eom|>", "<|header_start|>"),
     *("</s>", "<s>", "[INST]", "[AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[SYSTEM_PROMPT]"),
-    *("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
-    *("<｜tool▁outputs▁begin｜>", "<｜tool▁output▁begin｜>"),
+    *map(full_width, ("end_of_sentence", "begin_of_sentence", "User", "Assistant")),
+    *map(full_width, ("tool_outputs_begin", "tool_output_begin")),
     *("<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "[gMASK]", "<sop>"),
 )  # fmt: skip
 """Added tokens that end a turn, or begin that of somebody else."""

@@ -14,8 +14,8 @@ Whether it begins in REASONING or in CONTENT is for the prompt to say. Three law
 3. No marker that is an id ever becomes text, and no text the marker that is an id.
 
 What may stream and what must wait: text streams, but for what may be the beginning of a marker that
-is spelled in letters, white space that a marker may follow, and half a character. A call waits until
-its function is named.
+is spelled in letters, white space that a marker may follow, and half a character. A call waits
+until its function is named.
 
 What is said to the user before a call that is demanded is commentary; nobody can tell before a call
 that is not.
@@ -69,9 +69,9 @@ class ChatParser:
 
     __slots__ = (
         "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_held", "_is_bare",
-        "_is_front", "_lexicon", "_matcher", "_pending", "_pending_start", "_position", "_prose", "_reader",
-        "_region", "_rules", "_start", "_state", "_syntax", "_trace", "_visible", "_vocabulary",
-        "reasoning_tokens", "recoveries",
+        "_is_front", "_lexicon", "_matcher", "_pending", "_pending_start", "_position", "_prose",
+        "_reader", "_region", "_rules", "_start", "_state", "_syntax", "_trace", "_visible",
+        "_vocabulary", "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
     def __init__(
@@ -192,11 +192,14 @@ class ChatParser:
         made: list[SegmentEvent] = []
         for event in self._events:
             last = made[-1] if made else None
-            if isinstance(event, SegmentText) and isinstance(last, SegmentText):
-                if bool(last.tokens) is bool(event.tokens):
-                    made[-1] = SegmentText(last.text + event.text, last.tokens + event.tokens)
-                    continue
-            made.append(event)
+            if (
+                isinstance(event, SegmentText)
+                and isinstance(last, SegmentText)
+                and bool(last.tokens) is bool(event.tokens)
+            ):
+                made[-1] = SegmentText(last.text + event.text, last.tokens + event.tokens)
+            else:
+                made.append(event)
         self._events.clear()  # which its segments have, too
         return made
 
@@ -339,7 +342,7 @@ class ChatParser:
     def _mark(self, marker: str, start: int, end: int) -> None:
         calls = self._syntax.calls
         is_opener = calls is not None and marker in calls.openers
-        self._is_front = self._is_bare = False
+        self._is_front = False
         if self._state is _State.CALLS:
             self._mark_in_calls(marker, start, start if is_opener else end)
         elif not self._mark_in_prose(marker, start, end, is_opener=is_opener):
@@ -357,6 +360,7 @@ class ChatParser:
         prose.close(end if closing else start, complete=True, at_marker=True)
         if closing:
             self._begin_content(end)
+            self._is_bare = self._may_call_bare
         elif opening:
             self._begin_reasoning(start)
         else:
@@ -386,7 +390,7 @@ class ChatParser:
         self._prose = Prose(SegmentKind.REASONING, start, self._events, trace=self._trace)
         self._matcher = self._lexicon.matcher((thought.closing, thought.opening))
 
-    def _begin_content(self, start: int) -> None:
+    def _begin_content(self, start: int) -> Prose:
         calls, thought = self._syntax.calls, self._syntax.reasoning
         self._state, self._start = _State.CONTENT, start
         self._reader = self._region = None
@@ -394,13 +398,14 @@ class ChatParser:
         self._prose = Prose(self._said, start, self._events, keeps_front=front, trace=trace)
         openers = () if calls is None else calls.openers
         self._matcher = self._lexicon.matcher((*openers, *((thought.opening,) if thought else ())))
+        return self._prose
 
     def _begin_calls(self, opener: str, start: int) -> None:
         calls = self._syntax.calls
         assert calls is not None, "it has a marker"
         self._state, self._start = _State.CALLS, start
-        self._prose = None
-        self._reader = calls.reader(opener, self._properties)
+        self._prose, self._is_bare = None, False
+        self._reader = calls.reader(opener, self._schema_of)
         self._matcher = self._lexicon.matcher(calls.markers)
 
     @property
@@ -411,12 +416,9 @@ class ChatParser:
 
     # Calls.
 
-    def _properties(self, function: str) -> Mapping[str, Any]:
-        """The schemas of the parameters of a function."""
+    def _schema_of(self, function: str) -> Mapping[str, Any]:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
-        declared = None if tool is None else tool.declared or tool.schema
-        properties = (declared or {}).get("properties")
-        return properties if isinstance(properties, dict) else {}
+        return {} if tool is None else tool.declared or tool.schema or {}
 
     def _apply(self, event: CallEvent, start: int, end: int, *, cut: bool = False) -> None:
         """What a region tells that a marker at `start:end` ended, or text before `end`."""
@@ -472,11 +474,21 @@ class ChatParser:
             self._note(*((Rule.UNCLOSED_REASONING,) if thinks and not cut else ()))
             self._prose.close(end, complete=not cut, at_marker=thinks)
         elif self._reader is not None and self._state is _State.CALLS:
-            for event in self._reader.close(cut=cut):
-                self._apply(event, self._position, end, cut=cut)
+            self._close_calls(self._reader, cut=cut, end=end)
         self._events += self._broken_end
         self._broken, self._broken_end = None, []
         self._state = _State.OVER
+
+    def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
+        for event in reader.close(cut=cut):
+            if isinstance(event, Left):
+                # It was said without a marker, and may as well be what it looks like: an answer.
+                region = self._region or []
+                prose = self._begin_content(self._start)
+                self._write(region)
+                prose.close(end, complete=not cut, at_marker=False)
+            else:
+                self._apply(event, self._position, end, cut=cut)
 
 
 def _split(units: list[Unit], size: int) -> tuple[list[Unit], list[Unit]]:

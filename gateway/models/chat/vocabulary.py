@@ -34,7 +34,7 @@ IDS_MAX: Final = 4_000_000
 
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE: Final = "\u2581"
-_REMEDY: Final = "Set the model's tokenizer to the tokenizer.json that its server uses, or to the folder with it."
+_REMEDY: Final = "Set the model's tokenizer to the tokenizer.json of its server, or to its folder."
 _EXTRA: Final = "Install it: pip install 'harmony-gateway[chat]'."
 
 
@@ -115,6 +115,10 @@ class Vocabulary:
     def special(self, text: str) -> int | None:
         """The id of an added token, also of one that the file does not call special."""
         return self._ids.get(text)
+
+    def added(self) -> tuple[str, ...]:
+        """The texts of all added tokens."""
+        return tuple(self._ids)
 
     def special_text(self, token: int) -> str | None:
         """The text of an added token."""

@@ -8,13 +8,14 @@ text and the markers in it, and tells what they mean.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from gateway.models.chat.recovery import Rule
 
@@ -54,7 +55,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """This was no call: text for the user, in its place."""
+    """It was no call: text for the user, in its place."""
 
     text: str
     rules: tuple[Rule, ...] = ()
@@ -77,6 +78,11 @@ def function_name(written: str) -> str | None:
     """
     name = written.strip().strip("\"'`").strip()
     return name if FUNCTION_NAME.fullmatch(name) else None
+
+
+SchemaOf = Callable[[str], "Mapping[str, Any]"]
+"""The JSON Schema of the arguments of a function, by the name that the model wrote; empty for an
+unknown one."""
 
 
 class CallReader(Protocol):
@@ -116,7 +122,7 @@ class CallSyntax(Protocol):
     def is_bare(self) -> bool:
         """A region begins without a marker, too: with a brace where an answer would begin."""
 
-    def reader(self, opener: str, properties: Callable[[str], Mapping[str, Any]]) -> CallReader:
+    def reader(self, opener: str, schema_of: SchemaOf, /) -> CallReader:
         """Reads the region behind an opener; an empty one for a region that has none."""
 
     def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
@@ -138,7 +144,7 @@ THINK: Final = Reasoning("<think>", "</think>")
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """A family of models; without `reasoning` it does not think, without `calls` it calls nothing."""
+    """A family of models: it need not think, and it need not call anything."""
 
     reasoning: Reasoning | None
     calls: CallSyntax | None

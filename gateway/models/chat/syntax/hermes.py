@@ -1,4 +1,8 @@
-"""Calls as Hermes 2 Pro and Qwen write them: `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
+"""Calls as Hermes 2 Pro and Qwen write them, each one JSON object between two markers:
+
+    <tool_call>
+    {"name": "get_weather", "arguments": {"city": "Paris"}}
+    </tool_call>
 
 Source: the chat templates of Qwen2.5 and Qwen3; vLLM's and SGLang's parser `hermes` / `qwen25`.
 """
@@ -6,16 +10,16 @@ Source: the chat templates of Qwen2.5 and Qwen3; vLLM's and SGLang's parser `her
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import Ended, Left, Mark
 from gateway.models.chat.syntax.json_call import JsonCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, Written
+    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
@@ -64,7 +68,7 @@ class Hermes:
     markers: Final = (OPENING, CLOSING)
     is_bare: Final = False
 
-    def reader(self, opener: str, properties: Callable[[str], Mapping[str, Any]]) -> CallReader:
+    def reader(self, _opener: str, _schema_of: SchemaOf, /) -> CallReader:
         """Types are in the JSON, so schemas are not asked for."""
         return HermesReader()
 

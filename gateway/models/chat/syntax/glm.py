@@ -1,0 +1,156 @@
+"""Calls as GLM-4.5 and its successors write them, with a tag for each key and each value:
+
+    <tool_call>get_weather
+    <arg_key>city</arg_key>
+    <arg_value>Paris</arg_value>
+    </tool_call>
+
+Source: the chat templates of GLM-4.5 to GLM-4.7; vLLM's parsers `glm45` and `glm47`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import (
+    Argued,
+    Called,
+    Ended,
+    Left,
+    Mark,
+    Said,
+    function_name,
+)
+from gateway.models.chat.syntax.tagged_arguments import TaggedArguments, tags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
+
+OPENING: Final = "<tool_call>"
+CLOSING: Final = "</tool_call>"
+KEY: Final = "<arg_key>"
+KEY_END: Final = "</arg_key>"
+VALUE: Final = "<arg_value>"
+VALUE_END: Final = "</arg_value>"
+
+
+class _Where(Enum):
+    NAME = auto()
+    CALL = auto()  # between its arguments
+    KEY = auto()
+    VALUE = auto()
+    JUNK = auto()  # no function is named
+
+
+class GlmReader:
+    """One region, up to the marker that closes it."""
+
+    def __init__(self, schema_of: SchemaOf) -> None:
+        self._schema_of = schema_of
+        self._where = _Where.NAME
+        self._word: list[str] = []  # a name, a key, or what is none
+        self._arguments = TaggedArguments({})
+        self._rules: list[Rule] = []
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """What stands between two markers."""
+        if self._where is _Where.VALUE:
+            if said := self._arguments.text(text):
+                yield Argued(said)
+        elif self._where is not _Where.CALL:
+            self._word.append(text)
+        elif text.strip():
+            self._rules.append(Rule.CALL_LEFTOVER)
+
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """A key or a value begins or ends, or the call does."""
+        if self._where is _Where.NAME:
+            yield from self._name()
+        if marker == VALUE:
+            yield from self._begin_value()
+        elif marker == VALUE_END:
+            if self._where is _Where.VALUE:
+                yield from self._end_value()
+        elif marker == KEY:
+            yield from self._begin_key()
+        elif marker in {OPENING, CLOSING}:
+            yield from self._end_call(() if marker == CLOSING else (Rule.UNCLOSED_CALL,))
+            self._where, self._word = _Where.NAME, []
+            if marker == CLOSING:
+                yield Left()
+
+    def _name(self) -> Iterator[CallEvent]:
+        name = function_name("".join(self._word))
+        if name is None:
+            self._where = _Where.JUNK
+            return
+        self._where, self._word, self._rules = _Where.CALL, [], []
+        self._arguments = TaggedArguments(self._schema_of(name))
+        yield Called(name)
+
+    def _begin_key(self) -> Iterator[CallEvent]:
+        if self._where is _Where.VALUE:
+            self._rules.append(Rule.UNCLOSED_PARAMETER)
+            yield from self._end_value()
+        if self._where is not _Where.JUNK:
+            self._where, self._word = _Where.KEY, []
+
+    def _begin_value(self) -> Iterator[CallEvent]:
+        if self._where is _Where.KEY:
+            self._where = _Where.VALUE
+            yield Argued(self._arguments.begin("".join(self._word).strip()))
+
+    def _end_value(self) -> Iterator[CallEvent]:
+        self._where = _Where.CALL
+        yield Argued(self._arguments.end())
+
+    def _end_call(self, rules: tuple[Rule, ...]) -> Iterator[CallEvent]:
+        if self._where is _Where.JUNK:
+            word = "".join(self._word).strip()
+            yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
+            return
+        if self._where is _Where.VALUE:
+            self._rules.append(Rule.UNCLOSED_PARAMETER)
+            yield from self._end_value()
+        elif self._where is _Where.KEY:
+            self._rules.append(Rule.CALL_LEFTOVER)
+        yield Argued(self._arguments.finish())
+        yield Ended(rules=(*self._rules, *rules))
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """The turn is over within the region."""
+        if self._where is _Where.NAME and not cut:
+            yield from self._name()
+        is_call = self._where in {_Where.CALL, _Where.KEY, _Where.VALUE}
+        if is_call and (cut or self._where is not _Where.CALL):
+            yield Ended(broken=True, rules=tuple(self._rules))
+        elif not cut:
+            yield from self._end_call((Rule.UNCLOSED_CALL,))
+
+
+class Glm:
+    """A `CallSyntax`."""
+
+    name: Final = "glm"
+    openers: Final = (OPENING,)
+    markers: Final = (OPENING, KEY, KEY_END, VALUE, VALUE_END, CLOSING)
+    is_bare: Final = False
+
+    def reader(self, _opener: str, schema_of: SchemaOf, /) -> CallReader:
+        """Values have the types that the schema tells."""
+        return GlmReader(schema_of)
+
+    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
+        """Each call in markers of its own."""
+        parts: list[Mark | str] = []
+        for name, arguments in calls:
+            parts += ("\n", Mark(OPENING), f"{name}\n")
+            for key, value in tags_of(arguments):
+                parts += (Mark(KEY), key, Mark(KEY_END), "\n")
+                parts += (Mark(VALUE), value, Mark(VALUE_END), "\n")
+            parts.append(Mark(CLOSING))
+        return tuple(parts[1:])
