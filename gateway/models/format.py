@@ -91,8 +91,8 @@ class RenderOptions:
     of it is used for prompts of that scope alone, and nothing is kept without one. `builtins` are
     told of beside the `tools`, which are functions. `approved` is the id of the MCP approval
     request whose call the response begins with: that stands at the end, and the result behind it.
-    `runs_tools`: the gateway runs some of the tools itself. `thinks`: the model may think before it
-    answers. `rendered` are the answers that there are to the
+    `runs_tools`: the gateway runs some of the tools itself. `asked_effort` is the effort that the
+    request names, `none` for one without thoughts. `rendered` are the answers that there are to the
     questions of formats that a server renders (`Unrendered`).
     """
 
@@ -109,7 +109,7 @@ class RenderOptions:
     builtins: Builtins = NO_BUILTINS
     approved: str | None = None
     runs_tools: bool = False
-    thinks: bool = True
+    asked_effort: str | None = None
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
 
 

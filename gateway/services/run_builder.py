@@ -174,7 +174,7 @@ class RunInput:
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
 
     def with_renderings(self, answers: Mapping[bytes, Rendering]) -> RunInput:
-        """The same, with more of what servers rendered."""
+        """The same, with more of them."""
         return replace(self, rendered={**self.rendered, **answers})
 
 
@@ -441,7 +441,7 @@ class SpecBuilder:
             answer=rules.answer,
             scope=given.command.principal.tenant_id.bytes,
             runs_tools=grants is not None,
-            thinks=request.reasoning.effort != "none",
+            asked_effort=request.reasoning.effort,
             rendered=given.rendered,
         )
         prompt = format_.render(items, options, repeated)
@@ -606,8 +606,7 @@ class SpecBuilder:
             items = tuple(items[i] for i in kept)
             prompt = self._format_of(given.model.id).render(items, written.options)
             if len(prompt.ids) < length:
-                return prompt
-            # What a turn takes was estimated, by a format that does not render it itself.
+                return prompt  # else it was estimated what a turn takes
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""

@@ -84,9 +84,7 @@ def chatml(body: dict[str, Any], *, opens_thoughts: bool = False) -> str:
 def _message(message: dict[str, Any]) -> str:
     role, content = message["role"], message["content"]
     if role == "tool":
-        return (
-            f"<|im_start|>user\n<tool_response>\n{content}\n</tool_response><|im_end|>\n"
-        )
+        return f"<|im_start|>user\n<tool_response>\n{content}\n</tool_response><|im_end|>\n"
     if role == "assistant":
         if thought := message.get("reasoning"):
             content = f"<think>\n{thought}\n</think>\n\n{content}"
@@ -170,7 +168,7 @@ class ChatServer:
         if begun.startswith(NO_THOUGHT):
             said = NO_THOUGHT + said
         rest = said.removeprefix(begun) if said.startswith(begun) else said
-        ids = [*self.ids(rest), self.tokenizer.token_to_id("<|im_end|>")]
+        ids = self.ids(f"{rest}<|im_end|>")
         finish = "stop" if len(ids) <= body["max_tokens"] else "length"
         ids = ids[: body["max_tokens"]]
         broken, self.breaks_after = self.breaks_after, None

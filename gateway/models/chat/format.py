@@ -21,7 +21,7 @@ import orjson
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.generation import Framing, Prompt, SegmentKind, Where
 from gateway.models.chat.callee import offered_name
-from gateway.models.chat.families import syntax_of
+from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.messages import Conversation, Markers, conversation, functions, question
 from gateway.models.chat.model_files import ModelFacts
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, TokenParser
-    from gateway.models.chat.syntax.contract import Syntax, Written
+    from gateway.models.chat.syntax.contract import Written
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
@@ -73,7 +73,7 @@ class ChatFormat:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        syntax: Syntax,
+        family: Family,
         *,
         size: int = 0,
         end_ids: Iterable[int] = (),
@@ -83,10 +83,11 @@ class ChatFormat:
         those that are known by their text.
         """
         self.vocabulary = vocabulary
-        self.syntax = syntax
+        self.syntax = family.syntax
+        self._family = family
         self.vocabulary_size = size or -(-vocabulary.size // SIZE_STEP) * SIZE_STEP
         self._kwargs = dict(template_kwargs or {})
-        self._lexicon = lexicon_of(vocabulary, syntax)
+        self._lexicon = lexicon_of(vocabulary, family.syntax)
         self.stop_ids = tuple(sorted({*self._lexicon.ends, *end_ids}))
         specials = [token for token in range(vocabulary.size) if not vocabulary.piece(token)]
         self.text_ids = _longest_run({*specials, *self._lexicon.markers}, vocabulary.size)
@@ -94,9 +95,7 @@ class ChatFormat:
         openers = self._openers()
         self.header_markers = frozenset(self._lexicon.ids[text] for text in openers)
         self._learned: Template | None = None
-        thinking = {"enable_thinking": True, "thinking": True, **self._kwargs}
-        unthinking = {"enable_thinking": False, "thinking": False, **self._kwargs}
-        self.probes = Probes.of(thinking, unthinking)
+        self.probes = Probes.of(self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs)
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> ChatFormat:  # noqa: ARG003 - the server writes schemas
@@ -110,12 +109,12 @@ class ChatFormat:
                 remedy="Set its tokenizer to the tokenizer.json of the model, or to the folder "
                 "with it: the server downloaded it with the model.",
             )
-        syntax = syntax_of(options)
+        family = Family.of(options)
         vocabulary = Vocabulary.load(options.tokenizer)
         facts = ModelFacts.beside(options.tokenizer)
         return cls(
             vocabulary,
-            syntax,
+            family,
             size=facts.size,
             end_ids=facts.end_ids,
             template_kwargs=orjson.loads(options.template_kwargs),
@@ -168,8 +167,7 @@ class ChatFormat:
         template = self.template(options.rendered)
         _require(template, options)
         made = conversation([self._worded(item) for item in items], options, template.habits)
-        kwargs: dict[str, Any] = {"enable_thinking": options.thinks, "thinking": options.thinks}
-        kwargs |= {"reasoning_effort": options.effort, **self._kwargs}
+        kwargs = self._family.switched(options.asked_effort, options.effort) | self._kwargs
         asked = question(made.messages, functions(options), kwargs, markers=self._markers)
         return self._prompt(made, asked, options.rendered)
 

@@ -29,7 +29,11 @@ def server() -> Iterator[str]:
 
 
 def mcp(url: str, **fields: Any) -> dict[str, Any]:
-    tool = {"type": "mcp", "server_label": "srv", "server_url": url, "require_approval": "never",
+    tool = {
+        "type": "mcp",
+        "server_label": "srv",
+        "server_url": url,
+        "require_approval": "never",
         "allowed_tools": ["add", "say"],
     }
     return {**tool, **fields}
