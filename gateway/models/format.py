@@ -190,6 +190,15 @@ class ModelFormat(Protocol):
         `ValueError` for what no `lore` was.
         """
 
+    @property
+    def questions(self) -> tuple[bytes, ...]:
+        """What a server of the model can be asked (`Unrendered`) to find out whether it fits; none
+        for formats that no server renders.
+        """
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
+        """What does not fit in a server's answers to all `questions`, for operators."""
+
     def check(self) -> None:
         """Raises `StartupError` where this installation makes other prompts than the reference of
         the family does. May take seconds: for operators who ask, not for who serves.

@@ -595,13 +595,11 @@ class SpecBuilder:
         missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
         if missing <= 0:
             return written.prompt
-        if written.is_repeated:
-            written = self.write(given, item_by_item=True)
-        prompt, items = written.prompt, written.items
+        whole = self.write(given, item_by_item=True) if written.is_repeated else written
+        prompt, items = whole.prompt, whole.items
         while True:
             missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
-            excess_tokens = len(prompt.ids) + 1 - length
-            costs = costs_of(prompt, len(items))
+            costs, excess_tokens = costs_of(prompt, len(items)), len(prompt.ids) + 1 - length
             kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)
             items = tuple(items[i] for i in kept)
             prompt = self._format_of(given.model.id).render(items, written.options)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import httpx2
 import orjson
 
-from gateway.errors import NoUpstreamAvailable
+from gateway.errors import NoUpstreamAvailable, UpstreamUnavailable
 from gateway.upstreams.client import read_body
 from gateway.upstreams.pool import candidates
 from gateway.upstreams.problems import message_of_body
@@ -25,6 +25,8 @@ from gateway.upstreams.token_stream import describe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.client import Client
     from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
 
@@ -68,8 +70,8 @@ class Tokenization:
                     raise NoUpstreamAvailable(model, _failure(reasons))
                 try:
                     answers[question] = await self._ask(members[0], model, question)
-                except _Unanswered as why:
-                    reasons[members[0].name] = str(why)
+                except UpstreamUnavailable as why:
+                    reasons[members[0].name] = why.reason
                     members = members[1:]
         return answers
 
@@ -85,47 +87,52 @@ class Tokenization:
         return [*alike[first:], *alike[:first], *others]
 
     async def _ask(self, member: Member, model: str, question: bytes) -> Rendering:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                status, body = await self._post(member, model, question)
-        except TimeoutError as error:
-            raise _Unanswered(f"no answer within {self._timeout_s:g} s") from error
-        except httpx2.TransportError as error:
-            raise _Unanswered(describe(error)) from error
-        if status in _REFUSED:
-            return message_of_body(body)
-        if status != 200:
-            raise _Unanswered(f"answered {status}: {message_of_body(body)}")
-        return _ids_of(body)
-
-    async def _post(self, member: Member, model: str, question: bytes) -> tuple[int, bytes]:
-        name = orjson.dumps(member.name_of(model))
-        backend, path = member.backend, member.tokenize_path
-        request = self._client.build_request(
-            "POST",
-            backend.url(path),
-            headers={**backend.headers(), "content-type": "application/json"},
-            content=b'{"model":%b,%b' % (name, question[1:]),
-            timeout=self._timeout_s,
-        )
-        response = await self._client.send(request, stream=True)
-        is_answer = response.status_code == 200
-        bytes_max = _IDS_MAX * _BYTES_OF_ID if is_answer else _ERROR_BYTES_MAX
-        try:
-            return response.status_code, await read_body(response.aiter_raw(), bytes_max)
-        finally:
-            await response.aclose()
+        asked = Asked(member.backend, member.tokenize_path, member.name_of(model))
+        return await render(self._client, asked, question, timeout_s=self._timeout_s)
 
 
-class _Unanswered(Exception):
-    """One member does not say how it renders something. The message says why, for operators."""
+class Asked(NamedTuple):
+    """Who renders: a backend, at which path, and what it calls the model."""
+
+    backend: Backend
+    path: str
+    model: str
 
 
-def _ids_of(body: bytes) -> array[int]:
+async def render(client: Client, asked: Asked, question: bytes, *, timeout_s: float) -> Rendering:
+    """What one backend makes of a question. Raises `UpstreamUnavailable` where it does not say."""
+    name = asked.backend.name
+    try:
+        async with asyncio.timeout(timeout_s):
+            status, body = await _post(client, asked, question)
+    except TimeoutError as error:
+        raise UpstreamUnavailable(f"no answer within {timeout_s:g} s", upstream=name) from error
+    except httpx2.TransportError as error:
+        raise UpstreamUnavailable(describe(error), upstream=name) from error
+    if status in _REFUSED:
+        return message_of_body(body)
+    if status != 200:
+        raise UpstreamUnavailable(f"answered {status}: {message_of_body(body)}", upstream=name)
     try:
         return array("I", orjson.loads(body)["tokens"])
     except (orjson.JSONDecodeError, LookupError, TypeError, OverflowError) as error:
-        raise _Unanswered("it answered no token ids") from error
+        raise UpstreamUnavailable("it answered no token ids", upstream=name) from error
+
+
+async def _post(client: Client, asked: Asked, question: bytes) -> tuple[int, bytes]:
+    backend = asked.backend
+    request = client.build_request(
+        "POST",
+        backend.url(asked.path),
+        headers={**backend.headers(), "content-type": "application/json"},
+        content=b'{"model":%b,%b' % (orjson.dumps(asked.model), question[1:]),
+    )
+    response = await client.send(request, stream=True)
+    bytes_max = _IDS_MAX * _BYTES_OF_ID if response.status_code == 200 else _ERROR_BYTES_MAX
+    try:
+        return response.status_code, await read_body(response.aiter_raw(), bytes_max)
+    finally:
+        await response.aclose()
 
 
 def _failure(reasons: dict[str, str]) -> str:

@@ -38,7 +38,7 @@ from gateway.models.history import (
 from gateway.protocol.items import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from starlette.requests import Request
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
+        Rendering,
         RenderOptions,
         Repeated,
         SchemaLimits,
@@ -131,6 +132,7 @@ class ByteFormat:
     name: Final = "bytes"
     abilities: Final = ("reasoning",)
     lore: Final = b""
+    questions: Final[tuple[bytes, ...]] = ()
     vocabulary_size: Final = SIZE
     text_ids: Final = range(256)
     stop_ids: Final = (STOP,)
@@ -142,6 +144,9 @@ class ByteFormat:
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> ByteFormat:
         return cls()
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
+        return ()
 
     def knowing(self, lore: bytes) -> ByteFormat:
         return self

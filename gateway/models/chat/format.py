@@ -60,6 +60,11 @@ SIZE_STEP: Final = 512
 _SENTINEL: Final = "qzqzq"
 """Stands for what a model is to write itself."""
 _BRACE: Final = "{"
+_SAMPLE: Final = (
+    'def f(x):\n    return x + 1  # né en 1987, 東京 🙂\r\n\n\t"quoted", it\'s 3.14 % done'
+)
+"""Text of several kinds: tokenizers that cut it into the same ids are most likely the same."""
+_SAMPLE_QUESTION: Final = orjson.dumps({"prompt": _SAMPLE, "add_special_tokens": False})
 
 
 class ChatFormat:
@@ -145,6 +150,29 @@ class ChatFormat:
         other._learned = Template.of_lore(lore)  # noqa: SLF001 - its own
         return other
 
+    @property
+    def questions(self) -> tuple[bytes, ...]:
+        """All that is learned of the template, and a text, to compare tokenizers."""
+        return (*self.probes.questions, _SAMPLE_QUESTION)
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
+        """Another tokenizer, or a template that does something else than this family's."""
+        found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
+        if isinstance(found, str) or list(found) != own:
+            return ("the server makes other ids of a text: it has another tokenizer",)
+        template = self._learn(rendered)
+        missing = [] if template.takes_tools or not self.syntax.calls else ["it shows no tools"]
+        if not self._shows_thoughts(rendered):
+            missing.append("it writes thoughts in other markers than its reasoning is set up with")
+        return (*template.faults, *missing)
+
+    def _shows_thoughts(self, rendered: Mapping[bytes, Rendering]) -> bool:
+        """Whether a prompt that begins a thought does so by the markers of this syntax."""
+        opened, plain = (rendered[one] for one in (self.probes.opened, self.probes.unthinking))
+        if self.syntax.reasoning is None or isinstance(opened, str) or isinstance(plain, str):
+            return True
+        return opened == plain or self.begun_ids(opened) > 0 or self.begun_ids(plain) > 0
+
     def check(self) -> None:
         """Its prompts are the server's: there is nothing to compare."""
 
@@ -178,10 +206,11 @@ class ChatFormat:
             lacking = tuple(one for one in questions if one not in rendered)
             if lacking:
                 raise Unrendered(lacking)
-            self._learned = learned(
-                self.probes, rendered, self.vocabulary, self._probe_parser, self.begun_ids
-            )
+            self._learned = self._learn(rendered)
         return self._learned
+
+    def _learn(self, rendered: Mapping[bytes, Rendering]) -> Template:
+        return learned(self.probes, rendered, self.vocabulary, self._probe_parser, self.begun_ids)
 
     def _probe_parser(self) -> TokenParser:
         return self.new_parser(RULES)

@@ -24,11 +24,17 @@ from gateway.models.harmony.vocabulary import (
 from gateway.models.history import repeated_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, TokenParser
-    from gateway.models.format import FormatOptions, GrammarOptions, SchemaLimits, Turn
+    from gateway.models.format import (
+        FormatOptions,
+        GrammarOptions,
+        Rendering,
+        SchemaLimits,
+        Turn,
+    )
 
 _NO_TOOLS: Final[frozenset[str]] = frozenset()
 """An empty set has 200 bytes, and nearly every response would have one."""
@@ -40,6 +46,7 @@ class HarmonyFormat(Renderer):
     name: Final = "harmony"
     abilities: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
     lore: Final = b""
+    questions: Final[tuple[bytes, ...]] = ()
     vocabulary_size: Final = VOCABULARY_SIZE
     text_ids: Final = range(FIRST_SPECIAL)
     stop_ids: Final = STOP_IDS
@@ -63,6 +70,10 @@ class HarmonyFormat(Renderer):
     def knowing(self, lore: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no lore
         """The same for every run."""
         return self
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - no server renders it
+        """Nothing is asked."""
+        return ()
 
     def begun_ids(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - another format's
         """None: a prompt ends with the opening of a turn."""
