@@ -112,6 +112,8 @@ class ChatServer:
     asked: list[dict[str, Any]] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)
     is_deaf: bool = False
+    goes_on: Callable[[str], str] = str
+    """What is said behind the beginning of a turn that the script did not say."""
     breaks_after: int | None = None
     """So many ids are said by the next completion, and then the connection is lost."""
 
@@ -167,7 +169,7 @@ class ChatServer:
         said = self.script(before)
         if begun.startswith(NO_THOUGHT):
             said = NO_THOUGHT + said
-        rest = said.removeprefix(begun) if said.startswith(begun) else said
+        rest = said.removeprefix(begun) if said.startswith(begun) else self.goes_on(begun)
         ids = self.ids(f"{rest}<|im_end|>")
         finish = "stop" if len(ids) <= body["max_tokens"] else "length"
         ids = ids[: body["max_tokens"]]

@@ -248,18 +248,23 @@ class ChatFormat:
         reasoning = self.syntax.reasoning
         if reasoning is None:
             return 0
-        tail = list(prompt_ids[-TAIL_IDS:])
-        wanted = {
-            self._lexicon.ids.get(reasoning.opening),
-            self._lexicon.ids.get(reasoning.closing),
-        }
-        piece = self.vocabulary.piece
-        bounds = [at for at, token in enumerate(tail) if token not in wanted and not piece(token)]
-        first = bounds[-1] + 1 if bounds else 0
-        for at in range(first, len(tail)):
-            if tail[at] in wanted:
+        tail = self._behind_markers(prompt_ids[-TAIL_IDS:])
+        markers = (reasoning.opening.encode(), reasoning.closing.encode())
+        spelled = [self._spelling(token) for token in tail]
+        for at in range(len(tail)):
+            if b"".join(spelled[at:]).startswith(markers):
                 return len(tail) - at
         return 0
+
+    def _behind_markers(self, ids: Sequence[int]) -> Sequence[int]:
+        """The ids behind the last marker of messages."""
+        own = self._lexicon.texts
+        bounds = [
+            at
+            for at, token in enumerate(ids)
+            if token not in own and not self.vocabulary.piece(token)
+        ]
+        return ids[bounds[-1] + 1 :] if bounds else ids
 
     def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
         """The result of a call, framed; a turn is opened behind it."""
@@ -315,15 +320,14 @@ class ChatFormat:
         return [self._shown(ids, with_ids=with_ids), *void]
 
     def _shown(self, ids: Sequence[int], *, with_ids: bool) -> dict[str, Any]:
-        pieces = (self.vocabulary.piece(token) or self._marker(token) for token in ids)
-        shown: dict[str, Any] = {
-            "type": RAW,
-            "message": b"".join(pieces).decode("utf-8", "replace"),
-        }
+        text = b"".join(map(self._spelling, ids)).decode("utf-8", "replace")
+        shown: dict[str, Any] = {"type": RAW, "message": text}
         return {**shown, "tokens": list(ids)} if with_ids else shown
 
-    def _marker(self, token: int) -> bytes:
-        return (self.vocabulary.special_text(token) or "").encode()
+    def _spelling(self, token: int) -> bytes:
+        """The text of an id, also of a marker."""
+        text = self.vocabulary.special_text(token)
+        return self.vocabulary.piece(token) if text is None else text.encode()
 
     # Turns.
 

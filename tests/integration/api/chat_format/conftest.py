@@ -79,5 +79,6 @@ def chatting(gateway: Chatting) -> Chatting:
     gateway.server.asked.clear()
     gateway.server.rendered.clear()
     gateway.server.is_deaf = False
+    gateway.server.goes_on = lambda _: ""
     gateway.server.breaks_after = None
     return gateway
