@@ -8,7 +8,8 @@ text and the markers in it, and tells what they mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -103,30 +104,79 @@ class CallReader(Protocol):
         ...
 
 
-class CallSyntax(Protocol):
-    """How calls are written. Immutable."""
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What is written around the keys and the values of arguments that are no JSON."""
 
-    @property
-    def name(self) -> str:
-        """That of the parser in vLLM and SGLang, where they have the same."""
+    before_key: Written
+    behind_key: Written
+    behind_value: Written
 
-    @property
-    def openers(self) -> tuple[str, ...]:
-        """The markers at which a region begins, the trained one first."""
 
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """All markers, the openers among them."""
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """How calls are written. The `name` is that of the parser in vLLM, where it has one.
 
-    @property
-    def is_bare(self) -> bool:
-        """A region begins without a marker, too: with a brace where an answer would begin."""
+    A region begins at one of the `openers`, which are among the `markers`; if it `is_bare`, also
+    with a brace where an answer would begin. `reader` reads it, given its opener, or an empty one.
 
-    def reader(self, opener: str, schema_of: SchemaOf, /) -> CallReader:
-        """Reads the region behind an opener; an empty one for a region that has none."""
+    The fields behind tell how a model was trained to write it: `opened`, calls with `between` in
+    between, `closed`. A call is its name between `before_name` and `behind_name`, then its
+    arguments as JSON, or in `tags`, then `behind`.
+    """
 
-    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
-        """Calls (name, arguments as JSON) as the model was trained to write them in one turn."""
+    name: str
+    openers: tuple[str, ...]
+    markers: tuple[str, ...]
+    reader: Callable[[str, SchemaOf], CallReader]
+    before_name: Written
+    behind_name: Written
+    behind: Written
+    opened: Written = ()
+    between: Written = ()
+    closed: Written = ()
+    tags: Tags | None = None
+    is_bare: bool = False
+
+    def front(self, name: str | None) -> Written:
+        """The first call of a turn up to its arguments; up to its name where that is None.
+
+        It ends without the space that would be part of the next id.
+        """
+        named = () if name is None else (name, *self.behind_name)
+        *front, last = (*self.opened, *self.before_name, *named)
+        return (*front, last.rstrip(" ") if isinstance(last, str) else last)
+
+    def written(self, calls: Sequence[tuple[str, str]]) -> Written:
+        """Calls (name, arguments as JSON) of one turn."""
+        parts: list[Mark | str] = []
+        for name, arguments in calls:
+            parts += (*(self.between if parts else ()), *self.before_name, name, *self.behind_name)
+            parts += (*self._body(arguments), *self.behind)
+        return (*self.opened, *parts, *self.closed)
+
+    def _body(self, arguments: str) -> Written:
+        if self.tags is None:
+            return (arguments,)
+        parts: list[Mark | str] = []
+        for key, value in tags_of(arguments):
+            parts += (*self.tags.before_key, key, *self.tags.behind_key)
+            parts += (value, *self.tags.behind_value)
+        return tuple(parts)
+
+
+def tags_of(arguments: str) -> list[tuple[str, str]]:
+    """Arguments as a model writes them in tags: keys, and the texts of their values."""
+    try:
+        values = json.loads(arguments)
+    except ValueError:
+        return []
+    if not isinstance(values, dict):
+        return []
+    return [
+        (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for key, value in values.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

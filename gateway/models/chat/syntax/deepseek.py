@@ -18,18 +18,24 @@ Source: the chat templates of these models; vLLM's parsers of the same names.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import Called, Left, Mark, Said, function_name
+from gateway.models.chat.syntax.contract import (
+    Called,
+    CallSyntax,
+    Left,
+    Mark,
+    Said,
+    function_name,
+)
 from gateway.models.chat.syntax.json_body import JsonBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
+    from gateway.models.chat.syntax.contract import CallEvent
 
 
 def full_width(name: str) -> str:
@@ -138,32 +144,28 @@ class DeepSeekReader:
         yield from self._end_call((Rule.UNCLOSED_CALL,), cut=cut)
 
 
-@dataclass(frozen=True, slots=True)
-class DeepSeek:
-    """A `CallSyntax`."""
+_MARKERS: Final = (OPENING, CALL, SEPARATOR, CALL_END, CLOSING)
 
-    name: str
-    is_fenced: bool
-    openers: tuple[str, ...] = (OPENING, CALL)
-    markers: tuple[str, ...] = (OPENING, CALL, SEPARATOR, CALL_END, CLOSING)
-    is_bare: bool = False
-
-    def reader(self, opener: str, _schema_of: SchemaOf, /) -> CallReader:
-        """Types are in the JSON, so schemas are not asked for."""
-        return DeepSeekReader(opener, is_fenced=self.is_fenced)
-
-    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
-        """All calls between two markers."""
-        parts: list[Mark | str] = []
-        for name, arguments in calls:
-            if self.is_fenced and parts:
-                parts.append("\n")
-            parts.append(Mark(CALL))
-            parts += ("function", Mark(SEPARATOR)) if self.is_fenced else (name, Mark(SEPARATOR))
-            parts.append(f"{name}\n```json\n{arguments}\n```" if self.is_fenced else arguments)
-            parts.append(Mark(CALL_END))
-        return (Mark(OPENING), *parts, Mark(CLOSING))
-
-
-DEEPSEEK_V3: Final = DeepSeek("deepseek_v3", is_fenced=True)
-DEEPSEEK_V31: Final = DeepSeek("deepseek_v31", is_fenced=False)
+DEEPSEEK_V3: Final = CallSyntax(
+    name="deepseek_v3",
+    openers=(OPENING, CALL),
+    markers=_MARKERS,
+    reader=lambda opener, _schema_of: DeepSeekReader(opener, is_fenced=True),
+    opened=(Mark(OPENING),),
+    before_name=(Mark(CALL), "function", Mark(SEPARATOR)),
+    behind_name=("\n```json\n",),
+    behind=("\n```", Mark(CALL_END)),
+    between=("\n",),
+    closed=(Mark(CLOSING),),
+)
+DEEPSEEK_V31: Final = CallSyntax(
+    name="deepseek_v31",
+    openers=(OPENING, CALL),
+    markers=_MARKERS,
+    reader=lambda opener, _schema_of: DeepSeekReader(opener, is_fenced=False),
+    opened=(Mark(OPENING),),
+    before_name=(Mark(CALL),),
+    behind_name=(Mark(SEPARATOR),),
+    behind=(Mark(CALL_END),),
+    closed=(Mark(CLOSING),),
+)

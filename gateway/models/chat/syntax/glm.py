@@ -17,18 +17,20 @@ from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import (
     Argued,
     Called,
+    CallSyntax,
     Ended,
     Left,
     Mark,
     Said,
+    Tags,
     function_name,
 )
-from gateway.models.chat.syntax.tagged_arguments import TaggedArguments, tags_of
+from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
+    from gateway.models.chat.syntax.contract import CallEvent, SchemaOf
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
@@ -132,25 +134,14 @@ class GlmReader:
             yield from self._end_call((Rule.UNCLOSED_CALL,))
 
 
-class Glm:
-    """A `CallSyntax`."""
-
-    name: Final = "glm"
-    openers: Final = (OPENING,)
-    markers: Final = (OPENING, KEY, KEY_END, VALUE, VALUE_END, CLOSING)
-    is_bare: Final = False
-
-    def reader(self, _opener: str, schema_of: SchemaOf, /) -> CallReader:
-        """Values have the types that the schema tells."""
-        return GlmReader(schema_of)
-
-    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
-        """Each call in markers of its own."""
-        parts: list[Mark | str] = []
-        for name, arguments in calls:
-            parts += ("\n", Mark(OPENING), f"{name}\n")
-            for key, value in tags_of(arguments):
-                parts += (Mark(KEY), key, Mark(KEY_END), "\n")
-                parts += (Mark(VALUE), value, Mark(VALUE_END), "\n")
-            parts.append(Mark(CLOSING))
-        return tuple(parts[1:])
+GLM: Final = CallSyntax(
+    name="glm",
+    openers=(OPENING,),
+    markers=(OPENING, KEY, KEY_END, VALUE, VALUE_END, CLOSING),
+    reader=lambda _opener, schema_of: GlmReader(schema_of),
+    before_name=(Mark(OPENING),),
+    behind_name=("\n",),
+    behind=(Mark(CLOSING),),
+    between=("\n",),
+    tags=Tags((Mark(KEY),), (Mark(KEY_END), "\n", Mark(VALUE)), (Mark(VALUE_END), "\n")),
+)

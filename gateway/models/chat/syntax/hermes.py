@@ -9,17 +9,16 @@ Source: the chat templates of Qwen2.5 and Qwen3; vLLM's and SGLang's parser `her
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import Ended, Left, Mark
+from gateway.models.chat.syntax.contract import CallSyntax, Ended, Left, Mark
 from gateway.models.chat.syntax.json_call import JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
+    from gateway.models.chat.syntax.contract import CallEvent
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
@@ -60,24 +59,13 @@ class HermesReader:
                 yield event
 
 
-class Hermes:
-    """A `CallSyntax`."""
-
-    name: Final = "hermes"
-    openers: Final = (OPENING,)
-    markers: Final = (OPENING, CLOSING)
-    is_bare: Final = False
-
-    def reader(self, _opener: str, _schema_of: SchemaOf, /) -> CallReader:
-        """Types are in the JSON, so schemas are not asked for."""
-        return HermesReader()
-
-    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
-        """Each call in markers of its own."""
-        parts: list[Mark | str] = []
-        for name, arguments in calls:
-            if parts:
-                parts.append("\n")
-            body = f'\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n'
-            parts += (Mark(OPENING), body, Mark(CLOSING))
-        return tuple(parts)
+HERMES: Final = CallSyntax(
+    name="hermes",
+    openers=(OPENING,),
+    markers=(OPENING, CLOSING),
+    reader=lambda _opener, _schema_of: HermesReader(),
+    before_name=(Mark(OPENING), '\n{"name": "'),
+    behind_name=('", "arguments": ',),
+    behind=("}\n", Mark(CLOSING)),
+    between=("\n",),
+)

@@ -28,6 +28,8 @@ class JsonBody:
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
         """What more text tells, and what of it stands behind the value."""
+        if self.is_over:
+            return [], text
         if self._value is None:
             text = text if self._raw else text.lstrip()
             if self._raw or (text and text[0] not in '{["'):

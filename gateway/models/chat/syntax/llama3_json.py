@@ -10,16 +10,15 @@ Source: the chat templates of Llama 3.1 to 3.3; vLLM's and SGLang's parser `llam
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.syntax.contract import Left
+from gateway.models.chat.syntax.contract import CallSyntax, Left
 from gateway.models.chat.syntax.json_call import JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
+    from gateway.models.chat.syntax.contract import CallEvent
 
 OPENING: Final = "<|python_tag|>"
 _KEYS: Final = frozenset({"type", "id", "function", "name", "parameters", "arguments"})
@@ -73,19 +72,14 @@ class Llama3Reader:
             yield from self._end(cut=cut)
 
 
-class Llama3Json:
-    """A `CallSyntax`."""
-
-    name: Final = "llama3_json"
-    openers: Final = (OPENING,)
-    markers: Final = (OPENING,)
-    is_bare: Final = True
-
-    def reader(self, opener: str, _schema_of: SchemaOf, /) -> CallReader:
-        """Types are in the JSON, so schemas are not asked for."""
-        return Llama3Reader(is_bare=not opener)
-
-    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
-        """Objects, one behind the other."""
-        rows = (f'{{"name": {json.dumps(name)}, "parameters": {body}}}' for name, body in calls)
-        return ("; ".join(rows),)
+LLAMA3_JSON: Final = CallSyntax(
+    name="llama3_json",
+    openers=(OPENING,),
+    markers=(OPENING,),
+    reader=lambda opener, _schema_of: Llama3Reader(is_bare=not opener),
+    before_name=('{"name": "',),
+    behind_name=('", "parameters": ',),
+    behind=("}",),
+    between=("; ",),
+    is_bare=True,
+)

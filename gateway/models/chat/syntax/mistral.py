@@ -11,21 +11,26 @@ Source: mistral-common; the chat templates of these models; vLLM's and SGLang's 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import Called, Left, Mark, Said, function_name
+from gateway.models.chat.syntax.contract import (
+    Called,
+    CallSyntax,
+    Left,
+    Mark,
+    Said,
+    function_name,
+)
 from gateway.models.chat.syntax.json_body import JsonBody
 from gateway.models.chat.syntax.json_call import JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
+    from gateway.models.chat.syntax.contract import CallEvent
 
 Step = Generator["CallEvent", None, str]
 
@@ -159,28 +164,26 @@ class MistralReader:
         yield from self._end(cut=cut)
 
 
-@dataclass(frozen=True, slots=True)
-class Mistral:
-    """A `CallSyntax`; both ways are read. `is_list`: it was trained to write one list."""
+_MARKERS: Final = (OPENING, ARGUMENTS, CALL_ID)
 
-    name: str
-    is_list: bool
-    openers: tuple[str, ...] = (OPENING,)
-    markers: tuple[str, ...] = (OPENING, ARGUMENTS, CALL_ID)
-    is_bare: bool = False
-
-    def reader(self, _opener: str, _schema_of: SchemaOf, /) -> CallReader:
-        """Types are in the JSON, so schemas are not asked for."""
-        return MistralReader()
-
-    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
-        """All calls in one list, or a marker for each."""
-        if self.is_list:
-            rows = (f'{{"name": {json.dumps(name)}, "arguments": {body}}}' for name, body in calls)
-            return (Mark(OPENING), f"[{', '.join(rows)}]")
-        parts = ((Mark(OPENING), name, Mark(ARGUMENTS), arguments) for name, arguments in calls)
-        return tuple(part for call in parts for part in call)
-
-
-MISTRAL: Final = Mistral("mistral", is_list=False)
-MISTRAL_V3: Final = Mistral("mistral_v3", is_list=True)
+MISTRAL: Final = CallSyntax(
+    name="mistral",
+    openers=(OPENING,),
+    markers=_MARKERS,
+    reader=lambda _opener, _schema_of: MistralReader(),
+    before_name=(Mark(OPENING),),
+    behind_name=(Mark(ARGUMENTS),),
+    behind=(),
+)
+MISTRAL_V3: Final = CallSyntax(
+    name="mistral_v3",
+    openers=(OPENING,),
+    markers=_MARKERS,
+    reader=lambda _opener, _schema_of: MistralReader(),
+    opened=(Mark(OPENING), "["),
+    before_name=('{"name": "',),
+    behind_name=('", "arguments": ',),
+    behind=("}",),
+    between=(", ",),
+    closed=("]",),
+)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.models.chat.syntax.contract import THINK, Reasoning, Syntax
 from gateway.models.chat.syntax.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
-from gateway.models.chat.syntax.glm import Glm
-from gateway.models.chat.syntax.hermes import Hermes
-from gateway.models.chat.syntax.llama3_json import Llama3Json
+from gateway.models.chat.syntax.glm import GLM
+from gateway.models.chat.syntax.hermes import HERMES
+from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
 from gateway.models.chat.syntax.mistral import MISTRAL, MISTRAL_V3
-from gateway.models.chat.syntax.qwen3_coder import Qwen3Coder
+from gateway.models.chat.syntax.qwen3_coder import QWEN3_CODER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ REASONING: Final[Mapping[str, Reasoning | None]] = {
 """How thoughts are written, by the name that settings have for it."""
 
 _SYNTAXES: Final[tuple[CallSyntax, ...]] = (
-    *(Hermes(), Qwen3Coder(), Llama3Json(), Glm()),
+    *(HERMES, QWEN3_CODER, LLAMA3_JSON, GLM),
     *(MISTRAL, MISTRAL_V3, DEEPSEEK_V3, DEEPSEEK_V31),
 )
 CALLS: Final[Mapping[str, CallSyntax | None]] = {

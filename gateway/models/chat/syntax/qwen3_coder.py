@@ -23,18 +23,20 @@ from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import (
     Argued,
     Called,
+    CallSyntax,
     Ended,
     Left,
     Mark,
     Said,
+    Tags,
     function_name,
 )
-from gateway.models.chat.syntax.tagged_arguments import TaggedArguments, tags_of
+from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, SchemaOf, Written
+    from gateway.models.chat.syntax.contract import CallEvent, SchemaOf
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
@@ -187,24 +189,14 @@ class Qwen3CoderReader:
             yield from self._said()
 
 
-class Qwen3Coder:
-    """A `CallSyntax`."""
-
-    name: Final = "qwen3_coder"
-    openers: Final = (OPENING, FUNCTION)
-    markers: Final = (OPENING, FUNCTION, PARAMETER, PARAMETER_END, FUNCTION_END, CLOSING)
-    is_bare: Final = False
-
-    def reader(self, opener: str, schema_of: SchemaOf, /) -> CallReader:
-        """Values have the types that the schema tells."""
-        return Qwen3CoderReader(opener, schema_of)
-
-    def written(self, calls: tuple[tuple[str, str], ...]) -> Written:
-        """Each call in markers of its own."""
-        parts: list[Mark | str] = []
-        for name, arguments in calls:
-            parts += ("\n", Mark(OPENING), "\n", Mark(FUNCTION), f"{name}>\n")
-            for key, value in tags_of(arguments):
-                parts += (Mark(PARAMETER), f"{key}>\n{value}\n", Mark(PARAMETER_END), "\n")
-            parts += (Mark(FUNCTION_END), "\n", Mark(CLOSING))
-        return tuple(parts[1:])
+QWEN3_CODER: Final = CallSyntax(
+    name="qwen3_coder",
+    openers=(OPENING, FUNCTION),
+    markers=(OPENING, FUNCTION, PARAMETER, PARAMETER_END, FUNCTION_END, CLOSING),
+    reader=Qwen3CoderReader,
+    before_name=(Mark(OPENING), "\n", Mark(FUNCTION)),
+    behind_name=(">\n",),
+    behind=(Mark(FUNCTION_END), "\n", Mark(CLOSING)),
+    between=("\n",),
+    tags=Tags((Mark(PARAMETER),), (">\n",), ("\n", Mark(PARAMETER_END), "\n")),
+)

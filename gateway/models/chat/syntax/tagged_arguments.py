@@ -192,17 +192,3 @@ _READERS: Final[tuple[tuple[str, Callable[[str], str | None]], ...]] = (
     ("object", _nested),
     ("array", _nested),
 )
-
-
-def tags_of(arguments: str) -> list[tuple[str, str]]:
-    """Arguments as a model writes them in tags: keys, and the texts of their values."""
-    try:
-        values = json.loads(arguments)
-    except ValueError:
-        return []
-    if not isinstance(values, dict):
-        return []
-    return [
-        (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for key, value in values.items()
-    ]
