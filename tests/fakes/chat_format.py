@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway.models.chat.format import ChatFormat
-from gateway.models.format import FormatOptions, RenderOptions, SchemaLimits, Unrendered
+from gateway.models.format import FormatOptions, SchemaLimits, Unrendered
 from tests.fakes.chat_server import Refused, chatml, toy_tokenizer, write_model
+from tests.fakes.contexts import options as plain_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,20 +58,6 @@ def answer(question: bytes, template: Callable[[dict[str, Any]], str] = chatml) 
         return str(error)
 
 
-def options_of(**fields: Any) -> RenderOptions:
-    """Those of a request that asks for nothing."""
-    plain: dict[str, Any] = {
-        "instructions": None,
-        "tools": (),
-        "effort": "medium",
-        "current_date": None,
-        "model_identity": "",
-        "knowledge_cutoff": None,
-        "commentary_without_tools": False,
-    }
-    return RenderOptions(**{**plain, **fields})
-
-
 def rendered(
     format_: ChatFormat,
     items: Sequence[ContextItem],
@@ -80,6 +68,6 @@ def rendered(
     answers: dict[bytes, Rendering] = {}
     while True:
         try:
-            return format_.render(items, options_of(rendered=answers, **fields))
+            return format_.render(items, replace(plain_options(), rendered=answers, **fields))
         except Unrendered as lacking:
             answers |= {one: answer(one, template) for one in lacking.questions}

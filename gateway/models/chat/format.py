@@ -57,8 +57,6 @@ TAIL_IDS: Final = 64
 """What a prompt puts into the model's mouth is among its last so many ids."""
 SIZE_STEP: Final = 512
 """Models have rows for so many ids more than their tokenizer, to be divided among devices."""
-_SENTINEL: Final = "qzqzq"
-"""Stands for what a model is to write itself."""
 _BRACE: Final = "{"
 _SAMPLE: Final = (
     'def f(x):\n    return x + 1  # né en 1987, 東京 🙂\r\n\n\t"quoted", it\'s 3.14 % done'
@@ -386,8 +384,7 @@ class ChatFormat:
         if calls is None:
             return ()
         names = sorted(rules.allowed)
-        call = (offered_name(names[0]), _SENTINEL) if len(names) == 1 else (_SENTINEL, "{}")
-        return self._spelled(_before(calls.written((call,)), _SENTINEL))
+        return self._spelled(_trimmed(calls.front(offered_name(names[0]) if len(names) == 1 else None)))
 
     def message_opening(self) -> tuple[int, ...]:
         """Nothing: text may begin anywhere."""
@@ -426,14 +423,10 @@ class ChatFormat:
         return tuple(ids)
 
 
-def _before(written: Written, sentinel: str) -> Written:
-    """What stands before the sentinel, without the space that would be part of the next id."""
-    front: list[Mark | str] = []
-    for part in written:
-        if isinstance(part, str) and sentinel in part:
-            return (*front, part.partition(sentinel)[0].rstrip(" "))
-        front.append(part)
-    return tuple(front)
+def _trimmed(written: Written) -> Written:
+    """Without a space at the end, which would be part of the next id."""
+    *front, last = written
+    return (*front, last.rstrip(" ") if isinstance(last, str) else last)
 
 
 def _longest_run(markers: set[int], size: int) -> range:
