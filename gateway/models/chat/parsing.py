@@ -68,10 +68,10 @@ class ChatParser:
     """
 
     __slots__ = (
-        "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_held", "_is_bare",
-        "_is_front", "_lexicon", "_matcher", "_pending", "_pending_start", "_position", "_prose",
-        "_reader", "_region", "_rules", "_start", "_state", "_syntax", "_trace", "_visible",
-        "_vocabulary", "reasoning_tokens", "recoveries",
+        "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_has_called",
+        "_held", "_is_bare", "_is_front", "_lexicon", "_matcher", "_pending", "_pending_start",
+        "_position", "_prose", "_reader", "_region", "_rules", "_start", "_state", "_syntax",
+        "_trace", "_visible", "_vocabulary", "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class ChatParser:
         self._call: SegmentStarted | None = None
         self._broken: BrokenCall | None = None
         self._broken_end: list[SegmentEvent] = []
+        self._has_called = False
         self._ended_by = ""  # the hosted tool that was called
         self._visible = False
         self._reader: CallReader | None = None
@@ -129,14 +130,15 @@ class ChatParser:
             return ParserPosition(Where.OVER, self._position, kind, self._ended_by)
         if self._call is not None:
             return ParserPosition(Where.BODY, start, self._call.kind, self._call.name)
+        called = self._has_called
         if prose is None:
-            return ParserPosition(Where.HEADER, start, broken=broken)
+            return ParserPosition(Where.HEADER, start, broken=broken, called=called)
         if self._state is _State.REASONING:
             return ParserPosition(Where.BODY, start, prose.kind, waiting=self._waiting)
         if prose.is_started:
-            return ParserPosition(Where.BODY, start, prose.kind)
+            return ParserPosition(Where.BODY, start, prose.kind, called=called)
         where = Where.BETWEEN if start else Where.HEADER
-        return ParserPosition(where, start, broken=broken)
+        return ParserPosition(where, start, broken=broken, called=called)
 
     @property
     def _waiting(self) -> int:
@@ -445,7 +447,7 @@ class ChatParser:
                 assert isinstance(event, Left), "or it would be written again"
 
     def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
-        call, self._call = self._call, None
+        call, self._call, self._has_called = self._call, None, True
         assert call is not None, "it began"
         is_hosted = call.name in self._rules.hosted
         broken = event.broken and not cut and not is_hosted
