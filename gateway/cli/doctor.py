@@ -313,8 +313,8 @@ class _Count:
 async def _chat_format(
     look: _Look, model: str, client: Client, format_: ModelFormat
 ) -> list[Finding]:
-    """Whether a server that renders a model's prompts renders what is read here, and a grammar holds
-    from the first id on; nothing for models whose prompts are made here.
+    """Whether a server that renders a model's prompts renders what is read here, and whether a
+    grammar holds from the first id on; nothing for models whose prompts are made here.
     """
     if not format_.questions:
         return []

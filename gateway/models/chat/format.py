@@ -22,6 +22,7 @@ from gateway.errors import ConfigError, InvalidRequest
 from gateway.generation import Framing, Prompt, SegmentKind, Where
 from gateway.models.chat.callee import offered_name
 from gateway.models.chat.families import NO_EFFORT, Family
+from gateway.models.chat.grammar import turn_constraint
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.messages import Conversation, Markers, conversation, functions, question
 from gateway.models.chat.model_files import ModelFacts
@@ -384,7 +385,7 @@ class ChatFormat:
         if calls is None:
             return ()
         names = sorted(rules.allowed)
-        return self._spelled(_trimmed(calls.front(offered_name(names[0]) if len(names) == 1 else None)))
+        return self._spelled(calls.front(offered_name(names[0]) if len(names) == 1 else None))
 
     def message_opening(self) -> tuple[int, ...]:
         """Nothing: text may begin anywhere."""
@@ -406,7 +407,7 @@ class ChatFormat:
         options: GrammarOptions,
     ) -> Constraint | None:
         """What the rest of a turn must look like; CPU work."""
-        return None
+        return turn_constraint(rules, place, message, options, self.vocabulary, self.syntax)
 
     def _openers(self) -> list[str]:
         reasoning, calls = self.syntax.reasoning, self.syntax.calls
@@ -421,12 +422,6 @@ class ChatFormat:
             text = part.text if isinstance(part, Mark) else part
             ids += self.vocabulary.encode(text) if token is None else [token]
         return tuple(ids)
-
-
-def _trimmed(written: Written) -> Written:
-    """Without a space at the end, which would be part of the next id."""
-    *front, last = written
-    return (*front, last.rstrip(" ") if isinstance(last, str) else last)
 
 
 def _longest_run(markers: set[int], size: int) -> range:

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 OSLO = called("get_weather", '{"location": "Oslo"}')
 THREE = called("add", '{"a": 1, "b": 2}')
-STRICT = {**WEATHER, "strict": True, "parameters": {**WEATHER["parameters"], "additionalProperties": False}}  # type: ignore[dict-item]
+STRICT = {
+    "type": "function",
+    "name": "get_weather",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string"}},
+        "required": ["location"],
+        "additionalProperties": False,
+    },
+}
 ANSWER = {
     "type": "json_schema",
     "name": "answer",
@@ -96,14 +106,8 @@ async def test_a_call_that_is_required_is_opened(chatting: Chatting) -> None:
 
 async def test_arguments_that_break_the_schema_are_said_again(chatting: Chatting) -> None:
     said = [called("get_weather", '{"location": 7}'), OSLO]
-    chatting.server.script = lambda _: said[0]
-    chatting.server.goes_on = lambda _: OSLO
     server = chatting.server
-
-    def script(_: str) -> str:
-        return said[len(server.asked) - 1]
-
-    server.script = script
+    server.script = lambda _: said[len(server.asked) - 1]
     made = await create(chatting.client, model=MODEL, input="Hi", tools=[STRICT])
     assert calls(made) == [("get_weather", '{"location": "Oslo"}')]
 
@@ -115,7 +119,7 @@ async def test_an_answer_that_is_not_what_was_asked_for_is_said_again(
     server = chatting.server
     said = [first, '{"n": 3}', '{"n": 3}']
     server.script = lambda _: said[len(server.asked) - 1]
-    server.goes_on = lambda begun: '{"n": 3}'.removeprefix(begun)
+    server.goes_on = '{"n": 3}'.removeprefix
     made = await create(chatting.client, model=MODEL, input="Hi", text={"format": ANSWER})
     assert texts(made) == ['{"n": 3}']
     assert "JSON Schema" in server.prompt()
@@ -158,7 +162,10 @@ async def test_a_long_conversation_is_summed_up(chatting: Chatting) -> None:
     server = chatting.server
     server.script = lambda before: "We greeted." if "summary" in before else "Hello!"
     items: list[dict[str, Any]] = [{"role": "user", "content": "Hi " * 400}]
-    items += [{"role": "assistant", "content": "Hello. " * 400}, {"role": "user", "content": "Go on"}]
+    items += [
+        {"role": "assistant", "content": "Hello. " * 400},
+        {"role": "user", "content": "Go on"},
+    ]
     made = await create(
         chatting.client,
         model=MODEL,

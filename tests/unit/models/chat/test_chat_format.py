@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.entries import Compacted
 from gateway.errors import ConfigError, InvalidRequest, VocabularyError
 from gateway.generation import FinishReason, Prompt, SegmentKind
 from gateway.models.chat.families import SWITCHES, Family
@@ -18,7 +19,6 @@ from gateway.models.chat.model_files import ModelFacts
 from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
 from gateway.protocol.tools import FunctionTool
 from gateway.services.compaction import summary_in
-from gateway.entries import Compacted
 from tests.fakes import contexts as items
 from tests.fakes.chat_format import answer, ids_of, loaded, rendered, spelled
 from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml
@@ -42,8 +42,7 @@ CALL = called("f", '{"x": 1}')
 def test_a_prompt_is_asked_for_until_all_is_known() -> None:
     format_ = loaded()
     with pytest.raises(Unrendered) as first:
-        rendered_options = items.options()
-        format_.render([items.user()], rendered_options)
+        format_.render([items.user()], items.options())
     assert len(first.value.questions) == 10
     prompt = rendered(format_, [items.user()])
     assert spelled(prompt.ids) == f"<|im_start|>user\nhi<|im_end|>\n{OPENING}"
@@ -60,7 +59,7 @@ def test_an_effort_is_told_where_one_was_asked_for() -> None:
     format_ = loaded(template_kwargs='{"k": 1}')
     for asked in (None, "none", "high"):
         rendered(format_, [items.user(str(asked))], noting, asked_effort=asked)
-    switched = {name: False for name in SWITCHES}
+    switched = dict.fromkeys(SWITCHES, False)
     told = [one for one in thinking if one is not None]
     assert told[-3:] == [
         {"k": 1},

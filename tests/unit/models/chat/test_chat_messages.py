@@ -148,7 +148,9 @@ def test_an_output_that_nobody_asked_for_has_a_call() -> None:
 
 
 def test_arguments_are_an_object() -> None:
-    context = [items.call(f"c{n}", "f", said) for n, said in enumerate(("", "[1]", "{x", '{"a":1}'))]
+    context = [
+        items.call(f"c{n}", "f", said) for n, said in enumerate(("", "[1]", "{x", '{"a":1}'))
+    ]
     made = told(items.user(), *context)
     assert [arguments for _, arguments in made[1]["calls"]] == [
         "{}",
@@ -174,7 +176,9 @@ def test_items_of_hosted_tools_are_calls_and_results() -> None:
         {"assistant": "", "calls": [("web_search", '{"action":{"type":"search","query":"x"}}')]},
         {"tool": NO_RESULT},
     ]
-    silent = items.from_wire({"type": "mcp_list_tools", "id": "l", "server_label": "x", "tools": []})
+    silent = items.from_wire(
+        {"type": "mcp_list_tools", "id": "l", "server_label": "x", "tools": []}
+    )
     assert told(items.user(), silent) == [{"user": "hi"}]
 
 

@@ -15,6 +15,7 @@ from tests.fakes.chat_server import OPENING, Refused, chatml
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 def learned(template: Callable[[dict[str, Any]], str], **options: Any) -> Template:
     format_ = loaded(**options)
     answers = {one: answer(one, template) for one in format_.questions}
@@ -84,7 +85,9 @@ def test_habits_are_what_is_refused_or_not_shown() -> None:
 def test_a_template_that_opens_no_turn_has_no_frames() -> None:
     template = learned(lambda body: chatml({**body, "add_generation_prompt": False}))
     assert template.result is None
-    assert learned(refusing("user")).faults == ("a turn is not opened behind a conversation: not this",)
+    assert learned(refusing("user")).faults == (
+        "a turn is not opened behind a conversation: not this",
+    )
     odd = learned(lambda body: "x" * body["add_generation_prompt"] + chatml(body))
     assert odd.faults == ("a turn is not opened behind a conversation",)
 
