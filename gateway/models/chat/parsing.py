@@ -69,9 +69,9 @@ class ChatParser:
 
     __slots__ = (
         "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_has_called",
-        "_held", "_is_bare", "_is_front", "_lexicon", "_matcher", "_pending", "_pending_start",
-        "_position", "_prose", "_reader", "_region", "_rules", "_start", "_state", "_syntax",
-        "_trace", "_visible", "_vocabulary", "reasoning_tokens", "recoveries",
+        "_held", "_is_bare", "_is_finished", "_is_front", "_lexicon", "_matcher", "_pending",
+        "_pending_start", "_position", "_prose", "_reader", "_region", "_rules", "_start", "_state",
+        "_syntax", "_trace", "_visible", "_vocabulary", "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +105,7 @@ class ChatParser:
         self._broken_end: list[SegmentEvent] = []
         self._has_called = False
         self._ended_by = ""  # the hosted tool that was called
-        self._visible = False
+        self._visible = self._is_finished = False
         self._reader: CallReader | None = None
         self._prose: Prose | None = None
         self._state = _State.OVER
@@ -185,8 +185,10 @@ class ChatParser:
         """The turn is over (None: it was broken off). Ids fed after this are ignored."""
         if self._state is not _State.OVER:
             self._close_turn(cut=reason is not FinishReason.STOP, end=self._position)
-            if reason is not None and reason is not FinishReason.CUT and not self._visible:
-                self._note(Rule.NO_VISIBLE_OUTPUT)
+        is_whole = reason is not None and reason is not FinishReason.CUT
+        if is_whole and not self._visible and not self._is_finished:
+            self._note(Rule.NO_VISIBLE_OUTPUT)
+        self._is_finished = True
         return self._take()
 
     def _take(self) -> list[SegmentEvent]:
@@ -479,7 +481,7 @@ class ChatParser:
             self._close_calls(self._reader, cut=cut, end=end)
         self._events += self._broken_end
         self._broken, self._broken_end = None, []
-        self._state = _State.OVER
+        self._state, self._prose = _State.OVER, None
 
     def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
         for event in reader.close(cut=cut):
