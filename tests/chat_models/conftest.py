@@ -1,8 +1,8 @@
 """Gateways in this process in front of real servers of one model with a chat template.
 
 TEST_CHAT_URLS has the URLs of one or more servers, vLLM or SGLang, with spaces between them; they
-serve the same model. TEST_CHAT_TOKENIZER is the folder with its tokenizer. With several servers each
-test runs in front of each of them, and of all together.
+serve the same model. TEST_CHAT_TOKENIZER is the folder with its tokenizer. With several servers
+each test runs in front of each of them, and of all together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FLEETS = {url: (url,) for url in URLS} | ({"all": URLS} if len(URLS) > 1 else {}
 
 @dataclass
 class Fleet:
-    """A client of a gateway in front of these servers, each behind a recorder of what it is sent."""
+    """A client of a gateway in front of these servers, each behind a recorder."""
 
     urls: Sequence[str]
     model: str
@@ -56,12 +56,9 @@ class Fleet:
         """What the first server makes of a conversation."""
         body = {"model": self.model, "messages": messages, **fields}
         async with httpx2.AsyncClient(trust_env=False, timeout=TIMEOUT_S) as client:
-            for path in ("/v1/tokenize", "/tokenize"):
-                answer = await client.post(f"{self.urls[0]}{path}", json=body)
-                if answer.status_code == 200:
-                    ids: list[int] = answer.json()["tokens"]
-                    return ids
-        raise AssertionError(answer.text)
+            answer = await client.post(f"{self.urls[0]}/tokenize", json=body)
+        ids: list[int] = answer.json()["tokens"]
+        return ids
 
 
 async def model_at(url: str) -> str:

@@ -5,6 +5,7 @@ only the form of what it says is held to anything, and grammars force that.
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openai.types.responses import Response
 
-from tests.chat_models.conftest import TOKENIZER, settings_of
+from tests.chat_models.conftest import settings_of
 from tests.fakes import mcp_server
 from tests.fakes.breaking import BreakingProxy
 from tests.fakes.event_grammar import check_stream
@@ -53,6 +54,15 @@ ANSWER: Json = {
         "properties": {"sure": {"type": "boolean"}, "n": {"enum": [1, 2, 3]}},
         "required": ["sure", "n"],
         "additionalProperties": False,
+    },
+}
+MANY: Json = {
+    **ANSWER,
+    "schema": {
+        "type": "array",
+        "items": {"enum": [10, 20, 30]},
+        "minItems": 30,
+        "maxItems": 30,
     },
 }
 USER: Json = {"role": "user", "content": "What does the gateway do?"}
@@ -186,12 +196,12 @@ async def test_turns_behind_hosted_tools_extend_each_other(fleet: Fleet, tools: 
 
 
 async def test_a_conversation_of_twelve_turns(fleet: Fleet) -> None:
-    previous = None
-    for turn in range(12):
+    made = await create(fleet, input="Begin", max_output_tokens=16)
+    for turn in range(11):
+        said = f"Turn {turn}"
         made = await create(
-            fleet, input=f"Turn {turn}", previous_response_id=previous, max_output_tokens=16
+            fleet, input=said, previous_response_id=made["id"], max_output_tokens=16
         )
-        previous = made["id"]
     assert max(map(len, fleet.prompts)) == made["usage"]["input_tokens"]
 
 
@@ -214,33 +224,32 @@ async def test_text_that_spells_markers_is_text(fleet: Fleet) -> None:
     assert fleet.prompts[0].count(marker) == plain.count(marker)
 
 
+@pytest.mark.parametrize("fields", [{}, {"text": {"format": MANY}}], ids=["words", "bound"])
 async def test_a_stream_that_breaks_off_goes_on_elsewhere(
-    fleet: Fleet, database_url_of_all: str
+    fleet: Fleet, database_url_of_all: str, fields: Json
 ) -> None:
-    """The first way to each server is broken in the middle of what is said."""
-    answer = {"text": {"format": ANSWER}, "reasoning": {"effort": "none"}}
-    for body in ({"max_output_tokens": 120}, {"max_output_tokens": 120, **answer}):
-        async with BreakingProxy(fleet.urls[0]).serving() as one:
-            async with BreakingProxy(fleet.urls[-1]).serving() as other:
-                settings = settings_of(database_url_of_all, [one.url, other.url], fleet.model)
-                async with (
-                    running_gateway(settings) as running,
-                    http_client(running.url, headers=running.headers) as client,
-                ):
-                    asked = {"model": fleet.model, "input": "Hi", "stream": True, **body}
-                    seen, is_broken = b"", False
-                    async with client.stream("POST", "/v1/responses", json=asked) as read:
-                        async for part in read.aiter_bytes():
-                            seen += part
-                            if not is_broken and b".delta" in seen:
-                                is_broken = True
-                                one.break_off()
-                                other.break_off()
-                    events = parse_stream(seen.decode())
-                    stream = check_stream(as_events(events))
-                    assert stream.response["status"] in {"completed", "incomplete"}
-                    assert is_broken
-
-
-def test_the_tokenizer_is_given() -> None:
-    assert TOKENIZER
+    """All connections are broken in the middle of what is said."""
+    async with AsyncExitStack() as stack:
+        ways = [
+            await stack.enter_async_context(BreakingProxy(url).serving())
+            for url in (fleet.urls[0], fleet.urls[-1])
+        ]
+        settings = settings_of(database_url_of_all, [way.url for way in ways], fleet.model)
+        running = await stack.enter_async_context(running_gateway(settings))
+        client = await stack.enter_async_context(http_client(running.url, headers=running.headers))
+        asked = {"model": fleet.model, "input": "Hi", "stream": True, "max_output_tokens": 120}
+        read = await stack.enter_async_context(
+            client.stream("POST", "/v1/responses", json={**asked, **fields})
+        )
+        seen = b""
+        async for part in read.aiter_bytes():
+            if b"text.delta" in seen + part and b"text.delta" not in seen:
+                for way in ways:
+                    way.break_off()
+            seen += part
+    assert sum(way.broken for way in ways) == 1
+    stream = check_stream(as_events(parse_stream(seen.decode())))
+    assert stream.response["status"] in {"completed", "incomplete"}
+    if fields:
+        [message] = [item for item in stream.response["output"] if item["type"] == "message"]
+        Draft202012Validator(MANY["schema"]).validate(json.loads(message["content"][0]["text"]))
