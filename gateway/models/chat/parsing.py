@@ -41,7 +41,7 @@ from gateway.models.chat.callee import called_tool
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.prose import Prose, Unit
 from gateway.models.chat.recovery import Rule, count
-from gateway.models.chat.syntax.contract import Argued, Called, Ended, Left, Said
+from gateway.models.chat.syntax.contract import Argued, Called, Ended, Left, Noted, Said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -445,8 +445,10 @@ class ChatParser:
                     self._write_prose(prose, Unit(text, self._start, end))
                 prose.close(end, complete=True, at_marker=True)
                 self._start = end
+            case Noted(rule):
+                self._note(rule)
             case _:
-                assert isinstance(event, Left), "or it would be written again"
+                assert isinstance(event, Left), "which who calls this looks for"
 
     def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
         call, self._call, self._has_called = self._call, None, True
@@ -454,7 +456,8 @@ class ChatParser:
         is_hosted = call.name in self._rules.hosted
         broken = event.broken and not cut and not is_hosted
         complete = not (event.broken and cut)
-        self._note(*event.rules, *((Rule.INVALID_ARGUMENTS,) if event.broken and not cut else ()))
+        broken_off = (Rule.INVALID_ARGUMENTS,) if event.broken and not cut else ()
+        self._note(*dict.fromkeys((*event.rules, *broken_off)))
         verbatim = not (event.rules or event.broken)
         ended = SegmentEnded(self._start, end, complete, verbatim, broken)
         self._start = end

@@ -32,7 +32,10 @@ class Rule(StrEnum):
     INVALID_ARGUMENTS = "invalid_arguments"  # passed through as they are
     QUOTED_ARGUMENTS = "quoted_arguments"  # the JSON value is in a JSON string
     UNCLOSED_JSON = "unclosed_json"  # the brace around name and arguments is missing
-    UNCLOSED_PARAMETER = "unclosed_parameter"  # a tag without the one that closes it
+    SLOPPY_JSON = "sloppy_json"  # around name and arguments: commas too many, a key twice
+    UNCLOSED_PARAMETER = "unclosed_parameter"  # a value without the tag that closes it
+    UNCLOSED_TAG = "unclosed_tag"  # a tag that breaks off
+    ODD_FRAME = "odd_frame"  # calls, or arguments, are not framed as the model was trained to
 
     # The turn.
     NO_VISIBLE_OUTPUT = "no_visible_output"  # nothing but reasoning, or nothing at all

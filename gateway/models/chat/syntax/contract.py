@@ -69,7 +69,14 @@ class Left:
     rest: str = ""
 
 
-CallEvent = Called | Argued | Ended | Said | Left
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something was made the best of, and there is nothing to tell."""
+
+    rule: Rule
+
+
+CallEvent = Called | Argued | Ended | Said | Left | Noted
 
 
 def function_name(written: str) -> str | None:

@@ -49,6 +49,9 @@ CLOSING: Final = full_width("tool_calls_end")
 CALL: Final = full_width("tool_call_begin")
 CALL_END: Final = full_width("tool_call_end")
 SEPARATOR: Final = full_width("tool_sep")
+TRAINED_KIND: Final = "function"
+TRAINED_FENCE: Final = "```json\n"
+TRAINED_END: Final = "\n```"
 _FENCE_FRONT: Final = re.compile(r"\s*(?:`{1,3}(?:j(?:s(?:on?)?)?)?\s*)?")
 """What stands between the name and the arguments, or the beginning of it."""
 
@@ -70,8 +73,9 @@ class DeepSeekReader:
 
     def __init__(self, opener: str, *, is_fenced: bool) -> None:
         self._is_fenced = is_fenced
+        self._is_odd = opener == CALL  # the front of the region is missing
         self._where = _Where.FRONT if opener == CALL else _Where.OUTSIDE
-        self._word = ""
+        self._word = self._behind = ""
         self._body = JsonBody()
         self._rules: list[Rule] = []
 
@@ -98,14 +102,15 @@ class DeepSeekReader:
             self._word = front
             return ""
         self._where, self._word = _Where.BODY, ""
+        if fence.group() != TRAINED_FENCE:
+            self._rules.append(Rule.ODD_FRAME)
         return front[fence.end() :]
 
     def _in_body(self, text: str) -> Iterator[CallEvent]:
         if text:
             events, rest = self._body.feed(text)
             yield from events
-            if rest.replace("`", "").strip():
-                self._rules.append(Rule.CALL_LEFTOVER)
+            self._behind += rest
 
     def _name(self, following: _Where) -> Iterator[CallEvent]:
         """The name of the function is complete."""
@@ -113,15 +118,19 @@ class DeepSeekReader:
         if name is None:
             self._where = _Where.JUNK
             return
-        self._where, self._word, self._body, self._rules = following, "", JsonBody(), []
+        self._where, self._word, self._behind, self._body = following, "", "", JsonBody()
+        self._rules, self._is_odd = [Rule.ODD_FRAME] if self._is_odd else [], False
         yield Called(name)
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
         """A part of a call is over."""
         if marker == SEPARATOR:
-            if self._where is _Where.FRONT and self._is_fenced:
+            if self._where is not _Where.FRONT:
+                self._rules.append(Rule.MARKER_IN_BODY)
+            elif self._is_fenced:
+                self._is_odd = self._is_odd or self._word != TRAINED_KIND
                 self._where, self._word = _Where.NAME, ""
-            elif self._where is _Where.FRONT:
+            else:
                 yield from self._name(_Where.BODY)
             return
         yield from self._end_call(() if marker == CALL_END else (Rule.UNCLOSED_CALL,), cut=False)
@@ -133,11 +142,17 @@ class DeepSeekReader:
         if self._where is _Where.NAME and not cut:
             yield from self._name(_Where.BODY)
         if self._where in _OPEN:
-            yield from self._body.finish(*self._rules, *rules, cut=cut)
+            yield from self._body.finish(*self._rules, *self._behind_body(), *rules, cut=cut)
         elif self._where is not _Where.OUTSIDE:
             word = "" if cut else self._word.strip()
             yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
         self._word = ""
+
+    def _behind_body(self) -> tuple[Rule, ...]:
+        if self._behind.replace("`", "").strip():
+            return (Rule.CALL_LEFTOVER,)
+        is_odd = self._is_fenced and self._behind not in {"", TRAINED_END}
+        return (Rule.ODD_FRAME,) if is_odd else ()
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         """The turn is over within the region."""
@@ -152,9 +167,9 @@ DEEPSEEK_V3: Final = CallSyntax(
     markers=_MARKERS,
     reader=lambda opener, _schema_of: DeepSeekReader(opener, is_fenced=True),
     opened=(Mark(OPENING),),
-    before_name=(Mark(CALL), "function", Mark(SEPARATOR)),
-    behind_name=("\n```json\n",),
-    behind=("\n```", Mark(CALL_END)),
+    before_name=(Mark(CALL), TRAINED_KIND, Mark(SEPARATOR)),
+    behind_name=("\n" + TRAINED_FENCE,),
+    behind=(TRAINED_END, Mark(CALL_END)),
     between=("\n",),
     closed=(Mark(CLOSING),),
 )

@@ -44,6 +44,7 @@ class _Where(Enum):
     NAME = auto()
     CALL = auto()  # between its arguments
     KEY = auto()
+    BEHIND_KEY = auto()
     VALUE = auto()
     JUNK = auto()  # no function is named
 
@@ -63,7 +64,7 @@ class GlmReader:
         if self._where is _Where.VALUE:
             if said := self._arguments.text(text):
                 yield Argued(said)
-        elif self._where is not _Where.CALL:
+        elif self._where not in {_Where.CALL, _Where.BEHIND_KEY}:
             self._word.append(text)
         elif text.strip():
             self._rules.append(Rule.CALL_LEFTOVER)
@@ -74,12 +75,15 @@ class GlmReader:
             yield from self._name()
         if marker == VALUE:
             yield from self._begin_value()
-        elif marker == VALUE_END:
-            if self._where is _Where.VALUE:
-                yield from self._end_value()
+        elif marker == VALUE_END and self._where is _Where.VALUE:
+            yield from self._end_value()
         elif marker == KEY:
             yield from self._begin_key()
-        elif marker in {OPENING, CLOSING}:
+        elif marker == KEY_END and self._where is _Where.KEY:
+            self._where = _Where.BEHIND_KEY
+        elif marker not in {OPENING, CLOSING}:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        else:
             yield from self._end_call(() if marker == CLOSING else (Rule.UNCLOSED_CALL,))
             self._where, self._word = _Where.NAME, []
             if marker == CLOSING:
@@ -98,11 +102,17 @@ class GlmReader:
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
+        if self._where in {_Where.KEY, _Where.BEHIND_KEY}:
+            self._rules.append(Rule.UNCLOSED_TAG)
         if self._where is not _Where.JUNK:
             self._where, self._word = _Where.KEY, []
 
     def _begin_value(self) -> Iterator[CallEvent]:
         if self._where is _Where.KEY:
+            self._rules.append(Rule.UNCLOSED_TAG)
+        elif self._where is not _Where.BEHIND_KEY:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        if self._where in {_Where.KEY, _Where.BEHIND_KEY}:
             self._where = _Where.VALUE
             yield Argued(self._arguments.begin("".join(self._word).strip()))
 
@@ -118,8 +128,8 @@ class GlmReader:
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
-        elif self._where is _Where.KEY:
-            self._rules.append(Rule.CALL_LEFTOVER)
+        elif self._where is not _Where.CALL:
+            self._rules.append(Rule.UNCLOSED_TAG)
         yield Argued(self._arguments.finish())
         yield Ended(rules=(*self._rules, *rules))
 
@@ -127,7 +137,7 @@ class GlmReader:
         """The turn is over within the region."""
         if self._where is _Where.NAME and not cut:
             yield from self._name()
-        is_call = self._where in {_Where.CALL, _Where.KEY, _Where.VALUE}
+        is_call = self._where not in {_Where.NAME, _Where.JUNK}
         if is_call and (cut or self._where is not _Where.CALL):
             yield Ended(broken=True, rules=tuple(self._rules))
         elif not cut:

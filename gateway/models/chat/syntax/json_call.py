@@ -147,7 +147,8 @@ class ArgumentsReader:
 
 class _Phase(Enum):
     BEFORE = auto()  # the object has not begun
-    KEY = auto()  # in front of a key, or of the end
+    FIRST_KEY = auto()  # in front of a key, or of the end
+    KEY = auto()  # behind a comma
     IN_KEY = auto()
     COLON = auto()
     VALUE = auto()  # in front of a value
@@ -164,8 +165,8 @@ class JsonCall:
     """Reads one object, from its brace on; white space may stand before it."""
 
     __slots__ = (
-        "_arguments", "_junk", "_key", "_phase", "_raw", "_scanner", "_token", "_waiting",
-        "is_told", "keys", "name",
+        "_arguments", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner", "_token",
+        "_waiting", "is_told", "keys", "name",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -182,6 +183,7 @@ class JsonCall:
         self._arguments: ArgumentsReader | None = None
         self._waiting: list[str] = []
         self._junk: list[str] = []
+        self._is_sloppy = False
 
     @property
     def is_over(self) -> bool:
@@ -211,10 +213,13 @@ class JsonCall:
     # Each step takes text from the front, and returns what is left.
 
     def _before(self, text: str, _: list[CallEvent]) -> str:
-        return self._at_sign(text, {"{": _Phase.KEY})
+        return self._at_sign(text, {"{": _Phase.FIRST_KEY})
 
     def _before_key(self, text: str, _: list[CallEvent]) -> str:
         signs = {'"': _Phase.IN_KEY, ",": _Phase.KEY, "}": _Phase.OVER}
+        sign = text.lstrip()[:1]
+        if sign == "," or (sign == "}" and self._phase is _Phase.KEY):
+            self._is_sloppy = True
         rest = self._at_sign(text, signs)
         if self._phase is _Phase.IN_KEY:
             self._scanner, self._token = ValueScanner(), []
@@ -227,6 +232,7 @@ class JsonCall:
         if end is None:
             return ""
         self._key = string_in('"' + "".join(self._token)) or ""
+        self._is_sloppy = self._is_sloppy or self._key in self.keys
         self.keys.append(self._key)
         self._phase = _Phase.COLON
         return text[end:]
@@ -302,6 +308,7 @@ class JsonCall:
 
     _STEPS: ClassVar[Mapping[_Phase, Callable[[JsonCall, str, list[CallEvent]], str]]] = {
         _Phase.BEFORE: _before,
+        _Phase.FIRST_KEY: _before_key,
         _Phase.KEY: _before_key,
         _Phase.IN_KEY: _in_key,
         _Phase.COLON: _before_colon,
@@ -352,4 +359,6 @@ class JsonCall:
             rules = (*rules, Rule.CALL_LEFTOVER)
         elif not self.is_over:
             rules = (*rules, Rule.UNCLOSED_JSON)
+        elif self._is_sloppy:
+            rules = (*rules, Rule.SLOPPY_JSON)
         yield Ended(rules=rules)

@@ -21,6 +21,7 @@ from gateway.models.chat.syntax.contract import (
     CallSyntax,
     Left,
     Mark,
+    Noted,
     Said,
     function_name,
 )
@@ -58,6 +59,7 @@ class MistralReader:
         self._is_list = False
         self._body = JsonBody()
         self._call = JsonCall()
+        self._rules: list[Rule] = []
 
     def text(self, text: str) -> Iterator[CallEvent]:
         """What stands between two markers; behind one part of it the next one may stand."""
@@ -90,14 +92,14 @@ class MistralReader:
         if name is None:
             self._where = _Where.JUNK
             return
-        self._where, self._word, self._body = following, "", JsonBody()
+        self._where, self._word, self._body, self._rules = following, "", JsonBody(), []
         yield Called(name)
 
     def _in_body(self, text: str) -> Step:
         events, rest = self._body.feed(text)
         yield from events
         if self._body.is_over:
-            yield from self._body.finish(cut=False)
+            yield from self._body.finish(*self._rules, cut=False)
             self._where = _Where.BEHIND
         return rest
 
@@ -116,9 +118,12 @@ class MistralReader:
             return rest
         if rest.startswith(","):
             return rest[1:]
-        if rest:
+        if rest.startswith("]"):
             self._where = _Where.BEHIND
-            return rest.removeprefix("]")
+            return rest[1:]
+        if rest:
+            self._where = _Where.JUNK
+            return rest
         yield from ()
         return ""
 
@@ -147,14 +152,20 @@ class MistralReader:
             self._where, self._word, self._is_list = _Where.FRONT, "", False
         elif self._where is _Where.FRONT:
             yield from self._name(self._word, _Where.BODY if marker == ARGUMENTS else _Where.ID)
-        elif self._where is _Where.ID:
+        elif self._where is _Where.ID and marker == ARGUMENTS:
             self._where = _Where.BODY
+        elif self._where in {_Where.BODY, _Where.ID}:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        else:
+            yield Noted(Rule.MARKER_IN_BODY)
 
     def _end(self, *, cut: bool) -> Iterator[CallEvent]:
         if self._where in {_Where.BODY, _Where.ID}:
-            yield from self._body.finish(cut=cut)
+            yield from self._body.finish(*self._rules, cut=cut)
         elif self._where is _Where.OBJECT:
             yield from self._call.finish(cut=cut)
+        elif self._where is _Where.LIST:
+            yield Noted(Rule.UNCLOSED_CALL)
         elif self._where in {_Where.FRONT, _Where.JUNK}:
             word = "" if cut else self._word.strip()
             yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))

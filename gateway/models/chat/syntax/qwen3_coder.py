@@ -27,6 +27,7 @@ from gateway.models.chat.syntax.contract import (
     Ended,
     Left,
     Mark,
+    Noted,
     Said,
     Tags,
     function_name,
@@ -133,12 +134,17 @@ class Qwen3CoderReader:
         elif marker == PARAMETER_END:
             if self._where is _Where.VALUE:
                 yield from self._end_value()
+            else:
+                self._rules.append(Rule.MARKER_IN_BODY)
         else:
             yield from self._at_end(marker)
 
     def _at_parameter(self) -> Iterator[CallEvent]:
         if self._where is _Where.NAME:  # whose tag was not closed
             yield from self._close_tag()
+            self._rules.append(Rule.UNCLOSED_TAG)
+        if self._where is _Where.KEY:
+            self._rules.append(Rule.UNCLOSED_TAG)
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
@@ -151,8 +157,11 @@ class Qwen3CoderReader:
 
     def _at_end(self, marker: str) -> Iterator[CallEvent]:
         """The end of a function, or of a region, or another one begins."""
-        if self._where is _Where.NAME and marker != OPENING:
+        if self._where is _Where.NAME and marker in {FUNCTION_END, CLOSING}:
             yield from self._close_tag()
+            self._rules.append(Rule.UNCLOSED_TAG)
+        elif self._where is _Where.NAME:
+            yield Noted(Rule.ABANDONED_CALL)
         if self._where in _OPEN:
             rules = () if marker == FUNCTION_END else (Rule.UNCLOSED_CALL,)
             yield from self._end_call(*rules)
@@ -168,6 +177,8 @@ class Qwen3CoderReader:
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
+        elif self._where is _Where.KEY:
+            self._rules.append(Rule.UNCLOSED_TAG)
         yield Argued(self._arguments.finish())
         yield Ended(rules=(*self._rules, *rules))
         self._where = _Where.OUTSIDE
