@@ -52,8 +52,6 @@ def plan_of(spec: RunSpec) -> bytes:
         "reasoning_budget": spec.reasoning_budget,
         "priority": spec.priority,
     }
-    if spec.lore:
-        fields["lore"] = spec.lore.decode()
     if spec.conversation is not None:
         fields["version"] = EXTENDED_VERSION
     if spec.compacted is not None:
@@ -61,6 +59,8 @@ def plan_of(spec: RunSpec) -> bytes:
         fields |= {"version": EXTENDED_VERSION, "compacted": packed}
     if spec.head.grants is not None:
         fields |= {"version": TOOLS_VERSION, "window_left": spec.window_left}
+        if spec.lore:
+            fields["lore"] = spec.lore.decode()
         if spec.listings:
             fields["listings"] = pack(spec.listings).hex()
     return orjson.dumps(fields)

@@ -32,6 +32,10 @@ AFTER_ANSWER_RULE = "after_answer_dropped"
 takes it back."""
 
 
+UNTHINKS: Final = "reasoning_off"
+"""The ability of a model that can be told not to think."""
+
+
 @dataclass(frozen=True, slots=True)
 class Builtins:
     """Which of the tools that a model was trained with it is told of.

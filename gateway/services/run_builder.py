@@ -28,7 +28,7 @@ from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
 from gateway.generation import Sampling
-from gateway.models.format import NO_BUILTINS, Builtins, RenderOptions, Repeated
+from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import (
@@ -173,9 +173,9 @@ class RunInput:
     granted: Granted = NOTHING_GRANTED
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
 
-    def with_renderings(self, answers: Mapping[bytes, Rendering]) -> RunInput:
+    def with_renderings(self, more: Mapping[bytes, Rendering]) -> RunInput:
         """The same, with more of them."""
-        return replace(self, rendered={**self.rendered, **answers})
+        return replace(self, rendered={**self.rendered, **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,9 +377,8 @@ class SpecBuilder:
         sealer: Sealer,
         answer_share: float,
     ) -> None:
-        """`answer_share` is the part of the output that a reasoning budget leaves to the answer.
-
-        `cache_salt_key` keeps tenants' cached prefixes apart, `sealer` opens their reasoning.
+        """`answer_share` is the part of the output that a reasoning budget leaves to the answer;
+        `cache_salt_key` keeps tenants' cached prefixes apart; `sealer` opens their reasoning.
         """
         self._format_of = format_of
         self._system_message = system_message
@@ -599,12 +598,12 @@ class SpecBuilder:
         prompt, items = whole.prompt, whole.items
         while True:
             missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
-            costs, excess_tokens = costs_of(prompt, len(items)), len(prompt.ids) + 1 - length
-            kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)
-            items = tuple(items[i] for i in kept)
+            costs, excess = costs_of(prompt, len(items)), len(prompt.ids) + 1 - length
+            kept = drop_oldest_turns(items, costs, excess, wanted_tokens=missing)
+            items = tuple(map(items.__getitem__, kept))
             prompt = self._format_of(given.model.id).render(items, written.options)
-            if len(prompt.ids) < length:
-                return prompt  # else it was estimated what a turn takes
+            if len(prompt.ids) < length:  # else it was an estimate what a turn takes
+                return prompt
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
@@ -700,6 +699,7 @@ def _echo(given: RunInput) -> Echo:
         default_effort=given.model.reasoning_effort,
         service_tier=service_tier(given.command.request, policy),
         summaries=policy.reasoning_summary != "off",
+        unthinks=UNTHINKS in given.model.capabilities,
     )
 
 

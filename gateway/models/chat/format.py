@@ -30,7 +30,7 @@ from gateway.models.chat.parsing import ChatParser
 from gateway.models.chat.syntax.contract import Mark
 from gateway.models.chat.template import RULES, Probes, Template, learned
 from gateway.models.chat.vocabulary import Vocabulary
-from gateway.models.format import Unrendered
+from gateway.models.format import UNTHINKS, Unrendered
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
 
@@ -127,12 +127,11 @@ class ChatFormat:
     @property
     def abilities(self) -> tuple[str, ...]:
         """Thoughts and calls, where its syntax has them."""
-        own = (
-            ("reasoning", self.syntax.reasoning),
-            ("tools", self.syntax.calls),
-        )
+        reasoning, calls = self.syntax.reasoning, self.syntax.calls
         return (
-            *(name for name, has in own if has is not None),
+            *(["reasoning"] if reasoning else []),
+            *([UNTHINKS] if reasoning and self._family.switches else []),
+            *(["tools"] if calls else []),
             *("structured_outputs", "streaming", "background"),
         )
 

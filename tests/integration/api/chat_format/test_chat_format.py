@@ -8,6 +8,7 @@ import pytest
 
 from tests.fakes.chat_server import MODEL, NO_THOUGHT, OPENING, WINDOW, Refused, called, chatml
 from tests.fakes.stream import stream, texts
+from tests.fakes.websocket import connected
 from tests.integration.api.bodies import WEATHER, create, refused
 from tests.integration.api.following import created, id_in, listed, resumed
 
@@ -188,6 +189,26 @@ async def test_models_tell_what_they_can_do(chatting: Chatting) -> None:
     rows = (await chatting.client.get("/v1/models")).json()["data"]
     told = {row["id"]: row["capabilities"] for row in rows}
     assert {"reasoning", "tools"} <= set(told[MODEL])
+
+
+async def test_one_connection_goes_on_with_what_is_not_stored(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: THOUGHT
+    url, key = str(chatting.client.base_url), chatting.client.headers["authorization"][7:]
+    async with connected(url, key) as peer:
+        first = await peer.response("Hi", model=MODEL)
+        second = await peer.response("Bye", model=MODEL, previous_response_id=first["id"])
+        await peer.response("So?", model=MODEL, previous_response_id=second["id"])
+    assert texts(second) == ["Hello!"]
+    assert chatting.server.prompt().count(f"{OPENING}Hello!<|im_end|>") == 2
+
+
+async def test_an_effort_of_none_is_in_effect_and_said_to_be(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: "Hello!"
+    for effort, told in (("none", "none"), ("minimal", "low"), (None, "medium")):
+        made = await create(chatting.client, model=MODEL, input="Hi", reasoning={"effort": effort})
+        assert made["reasoning"]["effort"] == told
+    harmony = await create(chatting.client, input="Hi", reasoning={"effort": "none"})
+    assert harmony["reasoning"]["effort"] == "low"
 
 
 @pytest.mark.parametrize("effort", ["none", "high"])

@@ -229,7 +229,7 @@ def test_it_knows_its_ids() -> None:
     assert all(token in FORMAT.text_ids for token in ids_of("the quick 東"))
     assert not any(token in FORMAT.text_ids for token in ids_of("<think></tool_call><|im_end|>"))
     assert set(ids_of("<think><tool_call>")) == FORMAT.header_markers
-    assert FORMAT.abilities[:2] == ("reasoning", "tools")
+    assert FORMAT.abilities[:3] == ("reasoning", "reasoning_off", "tools")
     assert "tools" not in loaded(calls="none").abilities
     assert FORMAT.count_ids("abc") == 3
     assert not FORMAT.framing.stores_ids
