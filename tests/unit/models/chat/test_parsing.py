@@ -99,8 +99,8 @@ def test_what_is_owed_comes_behind_commentary() -> None:
     assert MODEL.read(text, rules=OWED)[0] == ["commentary: I look.", "f({})"]
 
 
-def place(text: str, model: Model = MODEL, **known: bool) -> ParserPosition:
-    parser = model.parser(**known)
+def place(text: str, model: Model = MODEL, *, in_reasoning: bool = False) -> ParserPosition:
+    parser = model.parser(in_reasoning=in_reasoning)
     parser.feed(model.ids(text))
     return parser.place
 
