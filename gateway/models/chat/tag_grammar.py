@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from gateway.generation import Node
     from gateway.models.chat.syntax.contract import Tags, Written
 
-_ESCAPES: Final = {one: f"\\{one}" for one in '\\]^-"['} | {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_WHITE: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_IN_CLASS: Final = {one: f"\\{one}" for one in "\\]^-["} | _WHITE
+_IN_STRING: Final = {one: f"\\{one}" for one in '\\"'} | _WHITE
 DEFINITIONS: Final = ("$defs", "definitions")
 KEY: Final = Ebnf('root ::= [^<>"\\n\\r]{1,128}')
 """The name of a parameter that no schema tells."""
@@ -87,9 +89,9 @@ def _automaton(markers: tuple[str, ...], front: str) -> str:
 
 def _ways(following: Mapping[str, str | None], names: Mapping[str, str], without: str = "") -> str:
     """What may come next, and the rule of what comes behind it."""
-    others = "".join(map(_escaped, dict.fromkeys((*following, *without))))
+    others = "".join(_IN_CLASS.get(one, one) for one in dict.fromkeys((*following, *without)))
     told = [
-        f'"{_escaped(character)}" {names[state]}'
+        f'"{_IN_STRING.get(character, character)}" {names[state]}'
         for character, state in following.items()
         if state is not None and character not in without
     ]
@@ -109,7 +111,3 @@ def _following(text: str, markers: tuple[str, ...], begun: Sequence[str]) -> dic
         elif state := next((tail for tail in tails if tail in begun), ""):
             following[character] = state
     return following
-
-
-def _escaped(character: str) -> str:
-    return _ESCAPES.get(character, character)

@@ -215,7 +215,13 @@ def _of_sentence_piece(text: str) -> bytes:
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
     """The same tokenizer without what would put in ids that stand for no text."""
-    added = [one for one in data.get("added_tokens") or () if not one["content"].strip()]
-    return data | {
-        "added_tokens": added, "post_processor": None, "truncation": None, "padding": None
-    }  # fmt: skip
+    added = {one["content"] for one in data.get("added_tokens") or ()}
+    spaces = [one for one in data.get("added_tokens") or () if not one["content"].strip()]
+    vocab = dict(data["model"]["vocab"])
+    if data["model"].get("ignore_merges"):
+        # A word that is in the vocabulary is that id there, however it would be put together.
+        vocab = {text: token for text, token in vocab.items() if text not in added}
+    # The library gives an added token the id that its text has in the vocabulary, else the next.
+    vocab |= {one["content"]: int(one["id"]) for one in spaces}
+    absent = {"post_processor": None, "truncation": None, "padding": None}
+    return {**data, **absent, "added_tokens": spaces, "model": {**data["model"], "vocab": vocab}}
