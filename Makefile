@@ -29,7 +29,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-deploy test-upgrade nightly lock clean
+.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-deploy test-upgrade nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -154,6 +154,13 @@ test-upgrade: $(READY) ## data and replicas of the release before, beside this o
 		echo "$(BEFORE) is not in this clone's history: git fetch --unshallow, or name a BEFORE=" >&2; exit 1; }
 	@rm -rf .make/before && mkdir -p .make/before && git archive "$(BEFORE)" | tar -x -C .make/before
 	TEST_BEFORE=.make/before $(PYTEST) -m upgrade tests/upgrade
+
+test-chat: $(READY) ## a model with a chat template behind real servers, at TEST_CHAT_URLS
+	@test -n "$(TEST_CHAT_URLS)" -a -n "$(TEST_CHAT_TOKENIZER)" || { \
+		echo "TEST_CHAT_URLS or TEST_CHAT_TOKENIZER is not set: start servers of one model, such as" >&2; \
+		echo "  vllm serve Qwen/Qwen3-0.6B --port 8000" >&2; \
+		echo "and run: make test-chat TEST_CHAT_URLS=http://127.0.0.1:8000 TEST_CHAT_TOKENIZER=FOLDER" >&2; exit 1; }
+	TEST_CHAT_URLS="$(TEST_CHAT_URLS)" TEST_CHAT_TOKENIZER="$(TEST_CHAT_TOKENIZER)" $(PYTEST) -m vllm tests/chat_models
 
 # What is made in $(DEPLOY) stays as a cache: a compose program, Debian's base and the layers of images.
 $(DEPLOY)/tools/.ready: tests/deploy/requirements.txt | $(BIN)/python

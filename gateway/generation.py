@@ -407,7 +407,8 @@ class ParserPosition:
     turn that a call of a hosted tool has ended, they are those of the call.
     `doubts` are the rules that had to guess what the open message is. `waiting` counts the ids of
     texts that become reasoning or something else, as whatever comes next will tell. `answered`: an
-    answer was closed before it. `broken` is the call before it, if that broke off.
+    answer was closed before it. `broken` is the call before it, if that broke off. `called`: a call
+    was closed before it, in a format in which more may follow.
     """
 
     where: Where
@@ -418,6 +419,7 @@ class ParserPosition:
     waiting: int = 0
     answered: bool = False
     broken: BrokenCall | None = None
+    called: bool = False
 
 
 class TokenParser(Protocol):

@@ -14,8 +14,9 @@ from gateway.cli import libraries, mcp, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
+from gateway.constraints.rules import OutputRules
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
-from gateway.generation import Sampling, TokenRequest
+from gateway.generation import Constraint, Literal, Sampling, TokenRequest
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.settings import load_settings
@@ -31,6 +32,7 @@ from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
+from gateway.upstreams.tokenization import Asked, render
 from gateway.wiring import shared
 
 if TYPE_CHECKING:
@@ -59,6 +61,16 @@ _HELLO = ContextItem(
     parsed=Message(role="user", content=(InputText(text="Hello"),)),
 )
 """What one token of each model is asked for behind."""
+_BOUND_WORDS = "Qx7"
+_BOUND = Constraint(Literal(_BOUND_WORDS))
+_NO_RULES = OutputRules(tools={}, allowed=frozenset())
+_MISFIT_REMEDY = (
+    "Set tokenizer, reasoning and calls of the model as its servers need them: docs/models.md."
+)
+_UNBOUND_REMEDY = (
+    "Start vLLM without --reasoning-parser: with one, grammars wait for the end of a thought. The "
+    "gateway reads thoughts and calls itself, so it needs no parser of the server."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +255,9 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     ]
     looks |= {look.backend.name: look for look in told}
     findings = [await _backend(name, look, client, formats) for name, look in looks.items()]
+    for look in told:
+        for model in () if _fault(look) else look.served:
+            findings += await _chat_format(look, model, client, formats.of(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
         for one in unserved(told)
@@ -300,22 +315,76 @@ def _described(look: _Look, model: str) -> str:
 
 
 class _Count:
-    """A token sink that counts ids."""
+    """A token sink that keeps ids."""
 
     def __init__(self) -> None:
-        self.ids = 0
+        self.said: list[int] = []
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        self.ids += len(chunk.ids)
+        self.said += chunk.ids
         return True
 
     async def room(self) -> bool:
-        """Whether to go on: always, a probe generates one token."""
+        """Whether to go on: always, a probe generates a few tokens."""
         return True
+
+
+async def _chat_format(
+    look: _Look, model: str, client: Client, format_: ModelFormat
+) -> list[Finding]:
+    """Whether a server that renders a model's prompts renders what is read here, and whether a
+    grammar holds from the first id on; nothing for models whose prompts are made here.
+    """
+    if not format_.questions:
+        return []
+    about, served = f"model {model} at {look.backend.name}", look.served[model]
+    asked = Asked(look.backend, look.engine.tokenize_path, served.parent or served.name)
+    try:
+        rendered = {
+            question: await render(client, asked, question, timeout_s=PROBE_TIMEOUT_S)
+            for question in format_.questions
+        }
+        misfits = format_.misfits(rendered)
+        if misfits:
+            return [Finding(about, False, "; ".join(misfits), _MISFIT_REMEDY)]
+        is_bound = await _is_bound_at_once(look, model, client, format_)
+    except UpstreamError as error:
+        return [_failed(about, error)]
+    if not is_bound:
+        return [
+            Finding(about, False, "a grammar does not bind what it says first", _UNBOUND_REMEDY)
+        ]
+    return [Finding(about, ok=True, detail="its chat template and its tokenizer fit")]
+
+
+async def _is_bound_at_once(look: _Look, model: str, client: Client, format_: ModelFormat) -> bool:
+    """Have it say something that it would not say by itself, where a grammar can make it."""
+    can = look.engine.capabilities(grammars=look.backend.grammars)
+    if can.grammars != "turn":
+        return True
+    said = _Count()
+    await _asked_for(look, model, client, format_, said, _BOUND)
+    parser = format_.new_parser(_NO_RULES)
+    return b"".join(map(parser.piece, said.said)).startswith(_BOUND_WORDS.encode())
 
 
 async def _one_token(look: _Look, model: str, client: Client, format_: ModelFormat) -> None:
     """Generate one token. Raises `UpstreamError` when no id comes back."""
+    count = _Count()
+    await _asked_for(look, model, client, format_, count)
+    if not count.said:
+        raise UpstreamError("it ended without a token id", upstream=look.backend.name)
+
+
+async def _asked_for(
+    look: _Look,
+    model: str,
+    client: Client,
+    format_: ModelFormat,
+    sink: _Count,
+    constraint: Constraint | None = None,
+) -> None:
+    """Have a few ids generated, one without a constraint. Raises `UpstreamError`."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(look.backend, client, timeouts=timeouts)
     upstream.runs(look.engine)
@@ -324,15 +393,13 @@ async def _one_token(look: _Look, model: str, client: Client, format_: ModelForm
         request_id=ids.new_request_id(),
         model=model,
         prompt_ids=[*format_.render_item(_HELLO), *format_.framing.opening],
-        sampling=Sampling(max_tokens=1, temperature=0.0),
+        sampling=Sampling(max_tokens=16 if constraint else 1, temperature=0.0),
         cache_salt="doctor",
         stop_ids=format_.stop_ids,
         id_end=format_.vocabulary_size,
+        constraint=constraint,
     )
-    count = _Count()
-    await upstream.generate(request, count)
-    if not count.ids:
-        raise UpstreamError("it ended without a token id", upstream=look.backend.name)
+    await upstream.generate(request, sink)
 
 
 def _failed(name: str, error: GatewayError) -> Finding:

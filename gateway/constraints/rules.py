@@ -45,6 +45,9 @@ class ToolRule:
 
     Of a tool of an MCP server `namespace` is the label of the server. Of a tool that the model was
     trained with `name` begins with `BUILTIN_PREFIX`.
+
+    `declared` is the schema of its parameters as the model was shown it, which tells their types
+    where a model writes arguments without any; None where there is only `schema`.
     """
 
     name: str
@@ -53,6 +56,7 @@ class ToolRule:
     namespace: str | None = None
     schema: dict[str, Any] | None = field(default=None, hash=False)
     grammar: TextGrammar | None = None
+    declared: dict[str, Any] | None = field(default=None, hash=False)
 
     @property
     def is_hosted(self) -> bool:

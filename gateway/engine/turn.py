@@ -78,9 +78,9 @@ class TurnRunner:
     """
 
     __slots__ = (
-        "_attempts", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold", "_format",
-        "_is_announced", "_is_resent", "_journal", "_on_first_token", "_prompt_ids", "_retold",
-        "_spec", "_start", "_tokens_max", "_tools", "_upstream", "guard",
+        "_attempts", "_begun", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold",
+        "_format", "_is_announced", "_is_resent", "_journal", "_on_first_token", "_prompt_ids",
+        "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "guard",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +98,7 @@ class TurnRunner:
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(spec.model)
+        self._format = engine.format_of(spec.model).knowing(spec.lore)
         self.guard = OutputGuard(
             spec.rules,
             engine.guard_limits,
@@ -120,7 +120,13 @@ class TurnRunner:
                 room=self._room_for_result,
             )
         self._prompt_ids = spec.prompt_ids
+        self._begun: tuple[int, ...] = ()
+        """What the prompt puts into the model's mouth, at its beginning and behind results."""
         self._tokens_max = spec.sampling.max_tokens
+        if begun := self._format.begun_ids(spec.prompt_ids):
+            end = len(spec.prompt_ids) - begun
+            self._prompt_ids, self._begun = spec.prompt_ids[:end], tuple(spec.prompt_ids[end:])
+            self._tokens_max += begun
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
@@ -157,7 +163,7 @@ class TurnRunner:
         else:
             await self._answer()
             self._tell_approved()
-            self._begin_turn(())
+            self._begin_turn(self._begun)
         while True:
             await self._complete_turn()
             prefill = await self._next_prefill()
@@ -185,9 +191,7 @@ class TurnRunner:
         that call and the opening of a message.
         """
         if result := self._fold.approved_result:
-            opening = self._format.framing.opening
-            end = len(self._spec.prompt_ids) - len(opening)
-            self._prompt_ids = _joined(self._spec.prompt_ids[:end], (*result, *opening))
+            self._prompt_ids = self._format.answered(self._prompt_ids, result)
 
     def void_excess_reasoning(self) -> None:
         """The response ends where it stands: what was said of a message beyond the reasoning budget
@@ -215,7 +219,7 @@ class TurnRunner:
         fold = self._fold
         if fold.turns[-1].result or await self._answer():
             await self._retold.keep_up(fold.turns)
-            return ()
+            return self._begun
         if fold.approval_request is not None:
             return None
         prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
@@ -235,9 +239,9 @@ class TurnRunner:
         turns = self._fold.turns
         # Behind a tool's result all is read anew; otherwise the gateway goes on with what it asked.
         is_continued = turns and not turns[-1].result
-        input_tokens = 0 if is_continued else len(self._prompt_ids) + len(self._retold.ids)
-        self._start = TurnStarted(input_tokens, prefill)
-        if turns or self._may_bind or self._room_at_first <= 0:
+        prompt_tokens = len(self._prompt_ids) + len(self._begun) + len(self._retold.ids)
+        self._start = TurnStarted(0 if is_continued else prompt_tokens, prefill)
+        if turns or prefill or self._may_bind or self._room_at_first <= 0:
             self._write_start()
 
     def _write_start(self) -> None:
@@ -515,7 +519,7 @@ class TurnRunner:
 
     @property
     def _room_at_first(self) -> int:
-        return self._room(0, 0)
+        return self._room(len(self._begun), len(self._begun))
 
     @property
     def _sampling_at_first(self) -> Sampling:
@@ -525,7 +529,7 @@ class TurnRunner:
         return replace(sampling, max_tokens=self._room_at_first)
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
-        if len(self._fold.turns) == 1 and not turn.said:
+        if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
         return _joined(self._prompt_ids, self._retold.before(self._fold.turns[-1]))
 
@@ -689,15 +693,11 @@ class Retold:
 
     def _tell(self, over: Sequence[Turn]) -> tuple[list[int], int]:
         ids: list[int] = []
-        opening = self._format.framing.opening
         for turn in over:
-            ids += self._format.retold(
+            told = self._format.retold(
                 [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
             )
-            if turn.result:
-                # The call has another message begun behind it: the result comes before that.
-                del ids[len(ids) - len(opening) :]
-                ids += (*turn.result, *opening)
+            ids += self._format.answered(told, turn.result) if turn.result else told
         behind = [*((turn.prefill, turn.said) for turn in over), ((), ())]
         return ids, len(self._format.said_ids(behind))
 

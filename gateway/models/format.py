@@ -7,12 +7,12 @@ of a model by `registry.Formats`. Nothing outside of a format's package knows on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gateway.constraints.rules import AnswerFormat, OutputRules
     from gateway.generation import (
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 AFTER_ANSWER_RULE = "after_answer_dropped"
 """The recovery rule of what has to be guessed behind a whole answer: parsers drop it, and a run
 takes it back."""
+
+
+UNTHINKS: Final = "reasoning_off"
+"""The ability of a model that can be told not to think."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,22 @@ class Builtins:
 
 NO_BUILTINS: Final = Builtins()
 
+Rendering: TypeAlias = "array[int] | str"
+"""What a server made of a question: ids, or (text) why its template refuses that conversation."""
+
+
+class Unrendered(Exception):
+    """A prompt takes what only a server of the model can tell: each of the `questions`.
+
+    A question is the JSON object that `POST /tokenize` of vLLM and `/v1/tokenize` of SGLang take,
+    without the name of the model: `messages`, `tools`, `add_generation_prompt` and
+    `chat_template_kwargs`. Whoever has the answers renders anew, with `RenderOptions.rendered`.
+    """
+
+    def __init__(self, questions: Sequence[bytes]) -> None:
+        super().__init__(f"{len(questions)} conversations are to be rendered by a server")
+        self.questions = tuple(questions)
+
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
@@ -75,6 +95,9 @@ class RenderOptions:
     of it is used for prompts of that scope alone, and nothing is kept without one. `builtins` are
     told of beside the `tools`, which are functions. `approved` is the id of the MCP approval
     request whose call the response begins with: that stands at the end, and the result behind it.
+    `runs_tools`: the gateway runs some of the tools itself. `asked_effort` is the effort that the
+    request names, `none` for one without thoughts. `rendered` are the answers that there are to the
+    questions of formats that a server renders (`Unrendered`).
     """
 
     instructions: str | None
@@ -89,6 +112,9 @@ class RenderOptions:
     scope: bytes = b""
     builtins: Builtins = NO_BUILTINS
     approved: str | None = None
+    runs_tools: bool = False
+    asked_effort: str | None = None
+    rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +142,23 @@ class SchemaLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """What a format that serves many families has to be told of one of its models.
+
+    `model` is the name by which the family is recognised; `tokenizer` the path of its
+    `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name how it writes thoughts
+    and calls, None: as its family does. `template_kwargs` are given to the chat template as they
+    are, as JSON.
+    """
+
+    model: str = ""
+    tokenizer: str = ""
+    reasoning: str | None = None
+    calls: str | None = None
+    template_kwargs: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarOptions:
     """`refusals`: a model that is to answer in a format may refuse in words instead.
     `reasoning`: it may think before it says anything.
@@ -135,6 +178,30 @@ class ModelFormat(Protocol):
     @property
     def name(self) -> str:
         """The name of the family in settings (`models[].format`)."""
+
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """What its models can do, as `GET /v1/models` tells it."""
+
+    @property
+    def lore(self) -> bytes:
+        """What was learned of the model's server that a run needs until its end; empty for formats
+        that learn nothing, and before anything was rendered.
+        """
+
+    def knowing(self, lore: bytes) -> ModelFormat:
+        """The same format with what a run, which may have begun elsewhere, knows. Raises
+        `ValueError` for what no `lore` was.
+        """
+
+    @property
+    def questions(self) -> tuple[bytes, ...]:
+        """What a server of the model can be asked (`Unrendered`) to find out whether it fits; none
+        for formats that no server renders.
+        """
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
+        """What does not fit in a server's answers to all `questions`, for operators."""
 
     def check(self) -> None:
         """Raises `StartupError` where this installation makes other prompts than the reference of
@@ -174,7 +241,18 @@ class ModelFormat(Protocol):
         """The prompt that continues `items`; what is `repeated` of a history stands before them.
 
         Items that carry ids are repeated id for id. Items that the model is not shown, and leading
-        instructions, have no span. Raises `InvalidRequest` for what has no rendering.
+        instructions, have no span. Raises `InvalidRequest` for what has no rendering, and
+        `Unrendered` for what a server has to be asked before.
+        """
+
+    def begun_ids(self, prompt_ids: Sequence[int]) -> int:
+        """How many of the last ids of a prompt are the beginning of the turn, put into the model's
+        mouth by the prompt already: they are read with what the model says.
+        """
+
+    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+        """What a call ends, with what it returned (`render_result`), and a turn is opened behind
+        that. `ids` are a turn as it is `retold`, or a prompt without what `begun_ids` counts.
         """
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:

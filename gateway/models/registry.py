@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
 from gateway.errors import ConfigError
+from gateway.models.format import FormatOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,12 +14,15 @@ if TYPE_CHECKING:
     from gateway.models.format import ModelFormat, SchemaLimits
 
 HARMONY: Final = "harmony"
+CHAT: Final = "chat"
 
 FORMATS: Final = {
     HARMONY: "gateway.models.harmony.format:HarmonyFormat",
+    CHAT: "gateway.models.chat.format:ChatFormat",
 }
-"""Module and class of each. A class has `load(limits)`, which may read package data and raises
-`StartupError` for what is damaged. None is imported before a model has it."""
+"""Module and class of each. A class has `load(limits, options)`, which may read files and raises
+`StartupError` for what is damaged or missing. None is imported before a model has it."""
+NO_OPTIONS: Final = FormatOptions()
 
 
 class Formats:
@@ -39,12 +43,20 @@ class Formats:
         """Of models that nobody configured, and of what belongs to no model."""
 
     @classmethod
-    def load(cls, named: Mapping[str, str], limits: SchemaLimits) -> Formats:
-        """`named`: public id → name. Raises `ConfigError` for an unknown name, and what loading
-        raises.
+    def load(
+        cls,
+        named: Mapping[str, str],
+        limits: SchemaLimits,
+        options: Mapping[str, FormatOptions] | None = None,
+    ) -> Formats:
+        """`named`: public id → name; `options` are those of the models that have some. Raises
+        `ConfigError` for an unknown name, and what loading raises.
         """
-        loaded = {name: _load(name, limits) for name in dict.fromkeys((HARMONY, *named.values()))}
-        return cls({model: loaded[name] for model, name in named.items()}, loaded[HARMONY])
+        own = options or {}
+        wanted = {model: (name, own.get(model, NO_OPTIONS)) for model, name in named.items()}
+        harmony = HARMONY, NO_OPTIONS
+        loaded = {key: _load(*key, limits) for key in dict.fromkeys((harmony, *wanted.values()))}
+        return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
 
     def of(self, model: str) -> ModelFormat:
         """The format of a model, by its public id."""
@@ -58,7 +70,7 @@ class Formats:
         return Formats(self._by_model, self.default, parent_of)
 
 
-def _load(name: str, limits: SchemaLimits) -> ModelFormat:
+def _load(name: str, options: FormatOptions, limits: SchemaLimits) -> ModelFormat:
     if name not in FORMATS:
         raise ConfigError(
             f"there is no format '{name}'",
@@ -66,4 +78,4 @@ def _load(name: str, limits: SchemaLimits) -> ModelFormat:
             remedy=f"Set the model's format to one of: {', '.join(FORMATS)}.",
         )
     module, _, made = FORMATS[name].partition(":")
-    return cast("ModelFormat", getattr(import_module(module), made).load(limits))
+    return cast("ModelFormat", getattr(import_module(module), made).load(limits, options))

@@ -89,6 +89,7 @@ def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
         tool.name,
         server.label,
         schema=None if schema_fault(schema, _BOUNDS, of_objects=True) else schema,
+        declared=schema,
     )
 
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 VENDOR_PREFIX = "openai/"
 """Some clients keep it in the model's name, some servers list models with it."""
-CAPABILITIES = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Of every model that generates: they are all of one family. It reads and writes text only."""
+ABILITIES: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
+"""Of gpt-oss."""
 GENERATES: Final = ("generate",)
 
 
-_NO_TASKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+_NONE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 _UNABLE: Final = {
     "generate": "The model '{}' does not generate. GET /v1/models tells what each model can do.",
     "embeddings": "The model '{}' makes no embeddings here. GET /v1/models tells which models do.",
@@ -86,6 +86,8 @@ class Model:
     """The base model of an adapter."""
     tasks: tuple[str, ...] = GENERATES
     """What its server does: "generate", "embeddings", "rerank"."""
+    abilities: tuple[str, ...] = ABILITIES
+    """What it can do where it generates."""
 
     def body(self) -> dict[str, Any]:
         """The model object of the API, with what clients need to size their context.
@@ -103,7 +105,7 @@ class Model:
             "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
             "parent": self.parent,
-            "capabilities": [*(CAPABILITIES if "generate" in self.tasks else ()), *others],
+            "capabilities": [*(self.abilities if "generate" in self.tasks else ()), *others],
             "reasoning_effort": self.reasoning_effort,
         }
 
@@ -117,13 +119,16 @@ class Models:
         *,
         aliases: Mapping[str, str],
         efforts: Mapping[str, Effort],
-        tasks: Mapping[str, tuple[str, ...]] = _NO_TASKS,
+        tasks: Mapping[str, tuple[str, ...]] = _NONE,
+        abilities: Mapping[str, tuple[str, ...]] = _NONE,
     ) -> None:
         """`aliases` maps further names to ids, `efforts` ids to their default effort, `tasks` ids
-        to what they do, where that is not to generate.
+        to what they do, where that is not to generate, and `abilities` to what they can do then,
+        where that is not what gpt-oss can.
         """
         self._tasks = tasks
         self._pool = pool
+        self._abilities = abilities
         self._aliases = aliases
         self._efforts = efforts
         self._created_at = int(time.time())
@@ -187,11 +192,17 @@ class Models:
 
     def _model(self, known: ModelInfo) -> Model:
         aliases = tuple(alias for alias, target in self._aliases.items() if target == known.id)
-        base_effort = self._efforts.get(known.parent or "", DEFAULT_EFFORT)
-        effort = self._efforts.get(known.id, base_effort)
-        length = known.context_length
-        tasks = self._tasks.get(known.id, self._tasks.get(known.parent or "", GENERATES))
-        return Model(known.id, self._created_at, length, aliases, effort, known.parent, tasks)
+        parent = known.parent or ""
+        return Model(
+            id=known.id,
+            created_at=self._created_at,
+            context_length=known.context_length,
+            aliases=aliases,
+            reasoning_effort=self._efforts.get(known.id, self._efforts.get(parent, DEFAULT_EFFORT)),
+            parent=known.parent,
+            tasks=self._tasks.get(known.id, self._tasks.get(parent, GENERATES)),
+            abilities=self._abilities.get(known.id, self._abilities.get(parent, ABILITIES)),
+        )
 
 
 def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict[str, Any]:

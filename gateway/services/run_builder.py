@@ -28,7 +28,7 @@ from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
 from gateway.generation import Sampling
-from gateway.models.format import NO_BUILTINS, Builtins, RenderOptions, Repeated
+from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import (
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
     from gateway.generation import Prompt
-    from gateway.models.format import FormatOf, ModelFormat
+    from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
     from gateway.protocol.responses.body import ServiceTier
@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
     from gateway.services.compaction import Compactor, MadeSummary
-    from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Model, Models
+    from gateway.services.prompt_executor import PromptExecutor
     from gateway.services.tool_grants import ToolGrants
     from gateway.tenancy import Principal, TenantId, TenantPolicy
 
@@ -161,7 +161,7 @@ class RunInput:
     `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
     seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
     are messages without ids. `compacted` is the summary that its context ends with. `granted` is
-    what it may use of the tools that the gateway runs.
+    what it may use of the tools that the gateway runs. `rendered` is what servers rendered for it.
     """
 
     command: CreateCommand
@@ -173,6 +173,11 @@ class RunInput:
     is_opening: bool = False
     compacted: Compacted | None = None
     granted: Granted = NOTHING_GRANTED
+    rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
+
+    def with_renderings(self, more: Mapping[bytes, Rendering]) -> RunInput:
+        """The same, with more of them."""
+        return replace(self, rendered={**self.rendered, **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +225,7 @@ class RunBuilder:
         specs: SpecBuilder,
         compactor: Compactor,
         tool_grants: ToolGrants,
-        executor: ThreadExecutor,
+        executor: PromptExecutor,
     ) -> None:
         self._tool_grants = tool_grants
         self._history_source = history_source
@@ -374,9 +379,8 @@ class SpecBuilder:
         sealer: Sealer,
         answer_share: float,
     ) -> None:
-        """`answer_share` is the part of the output that a reasoning budget leaves to the answer.
-
-        `cache_salt_key` keeps tenants' cached prefixes apart, `sealer` opens their reasoning.
+        """`answer_share` is the part of the output that a reasoning budget leaves to the answer;
+        `cache_salt_key` keeps tenants' cached prefixes apart; `sealer` opens their reasoning.
         """
         self._format_of = format_of
         self._system_message = system_message
@@ -437,6 +441,9 @@ class SpecBuilder:
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
             scope=given.command.principal.tenant_id.bytes,
+            runs_tools=grants is not None,
+            asked_effort=request.reasoning.effort,
+            rendered=given.rendered,
         )
         prompt = format_.render(items, options, repeated)
         return Written(
@@ -517,6 +524,7 @@ class SpecBuilder:
             tool_values=None if request.store else command.tool_values,
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - len(prompt.ids),
+            lore=format_.lore,
         )
 
     def _head(
@@ -594,14 +602,16 @@ class SpecBuilder:
         missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
         if missing <= 0:
             return written.prompt
-        if written.is_repeated:
-            written = self.write(given, item_by_item=True)
-        prompt, items = written.prompt, written.items
-        missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
-        excess_tokens = len(prompt.ids) + 1 - length
-        costs = costs_of(prompt, len(items))
-        kept = drop_oldest_turns(items, costs, excess_tokens, wanted_tokens=missing)
-        return self._format_of(given.model.id).render([items[i] for i in kept], written.options)
+        whole = self.write(given, item_by_item=True) if written.is_repeated else written
+        prompt, items = whole.prompt, whole.items
+        while True:
+            missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
+            costs, excess = costs_of(prompt, len(items)), len(prompt.ids) + 1 - length
+            kept = drop_oldest_turns(items, costs, excess, wanted_tokens=missing)
+            items = tuple(map(items.__getitem__, kept))
+            prompt = self._format_of(given.model.id).render(items, written.options)
+            if len(prompt.ids) < length:  # else it was an estimate what a turn takes
+                return prompt
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
@@ -697,6 +707,7 @@ def _echo(given: RunInput) -> Echo:
         default_effort=given.model.reasoning_effort,
         service_tier=service_tier(given.command.request, policy),
         summaries=policy.reasoning_summary != "off",
+        unthinks=UNTHINKS in given.model.abilities,
     )
 
 

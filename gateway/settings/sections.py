@@ -298,7 +298,24 @@ class Model(Section):
         "medium", description="Effort of requests that name none."
     )
     format: Name = Field(
-        "harmony", description="How it reads and writes tokens; gpt-oss speaks Harmony."
+        "harmony",
+        description="How it reads and writes tokens: harmony (gpt-oss), or chat: its servers "
+        "render the model's own chat template.",
+    )
+    tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="Of a model with format chat: its tokenizer.json, or the folder with it.",
+    )
+    reasoning: Name | None = Field(
+        None, description="How it writes thoughts; default: as models of its name do. none: not."
+    )
+    calls: Name | None = Field(
+        None, description="How it writes calls; default: as models of its name do. none: not."
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Given to its chat template as they are, as in {thinking: true}.",
     )
     adapters: bool = Field(
         default=False,
@@ -385,6 +402,10 @@ class Upstream(Section):
     probe_timeout_s: PositiveFloat = Field(10.0, description="Seconds such a look may take.")
     health_interval_s: PositiveFloat = Field(2.0, description="Seconds between health checks.")
     health_timeout_s: PositiveFloat = Field(2.0, description="Seconds a health check may take.")
+    render_timeout_s: PositiveFloat = Field(
+        10.0,
+        description="Seconds a backend may take to render a prompt of a model with format chat.",
+    )
     working_health_timeout_s: PositiveFloat = Field(
         60.0, description="The same where it generates a token: at an SGLang before 0.5.20."
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
+from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import GrammarFailed, ModelGone
 from gateway.upstreams.served_models import offers, parents
@@ -263,6 +264,16 @@ class Member:
     def can(self) -> Capabilities | None:
         """What may be asked of it; None until it has said what it is."""
         return self._server.can if self.engine is not None else None
+
+    @property
+    def tokenize_path(self) -> str:
+        """Where it renders a conversation to ids."""
+        return (self.engine or UnknownEngine()).tokenize_path
+
+    def name_of(self, model: str) -> str:
+        """What it calls a model: of an adapter, the model whose template it has."""
+        served = self._served.get(model)
+        return model if served is None else served.parent or served.name
 
     def state(self) -> BackendState:
         """A copy of what is known of it now, for health reports."""

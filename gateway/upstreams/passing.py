@@ -39,9 +39,10 @@ class Passing:
         turn, losses = self._turn, 0
         reasons: dict[str, str] = {}
         while len(reasons) < self._attempts_max:
-            member = round_robin(candidates(self._pool.serving(model), tried=reasons), turn)
-            if member is None:
+            left = candidates(self._pool.serving(model), tried=reasons)
+            if not left:
                 break
+            member = round_robin(left, turn)
             try:
                 body = orjson.dumps({**fields, "model": member.served_as(model)})
                 answer = await member.ask(path, model, body, bytes_max=self._answer_bytes_max)

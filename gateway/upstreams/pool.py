@@ -141,7 +141,7 @@ class Pool:
         """`router` chooses among the backends of a model; without one they take turns."""
         self.router = router
         self.started_at = int(time.time())
-        self._client = client
+        self.client = client
         self._policy = policy
         self._clock = clock
         self._turns: dict[str, int] = {}
@@ -187,18 +187,11 @@ class Pool:
 
     async def close(self) -> None:
         """Close every connection; streams under way break off."""
-        await self._client.aclose()
+        await self.client.aclose()
 
     def models(self) -> tuple[ModelInfo, ...]:
         """Every model with a known context length, in the order of the configuration."""
         return self._models
-
-    def serving(self, model: str) -> Sequence[Member]:
-        """The backends that list the model now. Raises what `absence` tells where there is none."""
-        found = [one for one in self._serving.get(model, ()) if one.listed is not None]
-        if not found:
-            raise self.absence(model)
-        return found
 
     def parent_of(self, model: str) -> str | None:
         """The base model of an adapter that a backend serves; None of any other model."""
@@ -244,6 +237,16 @@ class Pool:
         might has not said what it is.
         """
         self._telling_logprobs(model)
+
+    def serving(self, model: str) -> list[Member]:
+        """The backends that list the model, in the order of the configuration.
+
+        Raises what `absence` returns, where there is none.
+        """
+        members = [one for one in self._serving.get(model, ()) if one.listed is not None]
+        if not members:
+            raise self.absence(model)
+        return members
 
     def snapshot(self) -> tuple[BackendState, ...]:
         """Every backend now, in the order of the configuration."""
@@ -373,7 +376,7 @@ class Pool:
         schedule = self._policy.schedule
         asked_at = self._clock()
         health_check = await check(
-            self._client,
+            self.client,
             member.backend,
             member.engine,
             timeout_s=schedule.health_timeout_s,
@@ -389,7 +392,7 @@ class Pool:
     async def _read_load(self, router: Router, member: Member, *, was_reachable: bool) -> None:
         """Ask a backend what it has to do, where it tells that."""
         timeout_s = self._policy.schedule.health_timeout_s
-        load = await read_load(self._client, member.backend, timeout_s=timeout_s)
+        load = await read_load(self.client, member.backend, timeout_s=timeout_s)
         if not was_reachable:
             router.returned(member.name, epoch=load.epoch)
         router.probed(member.name, waiting=load.waiting, epoch=load.epoch, kv_tokens=load.kv_tokens)
@@ -397,7 +400,7 @@ class Pool:
     async def _describe(self, member: Member) -> None:
         timeout_s = self._policy.schedule.describe_timeout_s
         try:
-            member.described(await describe(self._client, member.backend, timeout_s=timeout_s))
+            member.described(await describe(self.client, member.backend, timeout_s=timeout_s))
         except UpstreamUnavailable as error:
             member.undescribed(error.reason)
             return

@@ -19,6 +19,7 @@ from gateway.services.health import DatabaseCheck
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.passing import PassThrough
+from gateway.services.prompt_executor import PromptExecutor
 from gateway.services.retrieval import Retrieval
 from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
 from gateway.services.tool_grants import ToolGrants
@@ -26,6 +27,7 @@ from gateway.store import traces
 from gateway.upstreams.passing import Passing
 from gateway.wiring.foundation import Foundation
 from gateway.wiring.replica import Replica
+from gateway.wiring.shared import tokenization
 from gateway.wiring.tools import Sources
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Services:
             aliases={alias: model.id for model in settings.models for alias in model.aliases},
             efforts={model.id: model.reasoning_effort for model in settings.models},
             tasks={model.id: model.tasks for model in settings.models},
+            abilities={model.id: base.formats.of(model.id).abilities for model in settings.models},
         )
         retrieval = Retrieval(
             database=base.database,
@@ -208,5 +211,5 @@ def _run_builder(
         ),
         compactor=compactor,
         tool_grants=tool_grants,
-        executor=base.executor,
+        executor=PromptExecutor(base.executor, tokenization(settings, base.pool)),
     )

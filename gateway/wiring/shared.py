@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import orjson
+
 from gateway import ids
-from gateway.models.format import SchemaLimits
+from gateway.models.format import FormatOptions, SchemaLimits
 from gateway.models.registry import Formats
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
@@ -22,12 +24,14 @@ from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
+from gateway.upstreams.tokenization import Tokenization
 from gateway.wiring.python import engines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from gateway.settings import Settings
+    from gateway.settings.sections import Model
     from gateway.settings.sections import Prefill as PrefillSettings
     from gateway.tools.python.engine import Engine
 
@@ -133,6 +137,26 @@ def formats(settings: Settings) -> Formats:
     return Formats.load(
         {model.id: model.format for model in settings.models},
         SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
+        {model.id: _format_options(model) for model in settings.models if model.tokenizer},
+    )
+
+
+def _format_options(model: Model) -> FormatOptions:
+    template_kwargs = orjson.dumps(model.chat_template_kwargs, option=orjson.OPT_SORT_KEYS)
+    return FormatOptions(
+        model=model.served_as or model.id,
+        tokenizer=model.tokenizer or "",
+        reasoning=model.reasoning,
+        calls=model.calls,
+        template_kwargs=template_kwargs.decode(),
+    )
+
+
+def tokenization(settings: Settings, pool: Pool) -> Tokenization:
+    """Who has servers render conversations."""
+    upstream = settings.upstream
+    return Tokenization(
+        pool, timeout_s=upstream.render_timeout_s, attempts_max=upstream.attempts_max
     )
 
 

@@ -16,7 +16,7 @@ def told_of(arguments: str) -> list[str]:
     event = {"type": "response.completed", "response": {"output": [call]}}
     told = transcript()
     told.connections.append(Connection(1, -1, frames=[Frame(orjson.dumps(event), 0.0)]))
-    return [anomaly.found for anomaly in unmade({"n0-0": 1}, [told])]
+    return [anomaly.found for anomaly in unmade({"n0-0": 1}, (), [told])]
 
 
 def test_a_call_that_took_place_is_no_anomaly() -> None:

@@ -38,13 +38,21 @@ from gateway.models.history import (
 from gateway.protocol.items import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from starlette.requests import Request
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, SegmentEvent, TokenParser
-    from gateway.models.format import GrammarOptions, RenderOptions, Repeated, SchemaLimits, Turn
+    from gateway.models.format import (
+        FormatOptions,
+        GrammarOptions,
+        Rendering,
+        RenderOptions,
+        Repeated,
+        SchemaLimits,
+        Turn,
+    )
     from gateway.protocol.context_item import Columns, ContextItem
 
 USER, MODEL, THINK, END, STOP = range(256, 261)
@@ -122,6 +130,9 @@ class ByteFormat:
     """A `ModelFormat` in which everything is spelled out."""
 
     name: Final = "bytes"
+    abilities: Final = ("reasoning",)
+    lore: Final = b""
+    questions: Final[tuple[bytes, ...]] = ()
     vocabulary_size: Final = SIZE
     text_ids: Final = range(256)
     stop_ids: Final = (STOP,)
@@ -131,8 +142,14 @@ class ByteFormat:
     plain_header_ids_max: Final = 0
 
     @classmethod
-    def load(cls, limits: SchemaLimits) -> ByteFormat:
+    def load(cls, limits: SchemaLimits, options: FormatOptions) -> ByteFormat:
         return cls()
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
+        return ()
+
+    def knowing(self, lore: bytes) -> ByteFormat:
+        return self
 
     def check(self) -> None:
         """Nothing else renders it."""
@@ -159,6 +176,12 @@ class ByteFormat:
             return ()
         who = MODEL if typed.role == "assistant" else USER
         return [who, *message_text(typed).encode(), END]
+
+    def begun_ids(self, prompt_ids: Sequence[int]) -> int:
+        return 0
+
+    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+        return [*ids[:-1], *result, MODEL]
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
         return (USER, *text.encode(), END)

@@ -48,7 +48,11 @@ def symbols(turn: str) -> Symbols:
 
 def allows(node: Node, turn: str) -> bool:
     """Whether this is a whole turn, without the id that ends it."""
-    whole = symbols(turn)
+    return allows_symbols(node, symbols(turn))
+
+
+def allows_symbols(node: Node, whole: Symbols) -> bool:
+    """Whether these ids of markers and single characters are a whole turn."""
     return len(whole) in _ends(node, whole, 0)
 
 

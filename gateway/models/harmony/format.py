@@ -24,11 +24,17 @@ from gateway.models.harmony.vocabulary import (
 from gateway.models.history import repeated_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, TokenParser
-    from gateway.models.format import GrammarOptions, SchemaLimits, Turn
+    from gateway.models.format import (
+        FormatOptions,
+        GrammarOptions,
+        Rendering,
+        SchemaLimits,
+        Turn,
+    )
 
 _NO_TOOLS: Final[frozenset[str]] = frozenset()
 """An empty set has 200 bytes, and nearly every response would have one."""
@@ -38,6 +44,9 @@ class HarmonyFormat(Renderer):
     """A `ModelFormat`: a renderer of prompts, and what else there is to know of Harmony."""
 
     name: Final = "harmony"
+    abilities: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
+    lore: Final = b""
+    questions: Final[tuple[bytes, ...]] = ()
     vocabulary_size: Final = VOCABULARY_SIZE
     text_ids: Final = range(FIRST_SPECIAL)
     stop_ids: Final = STOP_IDS
@@ -50,12 +59,25 @@ class HarmonyFormat(Renderer):
     plain_header = staticmethod(frames.plain_header)
     said_ids = staticmethod(frames.said_ids)
     answer_opening = staticmethod(frames.answer_header)
+    answered = staticmethod(frames.with_result)
     repeated_ids = staticmethod(repeated_ids)
 
     @classmethod
-    def load(cls, limits: SchemaLimits) -> HarmonyFormat:
+    def load(cls, limits: SchemaLimits, options: FormatOptions | None = None) -> HarmonyFormat:  # noqa: ARG003 - one family has none
         """Raises `StartupError` when the vocabulary is damaged."""
         return cls(Vocabulary.load(), limits)
+
+    def knowing(self, lore: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no lore
+        """The same for every run."""
+        return self
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - no server renders it
+        """Nothing is asked."""
+        return ()
+
+    def begun_ids(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - another format's
+        """None: a prompt ends with the opening of a turn."""
+        return 0
 
     def check(self) -> None:
         """Render a prompt as openai-harmony does, whose 20 MiB nothing that serves has to load."""

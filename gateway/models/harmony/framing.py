@@ -12,6 +12,7 @@ text has.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -183,6 +184,16 @@ def retold_ids(
             if message.is_told:
                 told += (*_message_ids(message, ids, writer), *OPENING)
     return told
+
+
+def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+    """Ids that end with a call and the opening of another message, with its result before that.
+
+    A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
+    """
+    call = ids[: len(ids) - len(OPENING)]
+    behind = (*result, *OPENING)
+    return call + array("I", behind) if isinstance(call, array) else [*call, *behind]
 
 
 def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:

@@ -45,6 +45,7 @@ from gateway.models.harmony.vocabulary import (
     NAMED_SPECIALS,
     START,
 )
+from gateway.models.refusals import refusal, rest_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,18 +54,6 @@ if TYPE_CHECKING:
     from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary
-
-_REFUSALS: Final = (
-    "I'm sorry",
-    "I am sorry",
-    "Sorry,",
-    "I can't",
-    "I cannot",
-    "I won't",
-    "I'm unable",
-)
-REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") for w in _REFUSALS))))
-"""How a refusal in words may begin; none of them begins JSON."""
 
 OWING_MESSAGES_MAX: Final = 4
 """Thoughts and preambles before a call, or an answer in a format, that is demanded."""
@@ -85,7 +74,7 @@ _JSON_BEGINS: Final = OneOf(
 )
 _BUILTIN_BEGINS: Final = OneOf((_JSON_BEGINS, InOrder((Literal(" code"), Token(MESSAGE)))))
 _CODE_BEGINS: Final = OneOf((InOrder((Literal(" code"), Token(MESSAGE))), Token(MESSAGE)))
-_REFUSAL: Final = InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), _TEXT))
+_REFUSAL: Final = refusal(_TEXT)
 
 
 def turn_constraint(
@@ -245,8 +234,8 @@ class _Turn:
         return b"".join(map(self._vocabulary.piece, ids))
 
     def _rest_of_body(self, said: bytes, tool: ToolRule | None) -> Node | None:
-        if tool is None and self._refusals and (refusal := _rest_of_refusal(said)) is not None:
-            return refusal
+        if tool is None and self._refusals and (rest_of := rest_of_refusal(said, _TEXT)):
+            return rest_of
         rest = remainder_of(self._body(tool), said, self._vocabulary.byte_ids)
         if rest is None:
             return None
@@ -307,9 +296,9 @@ class _Turn:
         if self._rules.answer is None:
             return [InOrder((Literal("final"), Token(MESSAGE), _TEXT))]
         message = InOrder((_JSON_BEGINS, Json(self._rules.answer.demand)))
-        refusal = InOrder((Token(MESSAGE), _REFUSAL))
+        refused = InOrder((Token(MESSAGE), _REFUSAL))
         return [
-            InOrder((Literal("final"), OneOf((message, refusal)) if self._refusals else message))
+            InOrder((Literal("final"), OneOf((message, refused)) if self._refusals else message))
         ]
 
     def _answer(self) -> Node:
@@ -350,18 +339,6 @@ class _Turn:
         if tool.schema is not None:
             return tool.schema
         return _ANY_OBJECT if _is_free(tool) else INPUT_OBJECT
-
-
-def _rest_of_refusal(said: bytes) -> Node | None:
-    """What may follow the beginning of a refusal in words; None for what is none."""
-    try:
-        text = said.decode()
-    except UnicodeDecodeError:  # it ends within a character
-        return None
-    if text.startswith(REFUSALS):
-        return _TEXT
-    begun = [words[len(text) :] for words in REFUSALS if words.startswith(text)]
-    return InOrder((_one_of([Literal(rest) for rest in begun]), _TEXT)) if begun else None
 
 
 def _in_channel(messages: Sequence[Node]) -> list[Node]:

@@ -95,17 +95,20 @@ def echo(
     default_effort: Effort = DEFAULT_EFFORT,
     service_tier: ServiceTier = "default",
     summaries: bool = True,
+    unthinks: bool = False,
 ) -> dict[str, Any]:
     """What the response repeats of its request, with the values in effect.
 
     `model` is the model that answers, where the request named an alias, `service_tier` the tier
-    that it gets. Without `summaries` there are none, whatever the request asks for.
+    that it gets. Without `summaries` there are none, whatever the request asks for. `unthinks`: the
+    model can be told not to think.
     `rules_of` reads it back, so it holds every demand on the output.
     """
     choice, asked = request.tool_choice, request.reasoning
     summary = (asked.summary or asked.generate_summary) if summaries else None
+    effort = EFFECTIVE_EFFORTS[asked.effort] if asked.effort else default_effort
     reasoning: dict[str, Any] = {
-        "effort": EFFECTIVE_EFFORTS[asked.effort] if asked.effort else default_effort,
+        "effort": "none" if unthinks and asked.effort == "none" else effort,
         "summary": summary,
     }
     # Of these there is one value that is served. They are shown to those who asked for one.
@@ -460,6 +463,7 @@ def _calls(choice: AnyToolChoice) -> CallMode:
 
 def _tool_rule(tool: NamedTool) -> ToolRule:
     schema, grammar = PARAMETERS.get(type(tool.tool)), None
+    declared = tool.tool.parameters if isinstance(tool.tool, FunctionTool) else None
     match tool.tool:
         case FunctionTool(strict=True, parameters=parameters):
             schema = NO_ARGUMENTS if parameters is None else parameters
@@ -468,7 +472,13 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
         case _:
             pass
     return ToolRule(
-        tool.name, tool.kind, tool.shown_name, tool.namespace, schema=schema, grammar=grammar
+        tool.name,
+        tool.kind,
+        tool.shown_name,
+        tool.namespace,
+        schema=schema,
+        grammar=grammar,
+        declared=declared,
     )
 
 

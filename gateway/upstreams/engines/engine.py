@@ -122,6 +122,8 @@ class InferenceEngine(ABC):
     """
     flag: ClassVar[str]
     """The path of a health check whose answer takes it no work."""
+    tokenize_path: ClassVar[str] = "/tokenize"
+    """Where it renders conversations by the model's chat template."""
     working_check: ClassVar[str | None] = None
     """The path of one that takes work, for where the flag says no."""
 

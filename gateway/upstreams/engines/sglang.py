@@ -67,6 +67,7 @@ class SGLang(InferenceEngine):
     dies_of_unknown_ids: ClassVar[bool] = True
     # The second is the name of the first before 0.5.6.
     questions: ClassVar[tuple[str, ...]] = ("/server_info", "/get_server_info", _MODEL_INFO)
+    tokenize_path: ClassVar[str] = "/v1/tokenize"
     flag: ClassVar[str] = "/ready"
     adapter_paths: ClassVar[AdapterPaths | None] = AdapterPaths(
         "/load_lora_adapter",

@@ -17,6 +17,7 @@ from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
+from gateway.services.prompt_executor import PromptExecutor
 from gateway.services.run_builder import (
     CreateCommand,
     DueSummary,
@@ -32,6 +33,7 @@ from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
+from gateway.upstreams.tokenization import Tokenization
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, STRICT, parse
 from tests.fakes.harmony_oracle import spelled, vocabulary
@@ -105,7 +107,7 @@ async def desk(
             ),
             compactor=(summaries or SummaryDesk()).compactor(SEALER),
             tool_grants=ToolGrants(None, ToolBudget()),
-            executor=threads,
+            executor=PromptExecutor(threads, Tokenization(pool, timeout_s=5.0, attempts_max=1)),
         )
         yield Desk(builder, principal)
     await pool.close()

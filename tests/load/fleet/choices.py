@@ -7,7 +7,7 @@ from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from gateway.upstreams.routing.policy import Candidate, RoutingPolicy, choose, delay_s
+from gateway.upstreams.routing.policy import Candidate, RoutingPolicy, delay_s
 from gateway.upstreams.routing.router import PeerReport, Router
 from tests.load.fleet.member import RATE, SLOTS
 from tests.load.fleet.prompts import Said
@@ -253,6 +253,3 @@ class Routed(Chooser):
 
 def _weight(name: str, session: int) -> bytes:
     return blake2b(f"{name} {session}".encode(), digest_size=8).digest()
-
-
-assert choose  # the rule that `Router` applies

@@ -125,7 +125,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`rates` are sessions a second of each kind at 100 %: what the oracle carries with 8 members."""
+    """`rates`: sessions a second of each kind at 100 %, which the oracle carries with 8 members."""
 
     name: str
     rates: tuple[tuple[Callable[[Traffic], Iterator[Turn]], float], ...]

@@ -24,8 +24,9 @@ from gateway.generation import (
 )
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import CALL_PREFIX, OPENING, RECIPIENT_PREFIX
-from gateway.models.harmony.grammar import OWING_MESSAGES_MAX, REFUSALS, turn_constraint
+from gateway.models.harmony.grammar import OWING_MESSAGES_MAX, turn_constraint
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
+from gateway.models.refusals import REFUSALS
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.turn_matching import allows
 

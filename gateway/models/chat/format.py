@@ -1,0 +1,448 @@
+"""Models with a chat template, as the rest of the gateway sees them.
+
+A prompt is rendered by a server of the model (`Unrendered`), and completed as ids. What the prompt
+puts into the model's mouth (`<think>` and the like) is cut off it, and stands in the log as what
+the turn began with. So a turn is always read from the beginning of the assistant's message, by
+whoever folds its log.
+
+The turns of one response that follow each other go on in one message of the assistant, but behind
+the result of a hosted tool: that is framed as the template does it (`template`).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.errors import ConfigError, InvalidRequest
+from gateway.generation import Framing, Prompt, SegmentKind, Where
+from gateway.models.chat.callee import offered_name
+from gateway.models.chat.families import NO_EFFORT, Family
+from gateway.models.chat.grammar import turn_constraint
+from gateway.models.chat.lexicon import lexicon_of
+from gateway.models.chat.messages import Conversation, Markers, conversation, functions, question
+from gateway.models.chat.model_files import ModelFacts
+from gateway.models.chat.parsing import ChatParser
+from gateway.models.chat.syntax.contract import Mark
+from gateway.models.chat.template import RULES, Probes, Template, learned
+from gateway.models.chat.vocabulary import Vocabulary
+from gateway.models.format import UNTHINKS, Unrendered
+from gateway.models.history import message_text
+from gateway.protocol.items import InputText, Message
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gateway.constraints.rules import OutputRules
+    from gateway.generation import Constraint, ParserPosition, TokenParser
+    from gateway.models.chat.syntax.contract import Written
+    from gateway.models.format import (
+        FormatOptions,
+        GrammarOptions,
+        Rendering,
+        RenderOptions,
+        Repeated,
+        SchemaLimits,
+        Turn,
+    )
+    from gateway.protocol.context_item import Columns, ContextItem
+
+RAW: Final = "raw_message_tokens"
+"""The shape that vLLM has for messages that it does not take apart."""
+TAIL_IDS: Final = 64
+"""What a prompt puts into the model's mouth is among its last so many ids."""
+SIZE_STEP: Final = 512
+"""Models have rows for so many ids more than their tokenizer, to be divided among devices."""
+_BRACE: Final = "{"
+_SAMPLE: Final = (
+    'def f(x):\n    return x + 1  # né en 1987, 東京 🙂\r\n\n\t"quoted", it\'s 3.14 % done'
+)
+"""Text of several kinds: tokenizers that cut it into the same ids are most likely the same."""
+_SAMPLE_QUESTION: Final = orjson.dumps({"prompt": _SAMPLE, "add_special_tokens": False})
+
+
+class ChatFormat:
+    """A `ModelFormat`, of one model: its vocabulary, and how it writes thoughts and calls."""
+
+    name: Final = "chat"
+    framing_tokens: Final = 12
+    """A marker of the end of a thought, white space, and the beginning of a call."""
+    plain_header_ids_max: Final = 0
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        family: Family,
+        *,
+        size: int = 0,
+        end_ids: Iterable[int] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`size` is how many ids the model has, `end_ids` those that it ends its turns with beside
+        those that are known by their text.
+        """
+        self.vocabulary = vocabulary
+        self.syntax = family.syntax
+        self._family = family
+        self.vocabulary_size = size or -(-vocabulary.size // SIZE_STEP) * SIZE_STEP
+        self._kwargs = dict(template_kwargs or {})
+        self._lexicon = lexicon_of(vocabulary, family.syntax)
+        self.stop_ids = tuple(sorted({*self._lexicon.ends, *end_ids}))
+        specials = [token for token in range(vocabulary.size) if not vocabulary.piece(token)]
+        self.text_ids = _longest_run({*specials, *self._lexicon.markers}, vocabulary.size)
+        self._markers = Markers(filter(None, map(vocabulary.special_text, specials)))
+        openers = self._openers()
+        self.header_markers = frozenset(self._lexicon.ids[text] for text in openers)
+        self._learned: Template | None = None
+        self.probes = Probes.of(self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs)
+
+    @classmethod
+    def load(cls, limits: SchemaLimits, options: FormatOptions) -> ChatFormat:  # noqa: ARG003 - the server writes schemas
+        """Raises `ConfigError` for a model without a tokenizer, or of a family that is not known,
+        and `VocabularyError` for a tokenizer that cannot be read.
+        """
+        if not options.tokenizer:
+            raise ConfigError(
+                "a model with format chat needs the tokenizer of its servers",
+                where="models",
+                remedy="Set its tokenizer to the tokenizer.json of the model, or to the folder "
+                "with it: the server downloaded it with the model.",
+            )
+        family = Family.of(options)
+        vocabulary = Vocabulary.load(options.tokenizer)
+        facts = ModelFacts.beside(options.tokenizer)
+        return cls(
+            vocabulary,
+            family,
+            size=facts.size,
+            end_ids=facts.end_ids,
+            template_kwargs=orjson.loads(options.template_kwargs),
+        )
+
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """Thoughts and calls, where its syntax has them."""
+        reasoning, calls = self.syntax.reasoning, self.syntax.calls
+        return (
+            *(["reasoning"] if reasoning else []),
+            *([UNTHINKS] if reasoning and self._family.switches else []),
+            *(["tools"] if calls else []),
+            *("structured_outputs", "streaming", "background"),
+        )
+
+    @property
+    def lore(self) -> bytes:
+        """What frames the results of hosted tools."""
+        return b"" if self._learned is None else self._learned.lore
+
+    def knowing(self, lore: bytes) -> ChatFormat:
+        """The same with these frames. Raises `ValueError` for what are none."""
+        if not lore or lore == self.lore:
+            return self
+        other = copy.copy(self)
+        other._learned = Template.of_lore(lore)  # noqa: SLF001 - its own
+        return other
+
+    @property
+    def questions(self) -> tuple[bytes, ...]:
+        """All that is learned of the template, and a text, to compare tokenizers."""
+        return (*self.probes.questions, _SAMPLE_QUESTION)
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
+        """Another tokenizer, or a template that does something else than this family's."""
+        found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
+        if isinstance(found, str) or list(found) != own:
+            return ("the server makes other ids of a text: it has another tokenizer",)
+        template = self._learn(rendered)
+        missing = [] if template.takes_tools or not self.syntax.calls else ["it shows no tools"]
+        if not self._shows_thoughts(rendered):
+            missing.append("it writes thoughts in other markers than its reasoning is set up with")
+        return (*template.faults, *missing)
+
+    def _shows_thoughts(self, rendered: Mapping[bytes, Rendering]) -> bool:
+        """Whether a prompt that begins a thought does so by the markers of this syntax."""
+        opened, plain = (rendered[one] for one in (self.probes.opened, self.probes.unthinking))
+        if self.syntax.reasoning is None or isinstance(opened, str) or isinstance(plain, str):
+            return True
+        return opened == plain or self.begun_ids(opened) > 0 or self.begun_ids(plain) > 0
+
+    def check(self) -> None:
+        """Its prompts are the server's: there is nothing to compare."""
+
+    @property
+    def framing(self) -> Framing:
+        """A turn ends with the first of the stop ids; items are not stored with ids."""
+        end = self.stop_ids[0] if self.stop_ids else self.vocabulary_size
+        opening = () if self._learned is None else self._learned.opening
+        return Framing(opening=opening, turn_end=end, message_end=end, stores_ids=False)
+
+    # Prompts.
+
+    def render(
+        self,
+        items: Sequence[ContextItem],
+        options: RenderOptions,
+        repeated: Repeated | None = None,  # noqa: ARG002 - ids are not stored
+    ) -> Prompt:
+        """The prompt, once a server rendered it; its spans are estimates."""
+        template = self.template(options.rendered)
+        _require(template, options)
+        made = conversation([self._worded(item) for item in items], options, template.habits)
+        kwargs = self._family.switched(options.asked_effort, options.effort) | self._kwargs
+        asked = question(made.messages, functions(options), kwargs, markers=self._markers)
+        return self._prompt(made, asked, options.rendered)
+
+    def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
+        """What is known of the model's template. Raises `Unrendered` where that must be learned."""
+        if self._learned is None:
+            questions = self.probes.questions
+            lacking = tuple(one for one in questions if one not in rendered)
+            if lacking:
+                raise Unrendered(lacking)
+            self._learned = self._learn(rendered)
+        return self._learned
+
+    def _learn(self, rendered: Mapping[bytes, Rendering]) -> Template:
+        return learned(self.probes, rendered, self.vocabulary, self._probe_parser, self.begun_ids)
+
+    def _probe_parser(self) -> TokenParser:
+        return self.new_parser(RULES)
+
+    def _prompt(
+        self, made: Conversation, asked: bytes, rendered: Mapping[bytes, Rendering]
+    ) -> Prompt:
+        answer = rendered.get(asked)
+        if answer is None:
+            raise Unrendered((asked,))
+        if isinstance(answer, str):
+            raise InvalidRequest(
+                f"The chat template of this model cannot render this conversation: {answer}",
+                code="invalid_value",
+                param="input",
+            )
+        return Prompt(answer, made.spans(len(answer)))
+
+    def _worded(self, item: ContextItem) -> ContextItem:
+        """A summary that was made just now is known by its ids alone."""
+        if item.kind != "compaction" or item.ids is None or item.json:
+            return item
+        text = self.vocabulary.decode(list(item.ids))
+        said = Message(role="user", content=(InputText(text=text),))
+        return replace(item, parsed=said)
+
+    def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
+        """The text of a message; other items are nothing without their conversation."""
+        typed = item.item()
+        text = message_text(typed) if isinstance(typed, Message) else ""
+        return self.vocabulary.encode(text) if text else ()
+
+    def begun_ids(self, prompt_ids: Sequence[int]) -> int:
+        """From the marker of a thought on, behind the last marker of another kind."""
+        reasoning = self.syntax.reasoning
+        if reasoning is None:
+            return 0
+        tail = self._behind_markers(prompt_ids[-TAIL_IDS:])
+        markers = (reasoning.opening.encode(), reasoning.closing.encode())
+        spelled = [self._spelling(token) for token in tail]
+        for at in range(len(tail)):
+            if b"".join(spelled[at:]).startswith(markers):
+                return len(tail) - at
+        return 0
+
+    def _behind_markers(self, ids: Sequence[int]) -> Sequence[int]:
+        """The ids behind the last marker of messages."""
+        own = self._lexicon.texts
+        bounds = [
+            at
+            for at, token in enumerate(ids)
+            if token not in own and not self.vocabulary.piece(token)
+        ]
+        return ids[bounds[-1] + 1 :] if bounds else ids
+
+    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+        """The result of a call, framed; a turn is opened behind it."""
+        template = self._learned or Template()
+        opening = template.opening
+        if opening and tuple(ids[-len(opening) :]) == opening:
+            front = ids[: -len(opening)]
+        else:
+            front = [*ids, *(template.result.call_end if template.result else ())]
+        return [*front, *result, *opening]
+
+    def render_result(self, name: str, text: str) -> tuple[int, ...]:  # noqa: ARG002 - templates name no tool
+        """The message of a tool, in the frame of the template."""
+        frame = self._learned.result if self._learned is not None else None
+        if frame is None:
+            return tuple(self.vocabulary.encode(text))
+        written = orjson.dumps(text).decode()[1:-1] if frame.is_json else text
+        return (*frame.front, *self.vocabulary.encode(written), *frame.behind)
+
+    def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
+        """A call as the model should have written it."""
+        calls = self.syntax.calls
+        if calls is None:
+            return tuple(self.vocabulary.encode(arguments))
+        return self._spelled(calls.written(((offered_name(name), arguments),)))
+
+    def count_ids(self, text: str) -> int:
+        """How many ids a text is."""
+        return len(self.vocabulary.encode(text))
+
+    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
+        """None: its items are rendered anew."""
+        return None
+
+    # Transcripts.
+
+    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
+        """The prompt as one text: its template took it together, and nobody here takes it apart."""
+        return [self._shown(prompt.ids, with_ids=with_ids)]
+
+    def messages_of_turn(
+        self,
+        ids: Sequence[int],
+        taken_back: Sequence[tuple[str, Sequence[int]]] = (),
+        *,
+        with_ids: bool = False,
+    ) -> list[dict[str, Any]]:
+        """The turn as one text, then what of it was taken back."""
+        void = [
+            {**self._shown(voided, with_ids=with_ids), "taken_back": rule}
+            for rule, voided in taken_back
+        ]
+        return [self._shown(ids, with_ids=with_ids), *void]
+
+    def _shown(self, ids: Sequence[int], *, with_ids: bool) -> dict[str, Any]:
+        text = b"".join(map(self._spelling, ids)).decode("utf-8", "replace")
+        shown: dict[str, Any] = {"type": RAW, "message": text}
+        return {**shown, "tokens": list(ids)} if with_ids else shown
+
+    def _spelling(self, token: int) -> bytes:
+        """The text of an id, also of a marker."""
+        text = self.vocabulary.special_text(token)
+        return self.vocabulary.piece(token) if text is None else text.encode()
+
+    # Turns.
+
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
+        """A parser of one turn, from the beginning of the assistant's message."""
+        return ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
+
+    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+        """The turns as they were said, without what ended each of the earlier ones."""
+        ids: list[int] = []
+        for prefill, said in turns[:-1]:
+            ids += (*prefill, *self._unended(said))
+        for prefill, said in turns[-1:]:
+            ids += (*prefill, *said)
+        return ids
+
+    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
+        """The turns as they were said, for the model to go on with: a thought that was open is
+        closed, and a call that was cut off is left out.
+        """
+        told: list[int] = []
+        for ids, _ in turns:
+            told += self._continued(self._unended(ids), new_parser())
+        return told
+
+    def _unended(self, ids: Sequence[int]) -> Sequence[int]:
+        size = len(ids)
+        while size and ids[size - 1] in self.stop_ids:
+            size -= 1
+        return ids[:size]
+
+    def _continued(self, ids: Sequence[int], parser: TokenParser) -> Sequence[int]:
+        parser.feed(ids)
+        place, reasoning = parser.place, self.syntax.reasoning
+        if place.where is Where.BODY and place.kind is SegmentKind.REASONING and reasoning:
+            closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
+            return [*ids, *self._spelled(closing)]
+        is_call = place.where is Where.BODY and place.kind is not SegmentKind.FINAL
+        is_prose = place.kind is SegmentKind.COMMENTARY
+        if place.where is Where.HEADER or (is_call and not is_prose):
+            return ids[: place.start]
+        return ids
+
+    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
+        """Nothing but, from the second attempt on, the brace of an object: behind a thought that is
+        closed the answer begins by itself.
+        """
+        wants_object = rules.answer is not None and rules.answer.demand.get("type") == "object"
+        return tuple(self.vocabulary.encode(_BRACE)) if attempt and wants_object else ()
+
+    def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
+        """The beginning of the call that is demanded: up to its arguments where there is one tool,
+        else up to the name.
+        """
+        calls = self.syntax.calls
+        if calls is None:
+            return ()
+        names = sorted(rules.allowed)
+        return self._spelled(calls.front(offered_name(names[0]) if len(names) == 1 else None))
+
+    def message_opening(self) -> tuple[int, ...]:
+        """Nothing: text may begin anywhere."""
+        return ()
+
+    def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
+        """None."""
+        return 0
+
+    def has_body(self, message: Sequence[int]) -> bool:  # noqa: ARG002 - there are no headers
+        """Always: there are no headers."""
+        return True
+
+    def turn_constraint(
+        self,
+        rules: OutputRules,
+        place: ParserPosition,
+        message: Sequence[int],
+        options: GrammarOptions,
+    ) -> Constraint | None:
+        """What the rest of a turn must look like; CPU work."""
+        return turn_constraint(rules, place, message, options, self.vocabulary, self.syntax)
+
+    def _openers(self) -> list[str]:
+        reasoning, calls = self.syntax.reasoning, self.syntax.calls
+        openers = [*([reasoning.opening] if reasoning else ()), *(calls.openers if calls else ())]
+        return [text for text in openers if text in self._lexicon.ids]
+
+    def _spelled(self, written: Written) -> tuple[int, ...]:
+        """The ids of markers and texts."""
+        ids: list[int] = []
+        for part in written:
+            token = self._lexicon.ids.get(part.text) if isinstance(part, Mark) else None
+            text = part.text if isinstance(part, Mark) else part
+            ids += self.vocabulary.encode(text) if token is None else [token]
+        return tuple(ids)
+
+
+def _longest_run(markers: set[int], size: int) -> range:
+    """The longest run of ids below `size` among which no marker is."""
+    bounds = sorted({-1, size, *(token for token in markers if token < size)})
+    start, end = max(pairwise(bounds), key=lambda run: run[1] - run[0])
+    return range(start + 1, end)
+
+
+def _require(template: Template, options: RenderOptions) -> None:
+    """Raises `InvalidRequest` for tools that the model cannot be shown, or not be answered."""
+    if options.runs_tools and template.result is None:
+        raise InvalidRequest(
+            "Tools that the gateway runs cannot be used with this model: its chat template has no "
+            "frame for results in the middle of a response. Use function tools, or another model.",
+            code="unsupported_parameter",
+            param="tools",
+        )
+    if (options.tools or options.runs_tools) and not template.takes_tools:
+        raise InvalidRequest(
+            "This model takes no tools: its chat template shows none. Leave 'tools' out, or use "
+            "another model.",
+            code="unsupported_parameter",
+            param="tools",
+        )

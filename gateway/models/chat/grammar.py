@@ -1,0 +1,372 @@
+"""What a model of a chat format may write in a turn, as a grammar over ids and text.
+
+A turn is a thought or not, then text, or calls, or JSON. Markers that are one id are that id, so no
+text can be taken for one. Where a marker is spelled in letters nothing can be said of text in front
+of it: there calls are bound only if nothing stands before them.
+
+A grammar can only begin where the ids so far decide what comes next: before a thought, within one,
+behind it, behind a call, at the front of a call that was put into the model's mouth, and in the
+middle of JSON, where it is made of what the beginning leaves over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.constraints.json_language import body_of, remainder_of
+from gateway.constraints.lark import languages_of
+from gateway.generation import (
+    CALL_KINDS,
+    NOTHING,
+    AnyText,
+    Constraint,
+    InOrder,
+    Json,
+    Literal,
+    Maybe,
+    OneOf,
+    Repeated,
+    SegmentKind,
+    Token,
+    Where,
+)
+from gateway.models.chat.callee import offered_name
+from gateway.models.chat.lexicon import lexicon_of
+from gateway.models.chat.syntax.contract import Mark
+from gateway.models.chat.tag_grammar import arguments_in_tags, text_between
+from gateway.models.refusals import refusal, rest_of_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from gateway.constraints.rules import OutputRules, ToolRule
+    from gateway.generation import Node, ParserPosition
+    from gateway.models.chat.syntax.contract import CallSyntax, Syntax, Written
+    from gateway.models.chat.vocabulary import Vocabulary
+    from gateway.models.format import GrammarOptions
+
+_ANY_OBJECT: Final = {"type": "object"}
+CODE_OBJECT: Final = {
+    "type": "object",
+    "properties": {"code": {"type": "string"}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+"""What Python is called with."""
+INPUT_OBJECT: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+_GAP: Final = Maybe(OneOf((Literal("\n\n"), Literal("\n"))))
+"""White space behind a thought."""
+_CALL_BEGINS: Final = "{ \n\t\r"
+"""What a call without a marker may begin with."""
+
+
+def turn_constraint(
+    rules: OutputRules,
+    place: ParserPosition,
+    message: Sequence[int],
+    options: GrammarOptions,
+    vocabulary: Vocabulary,
+    syntax: Syntax,
+) -> Constraint | None:
+    """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
+    CPU work, for a thread where much of a body is there already.
+
+    `message` are the ids of the open message that are there already: those of prefill and said
+    together from `place.start` on.
+    """
+    if options.reasoning and not rules.is_binding:
+        return None
+    key: Hashable = None
+    if not message and place.where is not Where.BODY:
+        # How a turn goes that has not begun depends on nothing else.
+        key = ("chat", syntax, vocabulary, place.where, place.called, options)
+        if key in rules.derived:
+            found: Constraint | None = rules.derived[key]
+            return found
+    made = _Turn(rules, options, vocabulary, syntax).constraint(place, tuple(message))
+    if key is not None:
+        rules.derived[key] = made
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Callable:
+    """Tools whose calls have the same arguments."""
+
+    names: tuple[str, ...]
+    arguments: Node
+
+
+class _Turn:
+    """The grammars of one request: of a whole turn, and of what is left of one."""
+
+    def __init__(
+        self,
+        rules: OutputRules,
+        options: GrammarOptions,
+        vocabulary: Vocabulary,
+        syntax: Syntax,
+    ) -> None:
+        allowed = () if rules.calls == "none" or syntax.calls is None else sorted(rules.allowed)
+        self._rules = rules
+        self._options = options
+        self._vocabulary = vocabulary
+        self._syntax = syntax
+        self._lexicon = lexicon_of(vocabulary, syntax)
+        self._tools = [rules.tools[name] for name in allowed]
+        self._text = AnyText(tuple(sorted(self._lexicon.markers)))
+        self._exact = True
+
+    def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
+        """What comes behind `message`; None where that cannot be said."""
+        if self._rules.calls == "required" and not self._tools:
+            return None
+        rest = self._rest(place, message)
+        if rest is None:
+            return None
+        markers = tuple(sorted(self._lexicon.markers))
+        return Constraint(rest, None, len(self._tools), exact=self._exact, markers=markers)
+
+    # What is left of a turn.
+
+    def _rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
+        if place.where is Where.BODY:
+            return self._rest_of_body(place, message)
+        if place.where is Where.OVER:
+            return None
+        if not b"".join(map(self._vocabulary.piece, message)).strip() and not self._marked(message):
+            if place.called:
+                return self._behind_calls(place)
+            return self._whole() if place.where is Where.HEADER else self._behind_thought()
+        return self._rest_of_front(message)
+
+    def _behind_calls(self, place: ParserPosition) -> Node:
+        """A region of calls may go on as long as it is not closed."""
+        calls = self._syntax.calls
+        is_closed = calls is not None and calls.closed and place.where is Where.BETWEEN
+        return NOTHING if is_closed else self._more_calls()
+
+    def _marked(self, message: tuple[int, ...]) -> bool:
+        return not self._lexicon.markers.isdisjoint(message)
+
+    def _rest_of_body(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
+        if place.kind is SegmentKind.REASONING:
+            return self._rest_of_thought()
+        if place.kind in CALL_KINDS:
+            return self._rest_of_front(message) or self._rest_of_call(place.name, message)
+        if self._rules.calls == "required":
+            return self._text_and_calls()
+        if self._rules.answer is None:
+            return self._free()
+        return self._rest_of_answer(self._said(message).lstrip())
+
+    def _said(self, message: Sequence[int]) -> bytes:
+        return b"".join(map(self._vocabulary.piece, message))
+
+    def _rest_of_thought(self) -> Node | None:
+        thought = self._syntax.reasoning
+        closing = self._lexicon.ids.get(thought.closing) if thought else None
+        rest = self._behind_thought()
+        if closing is None or rest is None:
+            return None
+        return InOrder((self._text, Token(closing), _GAP, rest))
+
+    def _rest_of_answer(self, said: bytes) -> Node | None:
+        assert self._rules.answer is not None, "else any text would be one"
+        if self._options.refusals and said:
+            rest = rest_of_refusal(said, self._text)
+            if rest is not None:
+                return rest
+        return self._rest_of_json(self._rules.answer.demand, said)
+
+    def _rest_of_json(self, schema: dict[str, Any], said: bytes) -> Node | None:
+        if not self._vocabulary.byte_ids:
+            return None
+        rest = remainder_of(body_of(schema), said, self._vocabulary.byte_ids)
+        if rest is None:
+            return None
+        self._exact = self._exact and rest.exact
+        return rest.node
+
+    def _rest_of_front(self, message: tuple[int, ...]) -> Node | None:
+        """Behind the front of a call that was put into the model's mouth."""
+        calls = self._syntax.calls
+        if calls is None or not self._tools:
+            return None
+        if message == self._ids(calls.front(None)):
+            ways = [self._named(calls, one) for one in self._callables()]
+            return InOrder((_one_of(ways), self._more_calls()))
+        for tool in self._tools:
+            if message == self._ids(calls.front(offered_name(tool.name))):
+                arguments, behind = self._arguments(tool), self._spelled(calls.behind)
+                return InOrder((arguments, behind, self._more_calls()))
+        return None
+
+    def _rest_of_call(self, name: str, message: tuple[int, ...]) -> Node | None:
+        """In the middle of the JSON of its arguments, which begin with the first brace behind the
+        name.
+        """
+        calls, tool = self._syntax.calls, self._rules.tools.get(name)
+        if calls is None or calls.tags is not None or tool not in self._tools or tool is None:
+            return None
+        said = self._said(message)
+        begin = said.find(b"{", said.find(offered_name(name).encode()))
+        if begin < 0 or tool.grammar is not None:
+            return None
+        rest = self._rest_of_json(_schema(tool), said[begin:])
+        if rest is None:
+            return None
+        return InOrder((rest, self._spelled(calls.behind), self._more_calls()))
+
+    # What a turn may be.
+
+    def _whole(self) -> Node | None:
+        """Everything, a thought first if the model may think."""
+        rest = self._behind_thought()
+        thought = self._syntax.reasoning if self._options.reasoning else None
+        if thought is None or rest is None:
+            return rest
+        opening = self._lexicon.ids.get(thought.opening)
+        closing = self._lexicon.ids.get(thought.closing)
+        if opening is None or closing is None:
+            return None
+        parts = (Token(opening), self._text, Token(closing), _GAP)
+        return InOrder((Maybe(InOrder(parts)), rest))
+
+    def _behind_thought(self) -> Node | None:
+        """Everything behind a thought."""
+        if self._rules.calls == "required":
+            return self._calls()
+        if self._rules.answer is None:
+            return self._free()
+        answer: Node = Json(self._rules.answer.demand)
+        ways = [answer, *([refusal(self._text)] if self._options.refusals else [])]
+        return _one_of([*([self._calls()] if self._tools else []), *ways])
+
+    def _free(self) -> Node | None:
+        """Text, and calls behind it."""
+        if not self._tools:
+            return self._text
+        if self._is_marked:
+            return InOrder((self._text, Maybe(self._calls())))
+        calls = self._syntax.calls
+        if calls is None or not calls.is_bare:
+            return None
+        text = text_between(self._syntax.markers, front=_CALL_BEGINS)
+        return OneOf((self._calls(), text))
+
+    def _text_and_calls(self) -> Node | None:
+        """Text is open, and a call is owed."""
+        return InOrder((self._text, self._calls())) if self._is_marked else None
+
+    @property
+    def _is_marked(self) -> bool:
+        """Calls begin with a marker that is one id."""
+        calls = self._syntax.calls
+        first = (*calls.opened, *calls.before_name)[0] if calls is not None else ""
+        return isinstance(first, Mark) and first.text in self._lexicon.ids
+
+    # Calls.
+
+    def _calls(self) -> Node:
+        """One call or more."""
+        calls = self._syntax.calls
+        assert calls is not None, "there are tools, which a model without calls has not"
+        return InOrder((self._spelled(calls.opened), self._call(calls), self._more_calls()))
+
+    def _more_calls(self) -> Node:
+        """Behind one call."""
+        calls = self._syntax.calls
+        assert calls is not None, "there was one"
+        closed = self._spelled(calls.closed)
+        if self._rules.one_call or not self._tools:
+            return closed
+        more = Repeated(InOrder((self._spelled(calls.between), self._call(calls))))
+        return InOrder((more, closed))
+
+    def _call(self, calls: CallSyntax) -> Node:
+        ways = [self._named(calls, one) for one in self._callables()]
+        return InOrder((self._spelled(calls.before_name), _one_of(ways)))
+
+    def _named(self, calls: CallSyntax, one: _Callable) -> Node:
+        """A call from its name on."""
+        names = _one_of([Literal(name) for name in one.names])
+        front, behind = self._spelled(calls.behind_name), self._spelled(calls.behind)
+        return InOrder((names, front, one.arguments, behind))
+
+    def _callables(self) -> list[_Callable]:
+        """The tools that may be called; those that may be given anything are one."""
+        free = [tool for tool in self._tools if _is_free(tool)]
+        bound = [
+            _Callable((offered_name(tool.name),), self._arguments(tool))
+            for tool in self._tools
+            if not _is_free(tool)
+        ]
+        if free:
+            names = tuple(offered_name(tool.name) for tool in free)
+            bound.append(_Callable(names, self._arguments(free[0])))
+        return bound
+
+    def _arguments(self, tool: ToolRule) -> Node:
+        calls = self._syntax.calls
+        assert calls is not None, "there are tools, which a model without calls has not"
+        if calls.tags is None:
+            if tool.grammar is not None:
+                return languages_of(self._rules)[tool.grammar]
+            return Json(_schema(tool))
+        self._exact = self._exact and tool.grammar is None
+        closing = next(part.text for part in calls.tags.behind_value if isinstance(part, Mark))
+        is_id = closing in self._lexicon.ids
+        text = self._text if is_id else text_between(self._syntax.markers)
+        schema = None if _is_free(tool) else _schema(tool)
+        node, exact = arguments_in_tags(calls.tags, schema, self._spelled, text)
+        self._exact = self._exact and exact
+        return node
+
+    # Markers and texts.
+
+    def _spelled(self, written: Written) -> Node:
+        parts: list[Node] = []
+        for part in written:
+            text = part.text if isinstance(part, Mark) else part
+            token = self._lexicon.ids.get(text) if isinstance(part, Mark) else None
+            last = parts[-1] if parts else None
+            if token is not None:
+                parts.append(Token(token))
+            elif isinstance(last, Literal):
+                parts[-1] = Literal(last.text + text)
+            else:
+                parts.append(Literal(text))
+        return parts[0] if len(parts) == 1 else InOrder(tuple(parts)) if parts else NOTHING
+
+    def _ids(self, written: Written) -> tuple[int, ...]:
+        ids: list[int] = []
+        for part in written:
+            text = part.text if isinstance(part, Mark) else part
+            token = self._lexicon.ids.get(text) if isinstance(part, Mark) else None
+            ids += self._vocabulary.encode(text) if token is None else [token]
+        return tuple(ids)
+
+
+def _schema(tool: ToolRule) -> dict[str, Any]:
+    """That of what a tool is called with, if its input has no grammar."""
+    if tool.schema is not None:
+        return tool.schema
+    if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:
+        return CODE_OBJECT
+    return INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else _ANY_OBJECT
+
+
+def _is_free(tool: ToolRule) -> bool:
+    """It may be called with any object."""
+    return tool.grammar is None and _schema(tool) is _ANY_OBJECT
+
+
+def _one_of(options: Sequence[Node]) -> Node:
+    return options[0] if len(options) == 1 else OneOf(tuple(options))

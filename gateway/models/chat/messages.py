@@ -1,0 +1,357 @@
+"""Items of the Responses API as the messages of a chat completion, which a chat template renders.
+
+| item | message |
+|---|---|
+| instructions, leading system and developer messages | one of role `system`, the first |
+| later system or developer message | role `system`; `user` where the template takes none there |
+| user message | role `user` |
+| reasoning, assistant message, calls behind it | one of role `assistant`, up to the next output |
+| output of any kind | role `tool` |
+| call of a tool of an MCP server | a call and its output |
+| MCP approval request | a call; a response that denies it is its output, which says so |
+| other item of a hosted tool | a call of it, and what was returned |
+| compaction | the user's message that it stands for |
+
+Every tool is a function to the model. What its text is stays the client's: but no text becomes one
+of the markers that frame messages (`Markers`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.generation import PREAMBLE, PYTHON_TOOL, Span
+from gateway.models.chat.builtins import declarations
+from gateway.models.chat.callee import offered_name
+from gateway.models.history import (
+    INSTRUCTING_ROLES,
+    Placed,
+    in_call_order,
+    leading_instructions,
+    message_text,
+    reasoning_text,
+    since_compaction,
+    with_approvals,
+    without_stale_reasoning,
+)
+from gateway.protocol.calls import (
+    call_of,
+    hosted_author,
+    hosted_text,
+    mcp_name,
+    mcp_result_text,
+    output_text,
+    refusal_text,
+)
+from gateway.protocol.items import (
+    CallItem,
+    Compaction,
+    HostedItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    Message,
+    Reasoning,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gateway.constraints.rules import AnswerFormat
+    from gateway.models.format import RenderOptions
+    from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.items import AnyHostedItem, Item
+
+ChatMessage = dict[str, Any]
+
+NO_RESULT: Final = "Nothing of what this call returned was kept."
+CALL_ID_CHARS: Final = 9
+"""Templates of Mistral take no other ids than those of nine letters and digits."""
+FRAME_CHARS: Final = 16
+"""What frames a message is about so long."""
+UNSEEN: Final = "\u200b"
+"""A space of no width, put into the spelling of a marker."""
+_LOCATION: Final = "Where the user is, roughly, in case a web search depends on it: "
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a template takes, beyond what all do: a message of the system at the beginning, and one
+    behind others; two of the user one after the other.
+    """
+
+    system: bool = True
+    late_system: bool = True
+    repeated_user: bool = True
+
+
+ANY: Final = Habits()
+
+
+class Markers:
+    """The texts that a tokenizer makes markers of wherever they stand, also in a user's words."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        spelled = sorted({_in_json(text) for text in texts if len(text) > 1}, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
+
+    def broken_up(self, words: str) -> str:
+        """The words, JSON or a text, with each such spelling broken up."""
+        if self._pattern is None:
+            return words
+        return self._pattern.sub(_broken_up, words)
+
+
+def _in_json(text: str) -> str:
+    return orjson.dumps(text).decode()[1:-1]
+
+
+def _broken_up(found: re.Match[str]) -> str:
+    return f"{found[0][0]}{UNSEEN}{found[0][1:]}"
+
+
+def question(
+    messages: Sequence[ChatMessage],
+    tools: Sequence[dict[str, Any]],
+    template_kwargs: dict[str, Any],
+    *,
+    markers: Markers | None = None,
+    opens_turn: bool = True,
+) -> bytes:
+    """What a server is asked to render (`models.format.Unrendered`)."""
+    asked: dict[str, Any] = {"messages": messages, "add_generation_prompt": opens_turn}
+    if tools:
+        asked["tools"] = tools
+    if template_kwargs:
+        asked["chat_template_kwargs"] = template_kwargs
+    words = orjson.dumps(asked, default=str)
+    return words if markers is None else markers.broken_up(words.decode()).encode()
+
+
+def call_id_of(call_id: str | None) -> str:
+    """An id that every template takes, the same for the same one."""
+    return hashlib.sha256((call_id or "").encode("utf-8", "replace")).hexdigest()[:CALL_ID_CHARS]
+
+
+def functions(options: RenderOptions) -> list[dict[str, Any]]:
+    """All tools of a request as functions, those that the gateway runs first."""
+    declared = [
+        {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters}
+        for tool in options.tools
+    ]
+    for one in declared:
+        one["parameters"] = one["parameters"] or {"type": "object", "properties": {}}
+    return [
+        {"type": "function", "function": function}
+        for function in (*declarations(options.builtins), *declared)
+    ]
+
+
+def answer_text(answer: AnswerFormat) -> str:
+    """What the model is told of the format of its answer."""
+    about = f" ({answer.description})" if answer.description else ""
+    if answer.kind == "json_object":
+        return "Answer with exactly one JSON object, with nothing before or behind it."
+    schema = orjson.dumps(answer.schema, default=str).decode()
+    return (
+        f"Answer with exactly one JSON value{about}, with nothing before or behind it, that this "
+        f"JSON Schema describes:\n{schema}"
+    )
+
+
+def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
+    """The first message: the request's own instructions, those that its context begins with, where
+    its user is, and the format of the answer.
+    """
+    texts = [message_text(item) for item in map(_typed, leading) if isinstance(item, Message)]
+    location = " ".join((options.builtins.location or "").split())
+    where = f"{_LOCATION}{location}." if location else ""
+    answer = answer_text(options.answer) if options.answer is not None else ""
+    return "\n\n".join(text for text in (options.instructions, *texts, where, answer) if text)
+
+
+def _typed(item: ContextItem) -> Item:
+    return item.item()
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The messages of a prompt, and about how long what each item became is.
+
+    `sizes` are characters by the index of the item; those of what no item became are under
+    `PREAMBLE`.
+    """
+
+    habits: Habits
+    messages: list[ChatMessage] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
+    _results: list[ChatMessage] = field(default_factory=list)
+    _called_at: int | None = None
+    """The item that the last call came from."""
+
+    def spans(self, ids: int) -> tuple[Span, ...]:
+        """About which of so many ids of the prompt each item became."""
+        total = sum(self.sizes.values()) or 1
+        spans, begun = [], 0
+        for source, size in self.sizes.items():
+            end = begun + size
+            spans.append(Span(source, begun * ids // total, end * ids // total))
+            begun = end
+        return tuple(spans)
+
+    def say(self, source: int, role: str, text: str) -> None:
+        """A message of the user, or of the system."""
+        self._settle()
+        if role == "system" and not (
+            self.habits.late_system if self.messages else self.habits.system
+        ):
+            role = "user"
+        last = self.messages[-1] if self.messages else None
+        if last is not None and role == "user" == last["role"] and not self.habits.repeated_user:
+            last["content"] += f"\n\n{text}"
+        else:
+            self.messages.append({"role": role, "content": text})
+        self._note(source, text)
+
+    def answer(self, source: int, text: str) -> None:
+        """Words of the assistant."""
+        message = self._assistant()
+        if message.get("tool_calls"):
+            message = self._new_assistant()
+        message["content"] += text
+        self._note(source, text)
+
+    def think(self, source: int, text: str) -> None:
+        """A thought of the assistant: it begins what is said in one turn."""
+        message = self._assistant()
+        if message["content"] or message.get("tool_calls"):
+            message = self._new_assistant()
+        # vLLM shows templates the first of these, SGLang the second.
+        message["reasoning"] = message["reasoning_content"] = message.get("reasoning", "") + text
+        self._note(source, text)
+
+    def call(self, source: int, call_id: str, name: str, arguments: str) -> None:
+        """A call: in one message with the one before it, if they were made at once."""
+        is_beside = self._called_at is not None and source == self._called_at + 1
+        message = self.messages[-1] if is_beside and self.messages else self._assistant()
+        function = {"name": offered_name(name), "arguments": _object(name, arguments)}
+        call = {"id": call_id_of(call_id), "type": "function", "function": function}
+        message.setdefault("tool_calls", []).append(call)
+        self._called_at = source
+        self._note(source, name + arguments)
+
+    def give(self, source: int, call_id: str, name: str, text: str) -> None:
+        """What a call returned. It stands behind all calls that were made at once."""
+        self._results.append(
+            {
+                "role": "tool",
+                "tool_call_id": call_id_of(call_id),
+                "name": offered_name(name),
+                "content": text,
+            }
+        )
+        self._note(source, text)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._settle()
+
+    def _note(self, source: int, text: str) -> None:
+        self.sizes[source] = self.sizes.get(source, 0) + len(text) + FRAME_CHARS
+
+    def _settle(self) -> None:
+        self.messages += self._results
+        self._results, self._called_at = [], None
+
+    def _assistant(self) -> ChatMessage:
+        """The message of the assistant that is still open, or a new one."""
+        if self._results:
+            self._settle()
+        if self.messages and self.messages[-1]["role"] == "assistant":
+            return self.messages[-1]
+        return self._new_assistant()
+
+    def _new_assistant(self) -> ChatMessage:
+        self._settle()
+        message: ChatMessage = {"role": "assistant", "content": ""}
+        self.messages.append(message)
+        return message
+
+
+def _object(name: str, arguments: str) -> str:
+    """Arguments as templates take them: servers refuse calls whose arguments are no JSON object."""
+    if name == PYTHON_TOOL:
+        return orjson.dumps({"code": arguments}).decode()
+    try:
+        value = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        value = arguments
+    return arguments or "{}" if isinstance(value, dict) else orjson.dumps({"input": value}).decode()
+
+
+def conversation(
+    items: Sequence[ContextItem], options: RenderOptions, habits: Habits
+) -> Conversation:
+    """The messages of a context. Raises `InvalidRequest` for an output without a call."""
+    leading = leading_instructions(items)
+    made = Conversation(habits)
+    if text := system_text(options, items[:leading]):
+        made.say(PREAMBLE, "system", text)
+    placed = (Placed(at, item) for at, item in enumerate(items[leading:], leading))
+    told = with_approvals(placed, options.approved)
+    for one in in_call_order(without_stale_reasoning(since_compaction(told))):
+        _tell(made, one)
+    made.close()
+    return made
+
+
+def _tell(made: Conversation, placed: Placed) -> None:
+    source, item, function = placed.source, placed.item.item(), placed.function
+    call_id = placed.item.call_id or placed.item.item_id
+    match item:
+        case Message():
+            _tell_message(made, source, item)
+        case Reasoning():
+            if text := reasoning_text(item):
+                made.think(source, text)
+        case Compaction():
+            pass  # one that nobody could open
+        case _ if isinstance(item, CallItem):
+            call = call_of(item)
+            made.call(source, call_id, call.name, call.arguments)
+        case _ if isinstance(item, HostedItem):
+            _tell_hosted(made, placed, item)
+        case _:
+            if placed.item.stands_alone:
+                made.call(source, call_id, function or "", "{}")
+            made.give(source, call_id, function or "", output_text(item))
+
+
+def _tell_message(made: Conversation, source: int, message: Message) -> None:
+    text = message_text(message)
+    if message.role == "assistant":
+        if text:
+            made.answer(source, text)
+    elif text or message.role == "user":
+        made.say(source, "system" if message.role in INSTRUCTING_ROLES else "user", text)
+
+
+def _tell_hosted(made: Conversation, placed: Placed, item: AnyHostedItem) -> None:
+    source, function = placed.source, placed.function
+    call_id = placed.item.call_id or placed.item.item_id
+    if isinstance(item, McpCall) and (name := mcp_name(item)):
+        if not function:
+            made.call(source, call_id, name, item.arguments)
+        made.give(source, call_id, name, mcp_result_text(item))
+    elif isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
+        made.call(source, placed.item.item_id, name, item.arguments)
+    elif isinstance(item, McpApprovalResponse) and function:
+        made.give(source, call_id, function, refusal_text(item))
+    elif text := hosted_text(item):
+        made.call(source, call_id, hosted_author(item), text)
+        made.give(source, call_id, hosted_author(item), NO_RESULT)

@@ -1,0 +1,510 @@
+"""Output in a chat format to segments, one turn at a time.
+
+A turn is thoughts, text for the user, and calls, one behind the other, with markers in between
+(`syntax.contract`):
+
+    REASONING --</think>--> CONTENT --<tool_call>--> CALLS --</tool_call>--> CONTENT --end--> OVER
+
+Whether it begins in REASONING or in CONTENT is for the prompt to say. Three laws, as for Harmony:
+
+1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted, what
+   is no call becomes text for the user, and a call that breaks off is told as far as it went.
+2. It never looks ahead, and no cut of the ids leads anywhere else. What is told of some ids depends
+   on them alone.
+3. No marker that is an id ever becomes text, and no text the marker that is an id.
+
+What may stream and what must wait: text streams, but for what may be the beginning of a marker that
+is spelled in letters, white space that a marker may follow, and half a character. A call waits
+until its function is named.
+
+What is said to the user before a call that is demanded is commentary; nobody can tell before a call
+that is not.
+"""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from gateway.generation import (
+    BrokenCall,
+    FinishReason,
+    ParserPosition,
+    SegmentEnded,
+    SegmentKind,
+    SegmentStarted,
+    SegmentText,
+    Where,
+)
+from gateway.models.chat.callee import called_tool
+from gateway.models.chat.lexicon import lexicon_of
+from gateway.models.chat.prose import Prose, Unit
+from gateway.models.chat.recovery import Rule, count
+from gateway.models.chat.syntax.contract import Argued, Called, Ended, Left, Noted, Said
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.constraints.rules import OutputRules
+    from gateway.generation import SegmentEvent
+    from gateway.models.chat.syntax.contract import CallEvent, CallReader, Syntax
+    from gateway.models.chat.vocabulary import Vocabulary
+
+
+class _State(Enum):
+    REASONING = auto()
+    CONTENT = auto()
+    CALLS = auto()
+    OVER = auto()
+
+
+class ChatParser:
+    """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
+
+    `in_reasoning`: the prompt ends within a thought. With `trace` text comes with the positions of
+    its ids. `reasoning_tokens` counts the ids of text between the markers of thoughts, white space
+    included.
+    """
+
+    __slots__ = (
+        "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_has_called",
+        "_held", "_is_bare", "_is_finished", "_is_front", "_lexicon", "_matcher", "_pending",
+        "_pending_start", "_position", "_prose", "_reader", "_region", "_rules", "_start", "_state",
+        "_syntax", "_trace", "_visible", "_vocabulary", "reasoning_tokens", "recoveries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        syntax: Syntax,
+        rules: OutputRules,
+        *,
+        in_reasoning: bool,
+        trace: bool = False,
+    ) -> None:
+        self.recoveries: dict[str, int] = {}
+        self.reasoning_tokens = 0
+        self._vocabulary = vocabulary
+        self._syntax = syntax
+        self._rules = rules
+        self._trace = trace
+        self._lexicon = lexicon_of(vocabulary, syntax)
+        self._events: list[SegmentEvent] = []
+        self._position = 0
+        self._start = 0  # of the message that is open, or to come
+        self._counted = 0  # ids up to here are reasoning tokens, or none
+        self._pending = b""  # of a character that is not complete
+        self._pending_start = 0
+        self._held: list[Unit] = []  # may be the beginning of a marker
+        self._is_front = True  # no marker came yet
+        self._is_bare = self._may_call_bare  # a brace begins a call
+        self._region: list[Unit] | None = None  # of calls without a marker: may turn out to be text
+        self._call: SegmentStarted | None = None
+        self._broken: BrokenCall | None = None
+        self._broken_end: list[SegmentEvent] = []
+        self._has_called = False
+        self._ended_by = ""  # the hosted tool that was called
+        self._visible = self._is_finished = False
+        self._reader: CallReader | None = None
+        self._prose: Prose | None = None
+        self._state = _State.OVER
+        self._matcher = self._lexicon.matcher(())
+        if in_reasoning and syntax.reasoning is not None:
+            self._is_front = False
+            self._begin_reasoning(0)
+        else:
+            self._begin_content(0)
+
+    @property
+    def _may_call_bare(self) -> bool:
+        calls, rules = self._syntax.calls, self._rules
+        return calls is not None and calls.is_bare and bool(rules.tools) and rules.calls != "none"
+
+    @property
+    def place(self) -> ParserPosition:
+        """Where the next id falls."""
+        start, prose, broken = self._start, self._prose, self._broken
+        if self._state is _State.OVER:
+            kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
+            return ParserPosition(Where.OVER, self._position, kind, self._ended_by)
+        if self._call is not None:
+            return ParserPosition(Where.BODY, start, self._call.kind, self._call.name)
+        called = self._has_called
+        if prose is None:
+            return ParserPosition(Where.HEADER, start, broken=broken, called=called)
+        if self._state is _State.REASONING:
+            return ParserPosition(Where.BODY, start, prose.kind, waiting=self._waiting)
+        if prose.is_started:
+            return ParserPosition(Where.BODY, start, prose.kind, called=called)
+        where = Where.BETWEEN if start else Where.HEADER
+        return ParserPosition(where, start, broken=broken, called=called)
+
+    @property
+    def _waiting(self) -> int:
+        return self._position - max(self._counted, self._start) if self._held else 0
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of an id of text; none for any other id."""
+        return b"" if token in self._lexicon.texts else self._vocabulary.piece(token)
+
+    def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        """Take the next ids, any number of them."""
+        prose = self._prose
+        if prose is not None and prose.is_started and not (self._trace or self._held):
+            # Nearly every read is text and nothing else: it takes a few calls however long it is.
+            text = self._plain_text(ids)
+            if text:
+                end = self._position + len(ids)
+                self._write_prose(prose, Unit(text, self._position, end))
+                self._position = end
+                return self._take()
+        for token in ids:
+            self._step(token)
+            self._position += 1
+        return self._take()
+
+    def feed_each(self, ids: Sequence[int]) -> list[str]:
+        """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
+        more text of a segment that has begun; the others are not read.
+        """
+        texts: list[str] = []
+        prose = self._prose
+        if prose is None or not prose.is_started or self._trace or self._held or self._broken_end:
+            return texts
+        for token in ids:
+            text = self._plain_text((token,))
+            if not text:
+                break
+            self._write_prose(prose, Unit(text, self._position, self._position + 1))
+            self._position += 1
+            texts.append("".join(one.text for one in self._take() if isinstance(one, SegmentText)))
+        return texts
+
+    def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
+        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        if self._state is not _State.OVER:
+            self._close_turn(cut=reason is not FinishReason.STOP, end=self._position)
+        is_whole = reason is not None and reason is not FinishReason.CUT
+        if is_whole and not self._visible and not self._is_finished:
+            self._note(Rule.NO_VISIBLE_OUTPUT)
+        self._is_finished = True
+        return self._take()
+
+    def _take(self) -> list[SegmentEvent]:
+        """The events since the last call, with one text for each stay in a segment."""
+        made: list[SegmentEvent] = []
+        for event in self._events:
+            last = made[-1] if made else None
+            if (
+                isinstance(event, SegmentText)
+                and isinstance(last, SegmentText)
+                and bool(last.tokens) is bool(event.tokens)
+            ):
+                made[-1] = SegmentText(last.text + event.text, last.tokens + event.tokens)
+            else:
+                made.append(event)
+        self._events.clear()  # which its segments have, too
+        return made
+
+    def _note(self, *rules: Rule) -> None:
+        count(self.recoveries, rules)
+
+    # Ids.
+
+    def _plain_text(self, ids: Sequence[int]) -> str | None:
+        """What these ids say; None where there is more to it."""
+        if self._pending or not self._lexicon.markers.isdisjoint(ids):
+            return None
+        pieces = list(map(self._vocabulary.pieces.__getitem__, ids))
+        if not all(pieces):
+            return None
+        try:
+            text = b"".join(pieces).decode()
+        except UnicodeDecodeError:
+            return None
+        return None if self._matcher.may_be_in(text) else text
+
+    def _step(self, token: int) -> None:
+        if self._state is _State.OVER:
+            self._note(Rule.AFTER_TURN_END)
+            return
+        position, lexicon = self._position, self._lexicon
+        if token in lexicon.markers:
+            self._release()
+            if token in lexicon.ends:
+                self._close_turn(cut=False, end=position + 1)
+            else:
+                self._mark(lexicon.texts[token], position, position + 1)
+        elif piece := self._vocabulary.pieces[token]:
+            self._spell(piece)
+        else:
+            self._note(Rule.RESERVED_ID)
+
+    def _spell(self, piece: bytes) -> None:
+        """The bytes of the next id. A character is told when its last byte came."""
+        start = self._pending_start if self._pending else self._position
+        is_whole = not self._pending or start < self._position
+        spelled, end = self._pending + piece, self._position + 1
+        try:
+            text, self._pending = spelled.decode(), b""
+        except UnicodeDecodeError:
+            text, size = utf_8_decode(spelled, "replace", False)  # noqa: FBT003
+            self._pending, is_whole = spelled[size:], False
+        self._pending_start = self._position if text else start
+        if text:
+            self._read(Unit(text, start, end, is_whole))
+
+    def _release(self) -> None:
+        """What was held for what might have followed is text."""
+        if self._pending:
+            pending, self._pending = self._pending, b""
+            text = pending.decode("utf-8", "replace")
+            self._read(Unit(text, self._pending_start, self._position))
+        units, self._held = self._held, []
+        while units:
+            units = self._write(units) or []
+
+    # Text, and the markers that are spelled in it.
+
+    def _read(self, unit: Unit) -> None:
+        units = [*self._held, unit]
+        self._held = []
+        while units and self._state is not _State.OVER:
+            matcher, text = self._matcher, "".join(one.text for one in units)
+            found = matcher.find(text)
+            size = len(text) - matcher.held(text) if found is None else found.start()
+            front, behind = _split(units, size)
+            left = self._write(front)
+            if left is not None:
+                units = [*left, *behind]
+            elif found is None:
+                self._held = behind
+                return
+            else:
+                marked, units = _split(behind, len(found.group()))
+                self._mark_spelled(found.group(), marked)
+
+    def _mark_spelled(self, marker: str, marked: list[Unit]) -> None:
+        thought, prose = self._syntax.reasoning, self._prose
+        is_late = prose is not None and prose.is_started and self._state is _State.CONTENT
+        if is_late and thought is not None and marker == thought.opening:
+            # Who has begun to answer speaks of thoughts, and does not begin one.
+            self._write(marked)
+        else:
+            self._mark(marker, marked[0].start, marked[-1].end)
+
+    def _write(self, units: list[Unit]) -> list[Unit] | None:
+        """Text without markers; what of it stands behind the end of a region, if one ended."""
+        for at, unit in enumerate(units):
+            left = self._write_unit(unit)
+            if left is not None:
+                return [*left, *units[at + 1 :]]
+        return None
+
+    def _write_unit(self, unit: Unit) -> list[Unit] | None:
+        prose = self._prose
+        if prose is None:
+            return self._write_calls(unit)
+        if self._is_bare and (text := unit.text.lstrip()):
+            self._is_bare = False
+            if text[0] == "{":
+                self._region = []
+                self._begin_calls("", self._start)
+                return [unit.cut(len(unit.text) - len(text))[1]]
+        self._write_prose(prose, unit)
+        return None
+
+    def _write_prose(self, prose: Prose, unit: Unit) -> None:
+        if prose.kind is SegmentKind.REASONING:
+            self.reasoning_tokens += unit.end - max(unit.start, self._counted)
+        self._counted = unit.end
+        was_started, told = prose.is_started, len(self._events)
+        prose.write(unit)
+        if prose.is_started and not was_started:
+            self._visible = self._visible or prose.kind is not SegmentKind.REASONING
+            self._events[told:told] = self._broken_end
+            self._broken, self._broken_end = None, []
+
+    def _write_calls(self, unit: Unit) -> list[Unit] | None:
+        reader = self._reader
+        assert reader is not None, "in a region of calls"
+        if self._region is not None:
+            self._region.append(unit)
+        for event in reader.text(unit.text):
+            if isinstance(event, Left):
+                units = self._region or [unit]
+                size = sum(len(one.text) for one in units)
+                left = _split(units, size - len(event.rest))[1]
+                self._begin_content(left[0].start if left else unit.end)
+                return left
+            self._apply(event, unit.end, unit.end)
+        return None
+
+    # Markers.
+
+    def _mark(self, marker: str, start: int, end: int) -> None:
+        calls = self._syntax.calls
+        is_opener = calls is not None and marker in calls.openers
+        self._is_front = False
+        if self._state is _State.CALLS:
+            self._mark_in_calls(marker, start, start if is_opener else end)
+        elif not self._mark_in_prose(marker, start, end, is_opener=is_opener):
+            self._note(Rule.MARKER_IN_BODY)
+
+    def _mark_in_prose(self, marker: str, start: int, end: int, *, is_opener: bool) -> bool:
+        """False for a marker that means nothing here."""
+        prose, thought = self._prose, self._syntax.reasoning
+        assert prose is not None, "outside of calls"
+        thinks = self._state is _State.REASONING
+        closing = thought is not None and thinks and marker == thought.closing
+        opening = thought is not None and not thinks and marker == thought.opening
+        if not (closing or opening or is_opener):
+            return False
+        prose.close(end if closing else start, complete=True, at_marker=True)
+        if closing:
+            self._begin_content(end)
+            self._is_bare = self._may_call_bare
+        elif opening:
+            self._begin_reasoning(start)
+        else:
+            self._note(*((Rule.UNCLOSED_REASONING,) if thinks else ()))
+            self._begin_calls(marker, start)
+        return True
+
+    def _mark_in_calls(self, marker: str, start: int, end: int) -> None:
+        calls, reader = self._syntax.calls, self._reader
+        assert calls is not None, "in a region of calls"
+        assert reader is not None, "in a region of calls"
+        if marker not in calls.markers:
+            self._note(Rule.MARKER_IN_BODY)
+            return
+        for event in reader.mark(marker):
+            if isinstance(event, Left):
+                self._begin_content(end)
+                return
+            self._apply(event, start, end)
+            if self._state is _State.OVER:
+                return
+
+    def _begin_reasoning(self, start: int) -> None:
+        thought = self._syntax.reasoning
+        assert thought is not None, "it has a marker"
+        self._state, self._start = _State.REASONING, start
+        self._prose = Prose(SegmentKind.REASONING, start, self._events, trace=self._trace)
+        self._matcher = self._lexicon.matcher((thought.closing, thought.opening))
+
+    def _begin_content(self, start: int) -> Prose:
+        calls, thought = self._syntax.calls, self._syntax.reasoning
+        self._state, self._start = _State.CONTENT, start
+        self._reader = self._region = None
+        front, trace = self._is_front, self._trace
+        self._prose = Prose(self._said, start, self._events, keeps_front=front, trace=trace)
+        openers = () if calls is None else calls.openers
+        self._matcher = self._lexicon.matcher((*openers, *((thought.opening,) if thought else ())))
+        return self._prose
+
+    def _begin_calls(self, opener: str, start: int) -> None:
+        calls = self._syntax.calls
+        assert calls is not None, "it has a marker"
+        self._state, self._start = _State.CALLS, start
+        self._prose, self._is_bare = None, False
+        self._reader = calls.reader(opener, self._schema_of)
+        self._matcher = self._lexicon.matcher(calls.markers)
+
+    @property
+    def _said(self) -> SegmentKind:
+        """What text for the user is."""
+        is_owed = self._rules.calls == "required"
+        return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
+
+    # Calls.
+
+    def _schema_of(self, function: str) -> Mapping[str, Any]:
+        tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
+        return {} if tool is None else tool.declared or tool.schema or {}
+
+    def _apply(self, event: CallEvent, start: int, end: int, *, cut: bool = False) -> None:
+        """What a region tells that a marker at `start:end` ended, or text before `end`."""
+        match event:
+            case Called(name):
+                tool, rules = called_tool(name, self._rules.tools)
+                self._note(*rules)
+                self._call = SegmentStarted(SegmentKind.FUNCTION_CALL, tool)
+                self._events += (*self._broken_end, self._call)
+                self._broken, self._broken_end = None, []
+                self._visible, self._region, self._is_front = True, None, False
+            case Argued(text):
+                self._events.append(SegmentText(text))
+            case Ended():
+                self._end_call(event, start, end, cut=cut)
+            case Said(text, rules):
+                self._note(*rules)
+                prose = Prose(self._said, self._start, self._events, trace=self._trace)
+                if text:
+                    self._write_prose(prose, Unit(text, self._start, end))
+                prose.close(end, complete=True, at_marker=True)
+                self._start = end
+            case Noted(rule):
+                self._note(rule)
+            case _:
+                assert isinstance(event, Left), "which who calls this looks for"
+
+    def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
+        call, self._call, self._has_called = self._call, None, True
+        assert call is not None, "it began"
+        is_hosted = call.name in self._rules.hosted
+        broken = event.broken and not cut and not is_hosted
+        complete = not (event.broken and cut)
+        broken_off = (Rule.INVALID_ARGUMENTS,) if event.broken and not cut else ()
+        self._note(*dict.fromkeys((*event.rules, *broken_off)))
+        verbatim = not (event.rules or event.broken)
+        ended = SegmentEnded(self._start, end, complete, verbatim, broken)
+        self._start = end
+        if broken:
+            self._broken, self._broken_end = BrokenCall(call.name, start), [ended]
+        else:
+            self._events.append(ended)
+        if is_hosted and complete:
+            self._ended_by = call.name
+            self._state = _State.OVER
+
+    # The end.
+
+    def _close_turn(self, *, cut: bool, end: int) -> None:
+        if self._held or self._pending:
+            if cut and self._state is _State.CALLS:
+                self._held, self._pending = [], b""
+            self._release()
+        if self._prose is not None:
+            thinks = self._state is _State.REASONING
+            self._note(*((Rule.UNCLOSED_REASONING,) if thinks and not cut else ()))
+            self._prose.close(end, complete=not cut, at_marker=thinks)
+        elif self._reader is not None and self._state is _State.CALLS:
+            self._close_calls(self._reader, cut=cut, end=end)
+        self._events += self._broken_end
+        self._broken, self._broken_end = None, []
+        self._state, self._prose = _State.OVER, None
+
+    def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
+        for event in reader.close(cut=cut):
+            if isinstance(event, Left):
+                # It was said without a marker, and may as well be what it looks like: an answer.
+                region = self._region or []
+                prose = self._begin_content(self._start)
+                self._write(region)
+                prose.close(end, complete=not cut, at_marker=False)
+            else:
+                self._apply(event, self._position, end, cut=cut)
+
+
+def _split(units: list[Unit], size: int) -> tuple[list[Unit], list[Unit]]:
+    """The units of the first `size` characters, and the others; one may be cut in two."""
+    for at, unit in enumerate(units):
+        if size < len(unit.text):
+            if not size:
+                return units[:at], units[at:]
+            front, behind = unit.cut(size)
+            return [*units[:at], front], [behind, *units[at + 1 :]]
+        size -= len(unit.text)
+    return units, []

@@ -1,0 +1,213 @@
+"""How a family of chat models writes thoughts and calls: what a parser and a grammar ask of it.
+
+A turn is text in which *markers* stand. A marker is a text such as `<tool_call>`; where the
+vocabulary has one id for it, only that id counts, and otherwise its letters do. A *region* of calls
+begins at one of the openers of a syntax and is read by a reader of its own, which is handed the
+text and the markers in it, and tells what they mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.protocol.tools import FUNCTION_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gateway.models.chat.recovery import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A marker in something that is written."""
+
+    text: str
+
+
+Written = tuple[Mark | str, ...]
+"""Markers and texts, one behind the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call of this function begins."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argued:
+    """More of the text of its arguments."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The call is over. `broken`: in the middle of its arguments; by `rules`."""
+
+    broken: bool = False
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """It was no call: text for the user, in its place."""
+
+    text: str
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The region is over; `rest` is text behind it. Nothing is told after it."""
+
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something was made the best of, and there is nothing to tell."""
+
+    rule: Rule
+
+
+CallEvent = Called | Argued | Ended | Said | Left | Noted
+
+
+def function_name(written: str) -> str | None:
+    """The name of a function in what a model wrote in the place of one; None if it cannot be one.
+
+    Quotes around it are no part of it.
+    """
+    name = written.strip().strip("\"'`").strip()
+    return name if FUNCTION_NAME.fullmatch(name) else None
+
+
+SchemaOf = Callable[[str], "Mapping[str, Any]"]
+"""The JSON Schema of the arguments of a function, by the name that the model wrote; empty for an
+unknown one."""
+
+
+class CallReader(Protocol):
+    """Reads one region. Total: no text and no marker makes it raise. What it tells does not depend
+    on how the text was cut, except for how that of arguments is cut.
+    """
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """More text, never empty."""
+        ...
+
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """A marker of the syntax."""
+        ...
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """There is no more. `cut`: the model did not mean to stop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What is written around the keys and the values of arguments that are no JSON."""
+
+    before_key: Written
+    behind_key: Written
+    behind_value: Written
+
+
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """How calls are written. The `name` is that of the parser in vLLM, where it has one.
+
+    A region begins at one of the `openers`, which are among the `markers`; if it `is_bare`, also
+    with a brace where an answer would begin. `reader` reads it, given its opener, or an empty one.
+
+    The fields behind tell how a model was trained to write it: `opened`, calls with `between` in
+    between, `closed`. A call is its name between `before_name` and `behind_name`, then its
+    arguments as JSON, or in `tags`, then `behind`.
+    """
+
+    name: str
+    openers: tuple[str, ...]
+    markers: tuple[str, ...]
+    reader: Callable[[str, SchemaOf], CallReader]
+    before_name: Written
+    behind_name: Written
+    behind: Written
+    opened: Written = ()
+    between: Written = ()
+    closed: Written = ()
+    tags: Tags | None = None
+    is_bare: bool = False
+
+    def front(self, name: str | None) -> Written:
+        """The first call of a turn up to its arguments; up to its name where that is None.
+
+        It ends without the space that would be part of the next id.
+        """
+        named = () if name is None else (name, *self.behind_name)
+        *front, last = (*self.opened, *self.before_name, *named)
+        return (*front, last.rstrip(" ") if isinstance(last, str) else last)
+
+    def written(self, calls: Sequence[tuple[str, str]]) -> Written:
+        """Calls (name, arguments as JSON) of one turn."""
+        parts: list[Mark | str] = []
+        for name, arguments in calls:
+            parts += (*(self.between if parts else ()), *self.before_name, name, *self.behind_name)
+            parts += (*self._body(arguments), *self.behind)
+        return (*self.opened, *parts, *self.closed)
+
+    def _body(self, arguments: str) -> Written:
+        if self.tags is None:
+            return (arguments,)
+        parts: list[Mark | str] = []
+        for key, value in tags_of(arguments):
+            parts += (*self.tags.before_key, key, *self.tags.behind_key)
+            parts += (value, *self.tags.behind_value)
+        return tuple(parts)
+
+
+def tags_of(arguments: str) -> list[tuple[str, str]]:
+    """Arguments as a model writes them in tags: keys, and the texts of their values."""
+    try:
+        values = json.loads(arguments)
+    except ValueError:
+        return []
+    if not isinstance(values, dict):
+        return []
+    return [
+        (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for key, value in values.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """The markers around a thought, and the white space that templates put inside and behind."""
+
+    opening: str
+    closing: str
+    inner: str = "\n"
+    behind: str = "\n\n"
+
+
+THINK: Final = Reasoning("<think>", "</think>")
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """A family of models: it need not think, and it need not call anything."""
+
+    reasoning: Reasoning | None
+    calls: CallSyntax | None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All markers."""
+        thought = (self.reasoning.opening, self.reasoning.closing) if self.reasoning else ()
+        return (*thought, *(self.calls.markers if self.calls else ()))

@@ -1,0 +1,186 @@
+"""Calls as DeepSeek-V3, R1 and V3.1 write them. Bars and spaces in these markers are not ASCII's.
+
+V3 and R1 (parser `deepseek_v3`) name the function behind the separator, and fence the arguments:
+
+    <|tool_calls_begin|><|tool_call_begin|>function<|tool_sep|>get_weather
+    ```json
+    {"city": "Paris"}
+    ```<|tool_call_end|><|tool_calls_end|>
+
+V3.1 (parser `deepseek_v31`):
+
+    <|tool_calls_begin|><|tool_call_begin|>get_weather<|tool_sep|>{"city": "Paris"}<|tool_call_end|>
+    <|tool_calls_end|>
+
+Source: the chat templates of these models; vLLM's parsers of the same names.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import (
+    Called,
+    CallSyntax,
+    Left,
+    Mark,
+    Said,
+    function_name,
+)
+from gateway.models.chat.syntax.json_body import JsonBody
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.models.chat.syntax.contract import CallEvent
+
+
+def full_width(name: str) -> str:
+    """A special token of DeepSeek by its name in ASCII, as in `tool_sep`."""
+    spelled = name.replace("_", "\u2581")
+    return f"<\uff5c{spelled}\uff5c>"
+
+
+OPENING: Final = full_width("tool_calls_begin")
+CLOSING: Final = full_width("tool_calls_end")
+CALL: Final = full_width("tool_call_begin")
+CALL_END: Final = full_width("tool_call_end")
+SEPARATOR: Final = full_width("tool_sep")
+TRAINED_KIND: Final = "function"
+TRAINED_FENCE: Final = "```json\n"
+TRAINED_END: Final = "\n```"
+_FENCE_FRONT: Final = re.compile(r"\s*(?:`{1,3}(?:j(?:s(?:on?)?)?)?\s*)?")
+"""What stands between the name and the arguments, or the beginning of it."""
+
+
+class _Where(Enum):
+    OUTSIDE = auto()  # of a call
+    FRONT = auto()  # before the separator
+    NAME = auto()  # behind it, where the name is there
+    FENCE = auto()  # behind that
+    BODY = auto()
+    JUNK = auto()  # no function is named
+
+
+_OPEN: Final = frozenset({_Where.FENCE, _Where.BODY})
+
+
+class DeepSeekReader:
+    """One region of calls. `is_fenced`: as V3 writes them."""
+
+    def __init__(self, opener: str, *, is_fenced: bool) -> None:
+        self._is_fenced = is_fenced
+        self._is_odd = opener == CALL  # the front of the region is missing
+        self._where = _Where.FRONT if opener == CALL else _Where.OUTSIDE
+        self._word = self._behind = ""
+        self._body = JsonBody()
+        self._rules: list[Rule] = []
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """What stands between two markers."""
+        if self._where is _Where.NAME:
+            word, end, text = text.partition("\n")
+            self._word += word
+            if end:
+                yield from self._name(_Where.FENCE)
+        if self._where is _Where.FENCE:
+            text = self._behind_fence(text)
+        if self._where is _Where.BODY:
+            yield from self._in_body(text)
+        elif self._where in {_Where.FRONT, _Where.JUNK}:
+            self._word += text
+
+    def _behind_fence(self, text: str) -> str:
+        """What is left of the front of a body once it is known where a fence before it ends."""
+        front = self._word + text
+        fence = _FENCE_FRONT.match(front)
+        assert fence is not None, "it may be empty"
+        if fence.end() == len(front):
+            self._word = front
+            return ""
+        self._where, self._word = _Where.BODY, ""
+        if fence.group() != TRAINED_FENCE:
+            self._rules.append(Rule.ODD_FRAME)
+        return front[fence.end() :]
+
+    def _in_body(self, text: str) -> Iterator[CallEvent]:
+        if text:
+            events, rest = self._body.feed(text)
+            yield from events
+            self._behind += rest
+
+    def _name(self, following: _Where) -> Iterator[CallEvent]:
+        """The name of the function is complete."""
+        name = function_name(self._word)
+        if name is None:
+            self._where = _Where.JUNK
+            return
+        self._where, self._word, self._behind, self._body = following, "", "", JsonBody()
+        self._rules, self._is_odd = [Rule.ODD_FRAME] if self._is_odd else [], False
+        yield Called(name)
+
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """A part of a call is over."""
+        if marker == SEPARATOR:
+            if self._where is not _Where.FRONT:
+                self._rules.append(Rule.MARKER_IN_BODY)
+            elif self._is_fenced:
+                self._is_odd = self._is_odd or self._word != TRAINED_KIND
+                self._where, self._word = _Where.NAME, ""
+            else:
+                yield from self._name(_Where.BODY)
+            return
+        yield from self._end_call(() if marker == CALL_END else (Rule.UNCLOSED_CALL,), cut=False)
+        self._where = _Where.FRONT if marker == CALL else _Where.OUTSIDE
+        if marker == CLOSING:
+            yield Left()
+
+    def _end_call(self, rules: tuple[Rule, ...], *, cut: bool) -> Iterator[CallEvent]:
+        if self._where is _Where.NAME and not cut:
+            yield from self._name(_Where.BODY)
+        if self._where in _OPEN:
+            yield from self._body.finish(*self._rules, *self._behind_body(), *rules, cut=cut)
+        elif self._where is not _Where.OUTSIDE:
+            word = "" if cut else self._word.strip()
+            yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
+        self._word = ""
+
+    def _behind_body(self) -> tuple[Rule, ...]:
+        if self._behind.replace("`", "").strip():
+            return (Rule.CALL_LEFTOVER,)
+        is_odd = self._is_fenced and self._behind not in {"", TRAINED_END}
+        return (Rule.ODD_FRAME,) if is_odd else ()
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """The turn is over within the region."""
+        yield from self._end_call((Rule.UNCLOSED_CALL,), cut=cut)
+
+
+_MARKERS: Final = (OPENING, CALL, SEPARATOR, CALL_END, CLOSING)
+
+DEEPSEEK_V3: Final = CallSyntax(
+    name="deepseek_v3",
+    openers=(OPENING, CALL),
+    markers=_MARKERS,
+    reader=lambda opener, _schema_of: DeepSeekReader(opener, is_fenced=True),
+    opened=(Mark(OPENING),),
+    before_name=(Mark(CALL), TRAINED_KIND, Mark(SEPARATOR)),
+    behind_name=("\n" + TRAINED_FENCE,),
+    behind=(TRAINED_END, Mark(CALL_END)),
+    between=("\n",),
+    closed=(Mark(CLOSING),),
+)
+DEEPSEEK_V31: Final = CallSyntax(
+    name="deepseek_v31",
+    openers=(OPENING, CALL),
+    markers=_MARKERS,
+    reader=lambda opener, _schema_of: DeepSeekReader(opener, is_fenced=False),
+    opened=(Mark(OPENING),),
+    before_name=(Mark(CALL),),
+    behind_name=(Mark(SEPARATOR),),
+    behind=(Mark(CALL_END),),
+    closed=(Mark(CLOSING),),
+)

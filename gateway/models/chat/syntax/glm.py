@@ -1,0 +1,157 @@
+"""Calls as GLM-4.5 and its successors write them, with a tag for each key and each value:
+
+    <tool_call>get_weather
+    <arg_key>city</arg_key>
+    <arg_value>Paris</arg_value>
+    </tool_call>
+
+Source: the chat templates of GLM-4.5 to GLM-4.7; vLLM's parsers `glm45` and `glm47`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import (
+    Argued,
+    Called,
+    CallSyntax,
+    Ended,
+    Left,
+    Mark,
+    Said,
+    Tags,
+    function_name,
+)
+from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.models.chat.syntax.contract import CallEvent, SchemaOf
+
+OPENING: Final = "<tool_call>"
+CLOSING: Final = "</tool_call>"
+KEY: Final = "<arg_key>"
+KEY_END: Final = "</arg_key>"
+VALUE: Final = "<arg_value>"
+VALUE_END: Final = "</arg_value>"
+
+
+class _Where(Enum):
+    NAME = auto()
+    CALL = auto()  # between its arguments
+    KEY = auto()
+    BEHIND_KEY = auto()
+    VALUE = auto()
+    JUNK = auto()  # no function is named
+
+
+class GlmReader:
+    """One region, up to the marker that closes it."""
+
+    def __init__(self, schema_of: SchemaOf) -> None:
+        self._schema_of = schema_of
+        self._where = _Where.NAME
+        self._word: list[str] = []  # a name, a key, or what is none
+        self._arguments = TaggedArguments({})
+        self._rules: list[Rule] = []
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """What stands between two markers."""
+        if self._where is _Where.VALUE:
+            if said := self._arguments.text(text):
+                yield Argued(said)
+        elif self._where not in {_Where.CALL, _Where.BEHIND_KEY}:
+            self._word.append(text)
+        elif text.strip():
+            self._rules.append(Rule.CALL_LEFTOVER)
+
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """A key or a value begins or ends, or the call does."""
+        if self._where is _Where.NAME:
+            yield from self._name()
+        if marker == VALUE:
+            yield from self._begin_value()
+        elif marker == VALUE_END and self._where is _Where.VALUE:
+            yield from self._end_value()
+        elif marker == KEY:
+            yield from self._begin_key()
+        elif marker == KEY_END and self._where is _Where.KEY:
+            self._where = _Where.BEHIND_KEY
+        elif marker not in {OPENING, CLOSING}:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        else:
+            yield from self._end_call(() if marker == CLOSING else (Rule.UNCLOSED_CALL,))
+            self._where, self._word = _Where.NAME, []
+            if marker == CLOSING:
+                yield Left()
+
+    def _name(self) -> Iterator[CallEvent]:
+        name = function_name("".join(self._word))
+        if name is None:
+            self._where = _Where.JUNK
+            return
+        self._where, self._word, self._rules = _Where.CALL, [], []
+        self._arguments = TaggedArguments(self._schema_of(name))
+        yield Called(name)
+
+    def _begin_key(self) -> Iterator[CallEvent]:
+        if self._where is _Where.VALUE:
+            self._rules.append(Rule.UNCLOSED_PARAMETER)
+            yield from self._end_value()
+        if self._where in {_Where.KEY, _Where.BEHIND_KEY}:
+            self._rules.append(Rule.UNCLOSED_TAG)
+        if self._where is not _Where.JUNK:
+            self._where, self._word = _Where.KEY, []
+
+    def _begin_value(self) -> Iterator[CallEvent]:
+        if self._where is _Where.KEY:
+            self._rules.append(Rule.UNCLOSED_TAG)
+        elif self._where is not _Where.BEHIND_KEY:
+            self._rules.append(Rule.MARKER_IN_BODY)
+        if self._where in {_Where.KEY, _Where.BEHIND_KEY}:
+            self._where = _Where.VALUE
+            yield Argued(self._arguments.begin("".join(self._word).strip()))
+
+    def _end_value(self) -> Iterator[CallEvent]:
+        self._where = _Where.CALL
+        yield Argued(self._arguments.end())
+
+    def _end_call(self, rules: tuple[Rule, ...]) -> Iterator[CallEvent]:
+        if self._where is _Where.JUNK:
+            word = "".join(self._word).strip()
+            yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
+            return
+        if self._where is _Where.VALUE:
+            self._rules.append(Rule.UNCLOSED_PARAMETER)
+            yield from self._end_value()
+        elif self._where is not _Where.CALL:
+            self._rules.append(Rule.UNCLOSED_TAG)
+        yield Argued(self._arguments.finish())
+        yield Ended(rules=(*self._rules, *rules))
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """The turn is over within the region."""
+        if self._where is _Where.NAME and not cut:
+            yield from self._name()
+        is_call = self._where not in {_Where.NAME, _Where.JUNK}
+        if is_call and (cut or self._where is not _Where.CALL):
+            yield Ended(broken=True, rules=tuple(self._rules))
+        elif not cut:
+            yield from self._end_call((Rule.UNCLOSED_CALL,))
+
+
+GLM: Final = CallSyntax(
+    name="glm",
+    openers=(OPENING,),
+    markers=(OPENING, KEY, KEY_END, VALUE, VALUE_END, CLOSING),
+    reader=lambda _opener, schema_of: GlmReader(schema_of),
+    before_name=(Mark(OPENING),),
+    behind_name=("\n",),
+    behind=(Mark(CLOSING),),
+    between=("\n",),
+    tags=Tags((Mark(KEY),), (Mark(KEY_END), "\n", Mark(VALUE)), (Mark(VALUE_END), "\n")),
+)

@@ -1,0 +1,364 @@
+"""A call that is one JSON object, `{"name": ..., "arguments": {...}}`, read as it comes.
+
+The arguments flow as soon as they begin and the name is known. A model that writes them first is
+listened to until the name came. Whatever the object holds besides is passed over.
+
+Positions in the object are found by regular expressions: each character is looked at once or twice,
+and a value is decoded only where its text is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import Argued, Called, Ended, Said, function_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gateway.models.chat.syntax.contract import CallEvent
+
+_STRUCTURE: Final = re.compile(r'["{}\[\]]')
+_STRING: Final = re.compile(r'["\\]')
+_SCALAR_END: Final = re.compile(r"[,}\]\s]")
+DEPTH_MAX: Final = 128
+"""A value nested deeper than that counts as no JSON: whether Python's decoder takes it depends on
+how deep the caller's own stack is, and the result must depend on nothing."""
+# Models break lines inside of strings; clients' parsers mostly put up with it.
+_DECODER: Final = json.JSONDecoder(strict=False, parse_int=str)
+
+
+class ValueScanner:
+    """Finds the end of one JSON value that begins with the first character it is fed."""
+
+    __slots__ = ("_depth", "_escaped", "_in_string", "_is_scalar", "deepest", "is_begun")
+
+    def __init__(self) -> None:
+        self.is_begun = False
+        self.deepest = 0
+        self._depth = 0
+        self._in_string = self._escaped = self._is_scalar = False
+
+    def end(self, text: str) -> int | None:
+        """The offset behind the value, if its end is in this text; the text goes on with it."""
+        if not self.is_begun and text:
+            self.is_begun = True
+            self._is_scalar = text[0] not in '{["'
+        if self._is_scalar:
+            found = _SCALAR_END.search(text)
+            return None if found is None else found.start()
+        return self._end_of_nested(text)
+
+    def _end_of_nested(self, text: str) -> int | None:
+        at = 0
+        if self._escaped and text:
+            self._escaped, at = False, 1
+        while found := (_STRING if self._in_string else _STRUCTURE).search(text, at):
+            at = found.end()
+            mark = found.group()
+            if mark == "\\":
+                self._escaped = at == len(text)
+                at += 1
+            elif mark == '"':
+                self._in_string = not self._in_string
+            else:
+                self._depth += 1 if mark in "{[" else -1
+                self.deepest = max(self.deepest, self._depth)
+            if not self._in_string and self._depth <= 0:
+                return at
+        return None
+
+
+def is_json(text: str, deepest: int = 0) -> bool:
+    """Whether a text is a JSON value, one nested `deepest` levels."""
+    if deepest > DEPTH_MAX:
+        return False
+    try:
+        _DECODER.decode(text.strip())
+    except ValueError:
+        return False
+    return True
+
+
+def string_in(text: str) -> str | None:
+    """The text that a JSON string says; None for what is none."""
+    if not text.startswith('"'):
+        return None
+    try:
+        value: str = _DECODER.decode(text)
+    except ValueError:
+        return None
+    return value
+
+
+class ArgumentsReader:
+    """The value of the arguments: an object flows, a string is decoded, nothing at all is `{}`."""
+
+    __slots__ = ("_begin", "_scanner", "_text", "is_over")
+
+    def __init__(self) -> None:
+        self._scanner = ValueScanner()
+        self._text: list[str] = []
+        self._begin = ""
+        self.is_over = False
+
+    @property
+    def is_begun(self) -> bool:
+        """The first character came."""
+        return bool(self._begin)
+
+    @property
+    def is_open(self) -> bool:
+        """Its end has not come, and cannot be guessed: that of a number can."""
+        return not self.is_over and self._begin in {"", '"', "{", "["}
+
+    @property
+    def flows(self) -> bool:
+        """What it is fed goes out as it is."""
+        return self._begin in {"{", "["}
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """What can be told of it now, and what stands behind it once it is over. White space in
+        front of it is not to be fed.
+        """
+        self._begin = self._begin or text[0]
+        end = self._scanner.end(text)
+        self.is_over = end is not None
+        mine, rest = (text, "") if end is None else (text[:end], text[end:])
+        self._text.append(mine)
+        return (mine if self.flows else ""), rest
+
+    def finish(self) -> tuple[str, tuple[Rule, ...]]:
+        """What was not told yet of a value that is over, and by which rules."""
+        text = "".join(self._text)
+        if self.flows:
+            whole = is_json(text, self._scanner.deepest)
+            return "", (() if whole else (Rule.INVALID_ARGUMENTS,))
+        if text.strip() in {"", "null", '""'}:
+            return "{}", (Rule.EMPTY_ARGUMENTS,)
+        if (said := string_in(text)) is not None:
+            return said, (Rule.QUOTED_ARGUMENTS,)
+        return text, (Rule.INVALID_ARGUMENTS,)
+
+
+class _Phase(Enum):
+    BEFORE = auto()  # the object has not begun
+    FIRST_KEY = auto()  # in front of a key, or of the end
+    KEY = auto()  # behind a comma
+    IN_KEY = auto()
+    COLON = auto()
+    VALUE = auto()  # in front of a value
+    IN_VALUE = auto()
+    BEHIND = auto()  # behind a value
+    OVER = auto()
+    JUNK = auto()  # no such object
+
+
+_ARGUMENTS: Final = frozenset({"arguments", "parameters"})
+
+
+class JsonCall:
+    """Reads one object, from its brace on; white space may stand before it."""
+
+    __slots__ = (
+        "_arguments", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner", "_token",
+        "_waiting", "is_told", "keys", "name",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.is_told = False
+        """The function was told."""
+        self.keys: list[str] = []
+        """Those of the object so far."""
+        self._phase = _Phase.BEFORE
+        self._raw: list[str] = []
+        self._token: list[str] = []
+        self._key = ""
+        self._scanner = ValueScanner()
+        self._arguments: ArgumentsReader | None = None
+        self._waiting: list[str] = []
+        self._junk: list[str] = []
+        self._is_sloppy = False
+
+    @property
+    def is_over(self) -> bool:
+        """The object is closed."""
+        return self._phase is _Phase.OVER
+
+    @property
+    def is_junk(self) -> bool:
+        """What it was fed is no such object, however it goes on."""
+        return self._phase is _Phase.JUNK
+
+    @property
+    def raw(self) -> str:
+        """All that it was fed before the function was told."""
+        return "".join(self._raw)
+
+    def feed(self, text: str) -> tuple[list[CallEvent], str]:
+        """What more text tells, and what of it stands behind the object."""
+        events: list[CallEvent] = []
+        rest = text
+        while rest and self._phase is not _Phase.OVER:
+            rest = self._STEPS[self._phase](self, rest, events)
+        if not self.is_told:
+            self._raw.append(text[: len(text) - len(rest)])
+        return events, rest
+
+    # Each step takes text from the front, and returns what is left.
+
+    def _before(self, text: str, _: list[CallEvent]) -> str:
+        return self._at_sign(text, {"{": _Phase.FIRST_KEY})
+
+    def _before_key(self, text: str, _: list[CallEvent]) -> str:
+        signs = {'"': _Phase.IN_KEY, ",": _Phase.KEY, "}": _Phase.OVER}
+        sign = text.lstrip()[:1]
+        if sign == "," or (sign == "}" and self._phase is _Phase.KEY):
+            self._is_sloppy = True
+        rest = self._at_sign(text, signs)
+        if self._phase is _Phase.IN_KEY:
+            self._scanner, self._token = ValueScanner(), []
+            self._scanner.end('"')
+        return rest
+
+    def _in_key(self, text: str, _: list[CallEvent]) -> str:
+        end = self._scanner.end(text)
+        self._token.append(text[:end])
+        if end is None:
+            return ""
+        self._key = string_in('"' + "".join(self._token)) or ""
+        self._is_sloppy = self._is_sloppy or self._key in self.keys
+        self.keys.append(self._key)
+        self._phase = _Phase.COLON
+        return text[end:]
+
+    def _before_colon(self, text: str, _: list[CallEvent]) -> str:
+        return self._at_sign(text, {":": _Phase.VALUE})
+
+    def _before_value(self, text: str, _: list[CallEvent]) -> str:
+        rest = text.lstrip()
+        if not rest:
+            return ""
+        if rest[0] in ",}]:":
+            return self._spoil(rest)
+        self._phase = _Phase.IN_VALUE
+        self._scanner, self._token = ValueScanner(), []
+        if self._key in _ARGUMENTS and self._arguments is None:
+            self._arguments = ArgumentsReader()
+        return rest
+
+    def _in_value(self, text: str, events: list[CallEvent]) -> str:
+        if self._arguments is not None and not self._arguments.is_over:
+            return self._in_arguments(self._arguments, text, events)
+        end = self._scanner.end(text)
+        self._token.append(text[:end])
+        if end is None:
+            return ""
+        self._phase = _Phase.BEHIND
+        if self._key == "name" and self.name is None:
+            self.name = function_name(string_in("".join(self._token)) or "")
+            self._tell(events)
+        return text[end:]
+
+    def _in_arguments(self, arguments: ArgumentsReader, text: str, events: list[CallEvent]) -> str:
+        told, rest = arguments.feed(text)
+        if arguments.is_over:
+            self._phase = _Phase.BEHIND
+        self._waiting.append(told)
+        self._tell(events)
+        return rest
+
+    def _tell(self, events: list[CallEvent]) -> None:
+        """What can be told: the function with the first of its arguments, and these."""
+        if self.name is None or self._arguments is None or not self._arguments.is_begun:
+            return
+        if not self.is_told:
+            self.is_told = True
+            self._raw = []
+            events.append(Called(self.name))
+        if waiting := "".join(self._waiting):
+            events.append(Argued(waiting))
+        self._waiting = []
+
+    def _behind(self, text: str, _: list[CallEvent]) -> str:
+        return self._at_sign(text, {",": _Phase.KEY, "}": _Phase.OVER})
+
+    def _in_junk(self, text: str, _: list[CallEvent]) -> str:
+        self._junk.append(text)
+        return ""
+
+    def _at_sign(self, text: str, following: Mapping[str, _Phase]) -> str:
+        """The next sign behind white space leads to another phase; any other spoils the object."""
+        rest = text.lstrip()
+        if not rest:
+            return ""
+        if rest[0] not in following:
+            return self._spoil(rest)
+        self._phase = following[rest[0]]
+        return rest[1:]
+
+    def _spoil(self, rest: str) -> str:
+        self._phase = _Phase.JUNK
+        return rest
+
+    _STEPS: ClassVar[Mapping[_Phase, Callable[[JsonCall, str, list[CallEvent]], str]]] = {
+        _Phase.BEFORE: _before,
+        _Phase.FIRST_KEY: _before_key,
+        _Phase.KEY: _before_key,
+        _Phase.IN_KEY: _in_key,
+        _Phase.COLON: _before_colon,
+        _Phase.VALUE: _before_value,
+        _Phase.IN_VALUE: _in_value,
+        _Phase.BEHIND: _behind,
+        _Phase.JUNK: _in_junk,
+    }
+
+    def finish(self, *, cut: bool) -> Iterator[CallEvent]:
+        """The object is over, or there is no more text; a call ends, or it was none."""
+        if self.name is None:
+            raw = self.raw.strip()
+            if not raw or (cut and not self.is_over):
+                yield Said("", (Rule.ABANDONED_CALL,))
+            else:
+                yield Said(raw, (Rule.NOT_A_CALL,))
+            return
+        if not self.is_told:
+            yield Called(self.name)
+        if self._arguments is None:
+            yield from self._without_arguments(cut=cut)
+        else:
+            yield from self._with_arguments(self._arguments)
+
+    def _without_arguments(self, *, cut: bool) -> Iterator[CallEvent]:
+        junk = "".join(self._junk)
+        if cut and not self.is_over:
+            yield Ended(broken=True)
+        elif junk.strip():
+            yield Argued(junk)
+            yield Ended(rules=(Rule.INVALID_ARGUMENTS,))
+        else:
+            yield Argued("{}")
+            yield Ended(rules=(Rule.EMPTY_ARGUMENTS,))
+
+    def _with_arguments(self, arguments: ArgumentsReader) -> Iterator[CallEvent]:
+        waiting = "".join(self._waiting)
+        if arguments.is_open:
+            if waiting:
+                yield Argued(waiting)
+            yield Ended(broken=True)
+            return
+        text, rules = arguments.finish()
+        if waiting or text:
+            yield Argued(waiting + text)
+        if "".join(self._junk).strip():
+            rules = (*rules, Rule.CALL_LEFTOVER)
+        elif not self.is_over:
+            rules = (*rules, Rule.UNCLOSED_JSON)
+        elif self._is_sloppy:
+            rules = (*rules, Rule.SLOPPY_JSON)
+        yield Ended(rules=rules)

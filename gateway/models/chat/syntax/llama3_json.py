@@ -1,0 +1,85 @@
+"""Calls as Llama 3.1 and its successors write them: one JSON object in place of an answer.
+
+    {"name": "get_weather", "parameters": {"city": "Paris"}}
+
+Several are told apart by semicolons, and `<|python_tag|>` may stand in front. Without it an object
+is a call if it begins with a name and its parameters follow; any other one is an answer.
+
+Source: the chat templates of Llama 3.1 to 3.3; vLLM's and SGLang's parser `llama3_json` / `llama3`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.models.chat.syntax.contract import CallSyntax, Left
+from gateway.models.chat.syntax.json_call import JsonCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.models.chat.syntax.contract import CallEvent
+
+OPENING: Final = "<|python_tag|>"
+_KEYS: Final = frozenset({"type", "id", "function", "name", "parameters", "arguments"})
+
+
+class Llama3Reader:
+    """One region: objects, one behind the other. `is_bare`: no marker stood in front of them."""
+
+    def __init__(self, *, is_bare: bool) -> None:
+        self._is_bare = is_bare  # and it is not known yet whether it is a call
+        self._call: JsonCall | None = JsonCall()
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """What stands there; behind an object another one may stand."""
+        while text:
+            if self._call is None:
+                text = text.lstrip().removeprefix(";").lstrip()
+                if not text:
+                    return
+                if not text.startswith("{"):
+                    yield Left(text)
+                    return
+                self._call = JsonCall()
+            events, text = self._call.feed(text)
+            yield from events
+            self._is_bare = self._is_bare and not self._call.is_told
+            if self._is_bare and self._is_answer(self._call):
+                yield Left(self._call.raw + text)
+                return
+            if self._call.is_over:
+                yield from self._call.finish(cut=False)
+                self._call = None
+
+    def _is_answer(self, call: JsonCall) -> bool:
+        return call.is_over or call.is_junk or not _KEYS.issuperset(call.keys)
+
+    def mark(self, _marker: str) -> Iterator[CallEvent]:
+        """There is one marker: calls begin, again."""
+        yield from self._end(cut=False)
+        self._call, self._is_bare = JsonCall(), False
+
+    def _end(self, *, cut: bool) -> Iterator[CallEvent]:
+        if self._call is not None:
+            yield from self._call.finish(cut=cut)
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """The turn is over within the region. What could have become a call is what was said."""
+        if self._is_bare and self._call is not None:
+            yield Left(self._call.raw)
+        else:
+            yield from self._end(cut=cut)
+
+
+LLAMA3_JSON: Final = CallSyntax(
+    name="llama3_json",
+    openers=(OPENING,),
+    markers=(OPENING,),
+    reader=lambda opener, _schema_of: Llama3Reader(is_bare=not opener),
+    before_name=('{"name": "',),
+    behind_name=('", "parameters": ',),
+    behind=("}",),
+    between=("; ",),
+    is_bare=True,
+)

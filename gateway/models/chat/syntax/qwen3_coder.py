@@ -1,0 +1,213 @@
+"""Calls as Qwen3-Coder and Qwen3.5 write them, with a tag for each parameter:
+
+    <tool_call>
+    <function=get_weather>
+    <parameter=city>
+    Paris
+    </parameter>
+    </function>
+    </tool_call>
+
+The line breaks next to the tags of a parameter are not part of its value. A call without the outer
+markers is one, too.
+
+Source: the chat template of Qwen3-Coder; vLLM's and SGLang's parser `qwen3_coder`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import (
+    Argued,
+    Called,
+    CallSyntax,
+    Ended,
+    Left,
+    Mark,
+    Noted,
+    Said,
+    Tags,
+    function_name,
+)
+from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.models.chat.syntax.contract import CallEvent, SchemaOf
+
+OPENING: Final = "<tool_call>"
+CLOSING: Final = "</tool_call>"
+FUNCTION: Final = "<function="
+FUNCTION_END: Final = "</function>"
+PARAMETER: Final = "<parameter="
+PARAMETER_END: Final = "</parameter>"
+
+
+class _Where(Enum):
+    OUTSIDE = auto()  # of a function
+    NAME = auto()
+    FUNCTION = auto()  # between its parameters
+    KEY = auto()
+    VALUE = auto()
+
+
+_OPEN: Final = frozenset({_Where.FUNCTION, _Where.KEY, _Where.VALUE})
+
+
+class Qwen3CoderReader:
+    """One region: from an outer marker, or that of a function, to the outer one that closes it."""
+
+    def __init__(self, opener: str, schema_of: SchemaOf) -> None:
+        self._schema_of = schema_of
+        self._is_wrapped = opener == OPENING
+        self._has_called = False
+        self._where = _Where.OUTSIDE if self._is_wrapped else _Where.NAME
+        self._word = ""  # of a tag that is not complete
+        self._arguments = TaggedArguments({})
+        self._value = ""  # a line break that may be in front of a tag
+        self._is_front = False
+        self._stray: list[str] = []
+        self._rules: list[Rule] = []
+
+    # Text.
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """What stands between two markers."""
+        if self._where in {_Where.NAME, _Where.KEY}:
+            word, end, text = text.partition(">")
+            self._word += word
+            if end:
+                yield from self._close_tag()
+        if not text:
+            return
+        if self._where is _Where.VALUE:
+            yield from self._in_value(text)
+        elif self._where is _Where.FUNCTION:
+            self._note_leftover(text)
+        else:
+            yield from self._outside(text)
+
+    def _outside(self, text: str) -> Iterator[CallEvent]:
+        if not self._has_called:
+            self._stray.append(text)
+        elif not self._is_wrapped and text.strip():
+            yield Left(text)
+
+    def _close_tag(self) -> Iterator[CallEvent]:
+        word, self._word = self._word, ""
+        if self._where is _Where.KEY:
+            self._where, self._is_front, self._value = _Where.VALUE, True, ""
+            yield Argued(self._arguments.begin(word.strip()))
+        elif (name := function_name(word)) is None:
+            self._where = _Where.OUTSIDE
+            self._stray.append(word)
+        else:
+            self._where, self._has_called, self._rules = _Where.FUNCTION, True, []
+            self._arguments = TaggedArguments(self._schema_of(name))
+            yield Called(name)
+
+    def _in_value(self, text: str) -> Iterator[CallEvent]:
+        if self._is_front:
+            self._is_front = False
+            text = text.removeprefix("\n")
+        text = self._value + text
+        self._value = "\n" if text.endswith("\n") else ""
+        if said := self._arguments.text(text.removesuffix("\n")):
+            yield Argued(said)
+
+    def _note_leftover(self, text: str) -> None:
+        if text.strip():
+            self._rules.append(Rule.CALL_LEFTOVER)
+
+    # Markers.
+
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """A tag begins, or is there; in a value that of a function is text."""
+        if marker == FUNCTION and self._where is _Where.VALUE:
+            yield from self._in_value(marker)
+        elif marker == PARAMETER:
+            yield from self._at_parameter()
+        elif marker == PARAMETER_END:
+            if self._where is _Where.VALUE:
+                yield from self._end_value()
+            else:
+                self._rules.append(Rule.MARKER_IN_BODY)
+        else:
+            yield from self._at_end(marker)
+
+    def _at_parameter(self) -> Iterator[CallEvent]:
+        if self._where is _Where.NAME:  # whose tag was not closed
+            yield from self._close_tag()
+            self._rules.append(Rule.UNCLOSED_TAG)
+        if self._where is _Where.KEY:
+            self._rules.append(Rule.UNCLOSED_TAG)
+        if self._where is _Where.VALUE:
+            self._rules.append(Rule.UNCLOSED_PARAMETER)
+            yield from self._end_value()
+        if self._where in _OPEN:
+            self._where, self._word = _Where.KEY, ""
+
+    def _end_value(self) -> Iterator[CallEvent]:
+        self._where = _Where.FUNCTION
+        yield Argued(self._arguments.end())
+
+    def _at_end(self, marker: str) -> Iterator[CallEvent]:
+        """The end of a function, or of a region, or another one begins."""
+        if self._where is _Where.NAME and marker in {FUNCTION_END, CLOSING}:
+            yield from self._close_tag()
+            self._rules.append(Rule.UNCLOSED_TAG)
+        elif self._where is _Where.NAME:
+            yield Noted(Rule.ABANDONED_CALL)
+        if self._where in _OPEN:
+            rules = () if marker == FUNCTION_END else (Rule.UNCLOSED_CALL,)
+            yield from self._end_call(*rules)
+        if marker == CLOSING:
+            yield from self._said()
+            yield Left()
+        elif marker == FUNCTION:
+            self._where, self._word, self._stray = _Where.NAME, "", []
+        else:
+            self._where = _Where.OUTSIDE
+
+    def _end_call(self, *rules: Rule) -> Iterator[CallEvent]:
+        if self._where is _Where.VALUE:
+            self._rules.append(Rule.UNCLOSED_PARAMETER)
+            yield from self._end_value()
+        elif self._where is _Where.KEY:
+            self._rules.append(Rule.UNCLOSED_TAG)
+        yield Argued(self._arguments.finish())
+        yield Ended(rules=(*self._rules, *rules))
+        self._where = _Where.OUTSIDE
+
+    def _said(self) -> Iterator[CallEvent]:
+        """A region without a call."""
+        stray, self._stray = "".join(self._stray).strip(), []
+        if not self._has_called:
+            yield Said(stray, (Rule.NOT_A_CALL if stray else Rule.ABANDONED_CALL,))
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """The turn is over within the region."""
+        if self._where in _OPEN and (cut or self._where is not _Where.FUNCTION):
+            yield Ended(broken=True, rules=tuple(self._rules))
+        elif self._where in _OPEN:
+            yield from self._end_call(Rule.UNCLOSED_CALL)
+        elif not cut:
+            self._stray.append(self._word)
+            yield from self._said()
+
+
+QWEN3_CODER: Final = CallSyntax(
+    name="qwen3_coder",
+    openers=(OPENING, FUNCTION),
+    markers=(OPENING, FUNCTION, PARAMETER, PARAMETER_END, FUNCTION_END, CLOSING),
+    reader=Qwen3CoderReader,
+    before_name=(Mark(OPENING), "\n", Mark(FUNCTION)),
+    behind_name=(">\n",),
+    behind=(Mark(FUNCTION_END), "\n", Mark(CLOSING)),
+    between=("\n",),
+    tags=Tags((Mark(PARAMETER),), (">\n",), ("\n", Mark(PARAMETER_END), "\n")),
+)

@@ -1,0 +1,194 @@
+"""Arguments that a model writes as tags with a key and a value, put together as a JSON object.
+
+Such a value has no type: `5` may be a number or a text. What the schema of the function says of its
+parameter decides, and the first type that fits counts, in the order null, integer, number, boolean,
+object, array, string; without a schema it is text. Text streams, any other value waits for its end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+STRING: Final = frozenset({"string"})
+REFERENCES_MAX: Final = 16
+"""So many `$ref`s, `anyOf`s and the like are followed, one within the other."""
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+INTEGER_DIGITS_MAX: Final = 4000
+"""Python converts no longer ones."""
+_CHOICES: Final = ("anyOf", "oneOf", "allOf")
+_TYPE_NAMES: Final[Mapping[type, str]] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+class TaggedArguments:
+    """Writes one object. Between `begin` and `end` comes the text of a value."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._is_empty = True
+        self._is_text = False
+        self._types = STRING
+        self._value: list[str] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """It has no key yet."""
+        return self._is_empty
+
+    def begin(self, key: str) -> str:
+        """A parameter begins."""
+        front = "{" if self._is_empty else ", "
+        self._is_empty = False
+        properties = self._schema.get("properties")
+        schema = properties.get(key) if isinstance(properties, dict) else None
+        self._types = types_of(schema, self._schema) if schema is not None else STRING
+        self._is_text, self._value = self._types == STRING, []
+        quote = '"' if self._is_text else ""
+        return f"{front}{_quoted(key)}: {quote}"
+
+    def text(self, text: str) -> str:
+        """More of its value."""
+        if self._is_text:
+            return _quoted(text)[1:-1]
+        self._value.append(text)
+        return ""
+
+    def end(self) -> str:
+        """The value is over."""
+        if self._is_text:
+            self._is_text = False
+            return '"'
+        return as_json("".join(self._value), self._types)
+
+    def finish(self) -> str:
+        """There are no more parameters."""
+        return "{}" if self._is_empty else "}"
+
+
+def types_of(schema: Any, root: Mapping[str, Any], left: int = REFERENCES_MAX) -> frozenset[str]:
+    """The types that a JSON Schema names, those of alternatives among them; text if it names none.
+
+    References within `root` are followed.
+    """
+    found = frozenset(_types(schema, root, left))
+    return found or STRING
+
+
+def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:
+    if not isinstance(schema, dict) or not left:
+        return
+    named = schema.get("type")
+    for one in named if isinstance(named, list) else [named]:
+        if isinstance(one, str):
+            yield one
+    values = schema.get("enum")
+    for value in values if isinstance(values, list) else ():
+        yield _TYPE_NAMES[type(value)]
+    if "const" in schema:
+        yield _TYPE_NAMES[type(schema["const"])]
+    for choice in _CHOICES:
+        options = schema.get(choice)
+        for option in options if isinstance(options, list) else ():
+            yield from _types(option, root, left - 1)
+    if isinstance(reference := schema.get("$ref"), str):
+        yield from _types(_referred(reference, root), root, left - 1)
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+    place: Any = root
+    front, *steps = reference.split("/")
+    if front != "#":
+        return None
+    for step in steps:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(place, dict) or name not in place:
+            return None
+        place = place[name]
+    return place
+
+
+def as_json(value: str, types: frozenset[str]) -> str:
+    """A value as JSON of the first of the types that fits, else as text."""
+    for name, read in _READERS:
+        if name in types and (found := read(value)) is not None:
+            return found
+    return _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _null(value: str) -> str | None:
+    return "null" if value.strip().lower() == "null" else None
+
+
+def _integer(value: str) -> str | None:
+    digits = value.strip()
+    fits = len(digits) <= INTEGER_DIGITS_MAX and _INTEGER.fullmatch(digits)
+    return str(int(digits)) if fits else None
+
+
+def _number(value: str) -> str | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    if not math.isfinite(number):
+        return None
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _boolean(value: str) -> str | None:
+    word = value.strip().lower()
+    if word in {"true", "1"}:
+        return "true"
+    return "false" if word in {"false", "0"} else None
+
+
+def _nested(value: str) -> str | None:
+    """JSON, as it is written."""
+    text, scanner = value.strip(), ValueScanner()
+    scanner.end(text)
+    if scanner.deepest > DEPTH_MAX:
+        return None
+    try:
+        json.loads(text, parse_int=str, parse_float=_finite, parse_constant=_no_number)
+    except ValueError:
+        return None
+    return text
+
+
+def _finite(number: str) -> float:
+    if math.isfinite(value := float(number)):
+        return value
+    raise ValueError(number)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(name)
+
+
+_READERS: Final[tuple[tuple[str, Callable[[str], str | None]], ...]] = (
+    ("null", _null),
+    ("integer", _integer),
+    ("number", _number),
+    ("boolean", _boolean),
+    ("object", _nested),
+    ("array", _nested),
+)

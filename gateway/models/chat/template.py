@@ -1,0 +1,300 @@
+"""What a model's chat template does, learned of a server that renders a few small conversations.
+
+A template is a program that nobody here runs. What a run needs of it between two turns is cut out
+of what it made: the ids between a call and its result, those around the result, and those that open
+the next turn. So a turn that follows a hosted tool is asked for behind exactly the ids that the
+model has read and said before, and what it reads is framed as it would be in a new prompt.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.generation import FinishReason, SegmentEnded, SegmentKind, SegmentStarted
+from gateway.models.chat.messages import ANY, Habits, call_id_of, question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.generation import TokenParser
+    from gateway.models.chat.vocabulary import Vocabulary
+    from gateway.models.format import Rendering
+
+_TOOL: Final = "probe_weather"
+_RESULT: Final = 'Oslo has "7" degrees'
+_IN_JSON: Final = orjson.dumps(_RESULT)[1:-1]
+_LATE: Final = "Answer in verse"
+_USER: Final = {"role": "user", "content": "Is it cold in Oslo?"}
+_CALL: Final = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": call_id_of(_TOOL),
+            "type": "function",
+            "function": {"name": _TOOL, "arguments": '{"city": "Oslo"}'},
+        }
+    ],
+}
+_ANSWER: Final = {
+    "role": "tool",
+    "tool_call_id": call_id_of(_TOOL),
+    "name": _TOOL,
+    "content": _RESULT,
+}
+_FUNCTION: Final = {
+    "name": _TOOL,
+    "description": "Tells the weather.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+}
+_TOOLS: Final = [{"type": "function", "function": _FUNCTION}]
+RULES: Final = OutputRules(
+    tools={_TOOL: ToolRule(_TOOL, SegmentKind.FUNCTION_CALL, _TOOL)},
+    allowed=frozenset({_TOOL}),
+)
+"""What the call of these conversations is read by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """The conversations that are rendered, as questions."""
+
+    plain: bytes
+    opened: bytes
+    unthinking: bytes
+    tools: bytes
+    called: bytes
+    answered: bytes
+    reopened: bytes
+    system: bytes
+    late_system: bytes
+    repeated_user: bytes
+
+    @classmethod
+    def of(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
+        """Rendered with these arguments of the template."""
+
+        def asked(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
+            return question(messages, _TOOLS if tools else (), thinking, opens_turn=opens)
+
+        late = {"role": "system", "content": _LATE}
+        said = {"role": "assistant", "content": "It is."}
+        return cls(
+            plain=asked(_USER),
+            opened=asked(_USER, opens=True),
+            unthinking=question((_USER,), (), unthinking),
+            tools=asked(_USER, tools=True),
+            called=asked(_USER, _CALL, tools=True),
+            answered=asked(_USER, _CALL, _ANSWER, tools=True),
+            reopened=asked(_USER, _CALL, _ANSWER, tools=True, opens=True),
+            system=asked(late, _USER, opens=True),
+            late_system=asked(_USER, said, late, _USER, opens=True),
+            repeated_user=asked(_USER, _USER, opens=True),
+        )
+
+    @property
+    def questions(self) -> tuple[bytes, ...]:
+        """All of them."""
+        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFrame:
+    """The ids around the result of a tool. `call_end` stands behind the last id of the call,
+    `front` and `behind` around the text. `is_json`: that is written as the inside of a JSON string.
+    """
+
+    call_end: tuple[int, ...]
+    front: tuple[int, ...]
+    behind: tuple[int, ...]
+    is_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What was learned. `opening` are the ids that open a turn. `result` is None where hosted tools
+    cannot be used, for one of the `faults`. `unthinks`: the template can be told that the model is
+    not to think.
+    """
+
+    habits: Habits = ANY
+    opening: tuple[int, ...] = ()
+    result: ResultFrame | None = None
+    takes_tools: bool = False
+    unthinks: bool = False
+    faults: tuple[str, ...] = ()
+
+    @property
+    def lore(self) -> bytes:
+        """All that a run needs to go on elsewhere, as JSON."""
+        if self.result is None:
+            return b""
+        frame = self.result
+        return orjson.dumps(
+            {
+                "opening": self.opening,
+                "call_end": frame.call_end,
+                "front": frame.front,
+                "behind": frame.behind,
+                "is_json": frame.is_json,
+            }
+        )
+
+    @classmethod
+    def of_lore(cls, lore: bytes) -> Template:
+        """Raises `ValueError` for what is none."""
+        try:
+            fields = orjson.loads(lore)
+            opening, call_end, front, behind = (
+                tuple(map(int, fields[name])) for name in ("opening", "call_end", "front", "behind")
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError("not what was learned of a template") from error
+        frame = ResultFrame(call_end, front, behind, is_json=fields.get("is_json") is True)
+        return cls(opening=opening, result=frame, takes_tools=True)
+
+
+def learned(
+    probes: Probes,
+    answers: Mapping[bytes, Rendering],
+    vocabulary: Vocabulary,
+    new_parser: Callable[[], TokenParser],
+    begun_ids: Callable[[Sequence[int]], int],
+) -> Template:
+    """What the answers to all probes tell; `new_parser` reads by `RULES`, `begun_ids` tells how
+    many of the last ids of a prompt are the beginning of what the model says.
+    """
+    reading = _Reading(probes, answers, vocabulary, new_parser, begun_ids)
+    opening = reading.opening()
+    result = reading.result_frame(opening) if opening else None
+    return Template(
+        habits=reading.habits(),
+        opening=opening,
+        result=result,
+        takes_tools=reading.shows(probes.tools, _TOOL.encode()),
+        unthinks=reading.unthinks(),
+        faults=tuple(reading.faults),
+    )
+
+
+class _Reading:
+    """The answers, while they are read. `faults` say what does not fit."""
+
+    def __init__(
+        self,
+        probes: Probes,
+        answers: Mapping[bytes, Rendering],
+        vocabulary: Vocabulary,
+        new_parser: Callable[[], TokenParser],
+        begun_ids: Callable[[Sequence[int]], int],
+    ) -> None:
+        self.faults: list[str] = []
+        self._probes = probes
+        self._answers = answers
+        self._vocabulary = vocabulary
+        self._new_parser = new_parser
+        self._begun_ids = begun_ids
+
+    def habits(self) -> Habits:
+        """Which conversations the template takes, and shows."""
+        probes = self._probes
+        return Habits(
+            system=self.shows(probes.system, _LATE.encode()),
+            late_system=self.shows(probes.late_system, _LATE.encode()),
+            repeated_user=bool(self._ids(probes.repeated_user)),
+        )
+
+    def unthinks(self) -> bool:
+        """Whether its prompts differ by whether the model is to think."""
+        thinking, not_thinking = self._probes.opened, self._probes.unthinking
+        return self._ids(thinking) != self._ids(not_thinking)
+
+    def shows(self, probe: bytes, text: bytes) -> bool:
+        """Whether a text is in what was rendered."""
+        return text in b"".join(map(self._vocabulary.piece, self._ids(probe)))
+
+    def opening(self) -> tuple[int, ...]:
+        """What `add_generation_prompt` adds, without what belongs to the turn."""
+        plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
+        if not opened or opened[: len(plain)] != plain:
+            self._refused(self._probes.opened, "a turn is not opened behind a conversation")
+            return ()
+        return self._unbegun(opened)[len(plain) :]
+
+    def result_frame(self, opening: tuple[int, ...]) -> ResultFrame | None:
+        """The ids around a result; None where the template has no such frame."""
+        probes = self._probes
+        begun, called = (*self._ids(probes.tools), *opening), self._ids(probes.called)
+        answered, reopened = self._ids(probes.answered), self._ids(probes.reopened)
+        if not called or not answered:
+            self._refused(probes.answered, "calls and results are refused")
+            return None
+        if called[: len(begun)] != begun:
+            self.faults.append("a call in the history does not begin as a turn does")
+            return None
+        end = self._call_end(called[len(begun) :])
+        if end is None:
+            return None
+        if answered[: len(called)] != called or self._unbegun(reopened) != (*answered, *opening):
+            self.faults.append("what stands before a result changes with it")
+            return None
+        found = self._place_of_result(answered, len(called))
+        if found is None:
+            self.faults.append("the text of a result is not between ids of its own")
+            return None
+        first, last, is_json = found
+        return ResultFrame(
+            call_end=called[len(begun) + end :],
+            front=answered[len(called) : first],
+            behind=answered[last:],
+            is_json=is_json,
+        )
+
+    def _call_end(self, turn: tuple[int, ...]) -> int | None:
+        """Where the call in a turn ends."""
+        parser, name = self._new_parser(), None
+        for event in (*parser.feed(turn), *parser.finish(FinishReason.STOP)):
+            if isinstance(event, SegmentStarted):
+                name = event.name
+            elif isinstance(event, SegmentEnded) and name == _TOOL:
+                return event.end
+        text = b"".join(map(self._vocabulary.piece, turn)).decode("utf-8", "replace")
+        self.faults.append(f"the model's calls are not read as the template writes them: {text!r}")
+        return None
+
+    def _place_of_result(self, ids: tuple[int, ...], start: int) -> tuple[int, int, bool] | None:
+        """The ids of the result's text, from position `start` on, and whether it is inside JSON."""
+        offsets = [*accumulate((len(self._vocabulary.piece(token)) for token in ids), initial=0)]
+        data = b"".join(map(self._vocabulary.piece, ids))
+        for text, is_json in ((_RESULT.encode(), False), (_IN_JSON, True)):
+            at = data.find(text, offsets[start])
+            if at < 0:
+                continue
+            # Ids without text may stand on either side.
+            first = bisect_right(offsets, at) - 1
+            last = bisect_left(offsets, at + len(text))
+            if offsets[first] == at and offsets[last] == at + len(text):
+                return first, last, is_json
+        return None
+
+    def _unbegun(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        return prompt[: len(prompt) - self._begun_ids(prompt)]
+
+    def _ids(self, probe: bytes) -> tuple[int, ...]:
+        """What was rendered; nothing where the template refuses the conversation."""
+        answer = self._answers[probe]
+        return () if isinstance(answer, str) else tuple(answer)
+
+    def _refused(self, probe: bytes, why: str) -> None:
+        answer = self._answers[probe]
+        self.faults.append(f"{why}: {answer}" if isinstance(answer, str) else why)

@@ -1,0 +1,227 @@
+"""Text to token ids, and ids to bytes, of a model whose vocabulary is a Hugging Face tokenizer.
+
+Such a vocabulary is a file `tokenizer.json`: the pieces of a BPE model, how bytes are written in
+these, and the *added tokens*, each of which is one id. Two ways to write bytes are known:
+
+* byte level: each byte is a printable character, as GPT-2 began it;
+* SentencePiece: pieces are text in which `▁` stands for a space, and `<0x0A>` for the byte 10.
+
+Added tokens are markers, or text that got an id of its own later on. What the file calls special is
+no text. Any other added token is, unless the syntax of a model makes it a marker.
+
+Source: the file format of the `tokenizers` library, 0.23.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import InvalidRequest, VocabularyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tokenizers import Tokenizer
+
+FILE_NAME: Final = "tokenizer.json"
+FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The largest that are in use have 35 MB."""
+IDS_MAX: Final = 4_000_000
+
+_BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE_PIECE: Final = "\u2581"
+_REMEDY: Final = "Set the model's tokenizer to the tokenizer.json of its server, or to its folder."
+_EXTRA: Final = "Install it: pip install 'harmony-gateway[chat]'."
+
+
+def _byte_characters() -> dict[str, int]:
+    """The character that stands for each byte at byte level: itself where it can be printed, else
+    one of those from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    characters = {chr(byte): byte for byte in printable}
+    return characters | {chr(0x100 + at): byte for at, byte in enumerate(others)}
+
+
+BYTE_CHARACTERS: Final = _byte_characters()
+
+
+class Pieces(dict[int, bytes]):
+    """The bytes of an id, by id: those that were asked for. All are in one block of memory."""
+
+    __slots__ = ("_block", "_ends")
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        super().__init__()
+        self._block = b"".join(pieces)
+        self._ends = array("I", [0])
+        for piece in pieces:
+            self._ends.append(self._ends[-1] + len(piece))
+
+    def __missing__(self, token: int) -> bytes:
+        """Ask for it. What is no id is not kept: there is no end of such numbers."""
+        if not 0 <= token < len(self._ends) - 1:
+            return b""
+        piece = self[token] = self._block[self._ends[token] : self._ends[token + 1]]
+        return piece
+
+
+class Vocabulary:
+    """Immutable as far as its users can see; one for each model, shared by all threads."""
+
+    def __init__(self, tokenizer: Tokenizer, pieces: list[bytes], added: Mapping[int, str]) -> None:
+        """`tokenizer` makes ids of text, and none that is in `added`: the ids that are markers."""
+        self._tokenizer = tokenizer
+        self._texts = dict(added)
+        self._ids = {text: token for token, text in added.items()}
+        self.pieces = Pieces(pieces)
+        """The bytes of every id; empty for specials and for what is no id."""
+        self.size = len(pieces)
+        """How many ids there are: each is below this number."""
+        spelled = {piece: token for token, piece in enumerate(pieces) if len(piece) == 1}
+        self.byte_ids: tuple[int, ...] = ()
+        """The ids that spell single bytes, by byte; empty if some byte has none."""
+        if len(spelled) == 256:
+            self.byte_ids = tuple(spelled[bytes((byte,))] for byte in range(256))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """Read a `tokenizer.json`, or that of a folder. Takes a second for a large one.
+
+        Raises `VocabularyError` for a file that cannot be read or is of another kind.
+        """
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise VocabularyError("the package tokenizers is missing", remedy=_EXTRA) from error
+        file, data = _read(Path(path))
+        try:
+            pieces, added = _pieces(data), _added(data)
+            words = json.dumps(_plain(data), ensure_ascii=False)
+            tokenizer = Tokenizer.from_str(words)
+        except Exception as error:
+            raise VocabularyError(f"{file} is no tokenizer: {error}", remedy=_REMEDY) from error
+        return cls(tokenizer, pieces, added)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of an id; empty for specials and for what is no id."""
+        return self.pieces[token]
+
+    def special(self, text: str) -> int | None:
+        """The id of an added token, also of one that the file does not call special."""
+        return self._ids.get(text)
+
+    def added(self) -> tuple[str, ...]:
+        """The texts of all added tokens."""
+        return tuple(self._ids)
+
+    def special_text(self, token: int) -> str | None:
+        """The text of an added token."""
+        return self._texts.get(token)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text: nothing in it ever becomes an added token.
+
+        Raises `InvalidRequest` for what is not valid Unicode.
+        """
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            fault = "The input holds text that is not valid Unicode: half of a surrogate pair."
+            raise InvalidRequest(fault, code="invalid_value", param="input") from error
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids, specials left out; what is not UTF-8 becomes U+FFFD."""
+        return b"".join(map(self.pieces.__getitem__, ids)).decode("utf-8", "replace")
+
+
+def _read(path: Path) -> tuple[Path, dict[str, Any]]:
+    file = path / FILE_NAME if path.is_dir() else path
+    try:
+        if file.stat().st_size > FILE_BYTES_MAX:
+            raise VocabularyError(f"{file} is too large for a tokenizer", remedy=_REMEDY)
+        data = json.loads(file.read_bytes())
+    except OSError as error:
+        raise VocabularyError(f"cannot read {file}: {error}", remedy=_REMEDY) from error
+    except ValueError as error:
+        raise VocabularyError(f"{file} is not JSON: {error}", remedy=_REMEDY) from error
+    if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
+        raise VocabularyError(f"{file} is no tokenizer", remedy=_REMEDY)
+    return file, data
+
+
+def _added(data: Mapping[str, Any]) -> dict[int, str]:
+    """The added tokens by id, but for those of white space, which models spell text with."""
+    added = {int(one["id"]): str(one["content"]) for one in data.get("added_tokens") or ()}
+    return {token: text for token, text in added.items() if text.strip()}
+
+
+def _pieces(data: Mapping[str, Any]) -> list[bytes]:
+    """The bytes of all ids. Raises `ValueError` for a model or a way to write bytes that is not
+    known.
+    """
+    vocab: Any = data["model"].get("vocab")
+    if not isinstance(vocab, dict):
+        raise ValueError("its model has no vocabulary of pieces (only BPE is known)")  # noqa: TRY004
+    bytes_of = _spelling_of(data)
+    added = list(data.get("added_tokens") or ())
+    size = 1 + max((*vocab.values(), *(int(one["id"]) for one in added)), default=-1)
+    if size > IDS_MAX:
+        raise ValueError(f"it has ids up to {size - 1}")
+    pieces = [b""] * size
+    for text, token in vocab.items():
+        pieces[token] = bytes_of(text)
+    for one in added:
+        pieces[int(one["id"])] = b"" if one.get("special") else str(one["content"]).encode()
+    return pieces
+
+
+def _spelling_of(data: Mapping[str, Any]) -> Any:
+    kinds = {step.get("type"): step for step in _steps(data.get("decoder"))}
+    if "ByteLevel" in kinds:
+        return _of_byte_level
+    if "Metaspace" in kinds or "ByteFallback" in kinds:
+        return _of_sentence_piece
+    raise ValueError(f"its decoder is {sorted(map(str, kinds)) or 'missing'}")
+
+
+def _steps(decoder: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(decoder, dict):
+        if decoder.get("type") == "Sequence":
+            for step in decoder.get("decoders") or ():
+                yield from _steps(step)
+        else:
+            yield decoder
+
+
+def _of_byte_level(text: str) -> bytes:
+    try:
+        return bytes(BYTE_CHARACTERS[character] for character in text)
+    except KeyError:
+        return text.encode()
+
+
+def _of_sentence_piece(text: str) -> bytes:
+    if (byte := _BYTE_PIECE.fullmatch(text)) is not None:
+        return bytes.fromhex(byte[1])
+    return text.replace(_SPACE_PIECE, " ").encode()
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    """The same tokenizer without what would put in ids that stand for no text."""
+    added = {one["content"] for one in data.get("added_tokens") or ()}
+    spaces = [one for one in data.get("added_tokens") or () if not one["content"].strip()]
+    vocab = dict(data["model"]["vocab"])
+    if data["model"].get("ignore_merges"):
+        # A word that is in the vocabulary is that id there, however it would be put together.
+        vocab = {text: token for text, token in vocab.items() if text not in added}
+    # The library gives an added token the id that its text has in the vocabulary, else the next.
+    vocab |= {one["content"]: int(one["id"]) for one in spaces}
+    absent = {"post_processor": None, "truncation": None, "padding": None}
+    return {**data, **absent, "added_tokens": spaces, "model": {**data["model"], "vocab": vocab}}

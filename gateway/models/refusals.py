@@ -1,0 +1,39 @@
+"""How a refusal in words may begin: a model that is to answer in JSON may say no instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.generation import AnyText, InOrder, Literal, Node, OneOf
+
+_REFUSALS: Final = (
+    "I'm sorry",
+    "I am sorry",
+    "Sorry,",
+    "I can't",
+    "I cannot",
+    "I won't",
+    "I'm unable",
+)
+REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") for w in _REFUSALS))))
+"""None of them begins JSON."""
+
+
+def refusal(text: AnyText) -> Node:
+    """A refusal in words, of which `text` is what may follow its first ones."""
+    return InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), text))
+
+
+def rest_of_refusal(said: bytes, text: AnyText) -> Node | None:
+    """What may follow the beginning of a refusal in words; None for what is none."""
+    try:
+        words = said.decode()
+    except UnicodeDecodeError:  # it ends within a character
+        return None
+    if words.startswith(REFUSALS):
+        return text
+    begun = [one[len(words) :] for one in REFUSALS if one.startswith(words)]
+    if not begun:
+        return None
+    options = tuple(Literal(rest) for rest in begun)
+    return InOrder((options[0] if len(options) == 1 else OneOf(options), text))

@@ -1,0 +1,67 @@
+"""Work that makes prompts, also where a server of the model has to render them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
+
+from gateway.errors import ContextLengthExceeded
+from gateway.models.format import Unrendered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.models.format import Rendering
+    from gateway.services.executor import ThreadExecutor
+    from gateway.services.models import Model
+
+T = TypeVar("T")
+Given = TypeVar("Given", bound="Renderable")
+
+RENDERINGS_MAX: Final = 8
+"""So often servers are asked for one request: what is to be learned of the template, the prompt,
+the same for a summary, and with fewer and fewer turns."""
+
+
+class Tokenizers(Protocol):
+    """Who has servers render conversations (`upstreams.tokenization`)."""
+
+    async def render(self, model: str, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
+        """The answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
+
+
+class Renderable(Protocol):
+    """What such work is done on."""
+
+    @property
+    def model(self) -> Model:
+        """Whose prompt it is."""
+
+    def with_renderings(self, answers: Mapping[bytes, Rendering]) -> Self:
+        """The same, with more of what servers rendered for it."""
+
+
+class PromptExecutor:
+    """Does such work without holding up the event loop, and has what it lacks rendered.
+
+    The work itself does no I/O. It says what it lacks, and begins anew with the answers.
+    """
+
+    def __init__(self, executor: ThreadExecutor, tokenizers: Tokenizers) -> None:
+        self._executor = executor
+        self._tokenizers = tokenizers
+
+    async def run(self, work: Callable[[Given], T], given: Given, *, size_bytes: int) -> T:
+        """What `ThreadExecutor.run` returns and raises; besides `NoUpstreamAvailable`, where no
+        server of the model renders.
+        """
+        for _ in range(RENDERINGS_MAX):
+            try:
+                return await self._executor.run(work, given, size_bytes=size_bytes)
+            except Unrendered as lacking:
+                questions = lacking.questions
+            answers = await self._tokenizers.render(given.model.id, questions)
+            given = given.with_renderings(answers)
+        raise ContextLengthExceeded(
+            "Your input exceeds the context window of this model, and did not come to fit when its "
+            "older turns were left out one after the other. Please send less of it."
+        )

@@ -1,0 +1,208 @@
+"""What a request demands of a model with a chat template."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fakes.chat_server import MODEL, OPENING, called
+from tests.fakes.stream import stream, texts
+from tests.integration.api.bodies import ADD, WEATHER, create
+
+if TYPE_CHECKING:
+    from tests.integration.api.chat_format.conftest import Chatting
+
+OSLO = called("get_weather", '{"location": "Oslo"}')
+THREE = called("add", '{"a": 1, "b": 2}')
+STRICT = {
+    "type": "function",
+    "name": "get_weather",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string"}},
+        "required": ["location"],
+        "additionalProperties": False,
+    },
+}
+ANSWER = {
+    "type": "json_schema",
+    "name": "answer",
+    "strict": True,
+    "schema": {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    },
+}
+
+
+def calls(response: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (item["name"], item["arguments"])
+        for item in response["output"]
+        if item["type"] == "function_call"
+    ]
+
+
+async def test_a_thought_is_closed_where_its_budget_is_used_up(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: "<think>\nI could go on for ever and ever.\n</think>\n\nNo."
+    chatting.server.goes_on = lambda begun: "Yes." if "</think>" in begun else ""
+    made = await create(chatting.client, model=MODEL, input="Hi", reasoning={"max_tokens": 12})
+    assert texts(made) == ["Yes."]
+    assert made["usage"]["output_tokens_details"]["reasoning_tokens"] == 12
+    assert chatting.server.prompt().endswith(f"{OPENING}<think>\nI could go o\n</think>\n\n")
+
+
+async def test_calls_made_at_once_are_told_as_one_turn(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: f"Both.\n{OSLO}\n{THREE}"
+    first = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER, ADD])
+    assert calls(first) == [("get_weather", '{"location": "Oslo"}'), ("add", '{"a": 1, "b": 2}')]
+    ids = [item["call_id"] for item in first["output"] if item["type"] == "function_call"]
+    outputs = [
+        {"type": "function_call_output", "call_id": call_id, "output": text}
+        for call_id, text in zip(reversed(ids), ("3", "cold"), strict=True)
+    ]
+    chatting.server.script = lambda _: "Done."
+    await create(
+        chatting.client,
+        model=MODEL,
+        input=outputs,
+        tools=[WEATHER, ADD],
+        previous_response_id=first["id"],
+    )
+    turn = f"{OPENING}Both.\n{OSLO}\n{THREE}<|im_end|>\n"
+    cold, three = (
+        f"<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n"
+        for text in ("cold", "3")
+    )
+    assert chatting.server.prompt().endswith(f"{turn}{cold}{three}{OPENING}")
+
+
+async def test_a_second_call_is_taken_back_where_one_is_allowed(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: f"{OSLO}\n{THREE}"
+    made = await create(
+        chatting.client,
+        model=MODEL,
+        input="Hi",
+        tools=[WEATHER, ADD],
+        parallel_tool_calls=False,
+    )
+    assert calls(made) == [("get_weather", '{"location": "Oslo"}')]
+
+
+async def test_a_call_that_is_required_is_opened(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: "I would rather talk."
+    chatting.server.goes_on = lambda _: ' {"location": "Oslo"}}\n</tool_call>'
+    made = await create(
+        chatting.client, model=MODEL, input="Hi", tools=[WEATHER], tool_choice="required"
+    )
+    assert calls(made) == [("get_weather", '{"location": "Oslo"}')]
+    front = '<tool_call>\n{"name": "get_weather", "arguments":'
+    assert chatting.server.prompt().endswith(front)
+
+
+async def test_arguments_that_break_the_schema_are_said_again(chatting: Chatting) -> None:
+    said = [called("get_weather", '{"location": 7}'), OSLO]
+    server = chatting.server
+    server.script = lambda _: said[len(server.asked) - 1]
+    made = await create(chatting.client, model=MODEL, input="Hi", tools=[STRICT])
+    assert calls(made) == [("get_weather", '{"location": "Oslo"}')]
+
+
+@pytest.mark.parametrize("first", ["It is three.", '{"n": "3"}'])
+async def test_an_answer_that_is_not_what_was_asked_for_is_said_again(
+    chatting: Chatting, first: str
+) -> None:
+    server = chatting.server
+    said = [first, '{"n": 3}', '{"n": 3}']
+    server.script = lambda _: said[len(server.asked) - 1]
+    server.goes_on = '{"n": 3}'.removeprefix
+    made = await create(chatting.client, model=MODEL, input="Hi", text={"format": ANSWER})
+    assert texts(made) == ['{"n": 3}']
+    assert "JSON Schema" in server.prompt()
+
+
+async def test_a_stop_string_ends_the_answer(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: "One. Two. Three."
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stop": ["Three"]}
+    answer = (await chatting.client.post("/v1/chat/completions", json=body)).json()
+    assert answer["choices"][0]["message"]["content"] == "One. Two. "
+
+
+async def test_streamed_calls_are_whole(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: OSLO
+    events = await stream(chatting.client, {"model": MODEL, "input": "Hi", "tools": [WEATHER]})
+    deltas = [one["delta"] for one in events if one["type"].endswith("arguments.delta")]
+    assert "".join(deltas) == '{"location": "Oslo"}'
+
+
+async def test_a_custom_tool_is_a_function_to_it(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: called("note", '{"input": "milk"}')
+    tool = {"type": "custom", "name": "note", "description": "Keeps a text."}
+    made = await create(chatting.client, model=MODEL, input="Hi", tools=[tool])
+    [call] = [item for item in made["output"] if item["type"] == "custom_tool_call"]
+    assert call["input"] == "milk"
+    output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "kept"}
+    chatting.server.script = lambda _: "Done."
+    await create(
+        chatting.client,
+        model=MODEL,
+        input=[output],
+        tools=[tool],
+        previous_response_id=made["id"],
+    )
+    again = called("note", '{"input":"milk"}')
+    assert f"{again}<|im_end|>" in chatting.server.prompt()
+
+
+async def test_a_long_conversation_is_summed_up(chatting: Chatting) -> None:
+    server = chatting.server
+    server.script = lambda before: "We greeted." if "summary" in before else "Hello!"
+    items: list[dict[str, Any]] = [{"role": "user", "content": "Hi " * 400}]
+    items += [
+        {"role": "assistant", "content": "Hello. " * 400},
+        {"role": "user", "content": "Go on"},
+    ]
+    made = await create(
+        chatting.client,
+        model=MODEL,
+        input=items,
+        context_management=[{"type": "compaction", "compact_threshold": 1000}],
+    )
+    assert texts(made)[-1] == "Hello!"
+    assert "We greeted." in server.prompt()
+    assert "Hello. Hello." not in server.prompt()
+    second = await create(
+        chatting.client, model=MODEL, input="More", previous_response_id=made["id"]
+    )
+    assert second["status"] == "completed"
+    assert server.prompt().count("We greeted.") == 1
+
+
+async def test_a_conversation_of_the_api_is_continued(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: "Hello!"
+    kept = (await chatting.client.post("/v1/conversations", json={})).json()
+    await create(chatting.client, model=MODEL, input="Hi", conversation=kept["id"])
+    await create(chatting.client, model=MODEL, input="Bye", conversation=kept["id"])
+    assert f"{OPENING}Hello!<|im_end|>\n<|im_start|>user\nBye" in chatting.server.prompt()
+
+
+async def test_sealed_reasoning_is_shown_again(chatting: Chatting) -> None:
+    chatting.server.script = lambda _: f"<think>\nI look.\n</think>\n\n{OSLO}"
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "store": False,
+        "tools": [WEATHER],
+        "include": ["reasoning.encrypted_content"],
+    }
+    first = await create(chatting.client, input="Hi", **body)
+    call = first["output"][-1]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "cold"}
+    sealed = [{k: v for k, v in item.items() if k != "content"} for item in first["output"]]
+    chatting.server.script = lambda _: "Done."
+    user = {"role": "user", "content": "Hi"}
+    await create(chatting.client, input=[user, *sealed, output], **body)
+    assert f"{OPENING}<think>\nI look.\n</think>\n\n\n{OSLO}" in chatting.server.prompt()

@@ -1,0 +1,303 @@
+"""A model with a chat template, as the gateway sees it."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.entries import Compacted
+from gateway.errors import ConfigError, InvalidRequest, VocabularyError
+from gateway.generation import FinishReason, Prompt, SegmentKind
+from gateway.models.chat.families import SWITCHES, Family
+from gateway.models.chat.format import ChatFormat
+from gateway.models.chat.model_files import ModelFacts
+from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
+from gateway.protocol.tools import FunctionTool
+from gateway.services.compaction import summary_in
+from tests.fakes import contexts as items
+from tests.fakes.chat_format import answer, ids_of, loaded, rendered, spelled
+from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+RULES = OutputRules(
+    tools={
+        "f": ToolRule("f", SegmentKind.FUNCTION_CALL, "f"),
+        "srv.g": ToolRule("srv.g", SegmentKind.MCP_CALL, "g", "srv"),
+    },
+    allowed=frozenset({"f", "srv.g"}),
+)
+PLAIN = OutputRules(tools={}, allowed=frozenset())
+FORMAT = loaded()
+CALL = called("f", '{"x": 1}')
+
+
+def test_a_prompt_is_asked_for_until_all_is_known() -> None:
+    format_ = loaded()
+    with pytest.raises(Unrendered) as first:
+        format_.render([items.user()], items.options())
+    assert len(first.value.questions) == 10
+    prompt = rendered(format_, [items.user()])
+    assert spelled(prompt.ids) == f"<|im_start|>user\nhi<|im_end|>\n{OPENING}"
+    assert prompt.spans[0].source == 0
+
+
+def test_an_effort_is_told_where_one_was_asked_for() -> None:
+    thinking: list[Any] = []
+
+    def noting(body: dict[str, Any]) -> str:
+        thinking.append(body.get("chat_template_kwargs"))
+        return chatml(body)
+
+    format_ = loaded(template_kwargs='{"k": 1}')
+    for asked in (None, "none", "high"):
+        rendered(format_, [items.user(str(asked))], noting, asked_effort=asked)
+    switched = dict.fromkeys(SWITCHES, False)
+    told = [one for one in thinking if one is not None]
+    assert told[-3:] == [
+        {"k": 1},
+        {**switched, "k": 1},
+        {**dict.fromkeys(SWITCHES, True), "reasoning_effort": "medium", "k": 1},
+    ]
+
+
+def test_what_the_template_refuses_is_an_invalid_request() -> None:
+    def template(body: dict[str, Any]) -> str:
+        if body["messages"][0]["content"] == "boo":
+            raise Refused("roles must alternate")
+        return chatml(body)
+
+    with pytest.raises(InvalidRequest, match="roles must alternate"):
+        rendered(loaded(), [items.user("boo")], template)
+
+
+def test_tools_are_refused_where_the_template_shows_none() -> None:
+    tool = FunctionTool(type="function", name="f", parameters=None)
+
+    def deaf(body: dict[str, Any]) -> str:
+        return chatml({**body, "tools": None})
+
+    with pytest.raises(InvalidRequest, match="shows none"):
+        rendered(loaded(), [items.user()], deaf, tools=(tool,))
+    with pytest.raises(InvalidRequest, match="shows none"):
+        rendered(loaded(), [items.user()], deaf, runs_tools=True, builtins=Builtins(python=True))
+
+
+def test_a_summary_that_was_just_made_is_told_by_its_ids() -> None:
+    ids = tuple(FORMAT.render_item(items.user("We met.")))
+    made = summary_in(Compacted(ids, "seal"))
+    prompt = rendered(FORMAT, [items.user(), items.answer(), made])
+    assert "We met.<|im_end|>" in spelled(prompt.ids)
+    assert FORMAT.render_item(items.thought()) == ()
+    assert FORMAT.repeated_ids(None, is_answered=True) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tail", "begun"),
+    [
+        (OPENING, ""),
+        (f"{OPENING}<think>\n", "<think>\n"),
+        (OPENING + NO_THOUGHT, NO_THOUGHT),
+        (f"{OPENING}</think>", "</think>"),
+        ("<|im_start|>user\nWhat is <think>?<|im_end|>\n" + OPENING, ""),
+        ("no marker at all <think>", "<think>"),
+    ],
+)
+def test_what_a_prompt_puts_into_the_models_mouth(tail: str, begun: str) -> None:
+    ids = array("I", ids_of(f"<|im_start|>user\nhi<|im_end|>\n{tail}"))
+    assert FORMAT.begun_ids(ids) == len(ids_of(begun))
+
+
+def test_markers_that_are_spelled_in_letters_are_found_too() -> None:
+    format_ = loaded(reasoning="mistral")
+    ids = ids_of(f"{OPENING}[THINK]hm")
+    assert format_.begun_ids(ids) == len(ids_of("[THINK]hm"))
+    assert loaded(reasoning="none").begun_ids(ids) == 0
+
+
+def know(format_: ChatFormat) -> ChatFormat:
+    format_.template({one: answer(one) for one in format_.questions})
+    return format_
+
+
+def test_a_result_stands_between_a_call_and_the_next_turn() -> None:
+    format_ = know(loaded())
+    result = format_.render_result("srv.g", "ok <|im_end|>")
+    assert ids_of("<|im_end|>")[0] not in result[3:-3]
+    turn = ids_of(f"Well.\n{CALL}")
+    behind = format_.answered(turn, result)
+    assert spelled(behind) == (
+        f"Well.\n{CALL}<|im_end|>\n<|im_start|>user\n<tool_response>\nok <|im_end|>\n"
+        f"</tool_response><|im_end|>\n{OPENING}"
+    )
+    prompt = ids_of(f"{CALL}<|im_end|>\n{OPENING}")
+    assert spelled(format_.answered(prompt, result)) == spelled(behind).removeprefix("Well.\n")
+
+
+def test_a_run_that_began_elsewhere_brings_what_was_learned() -> None:
+    format_, fresh = know(loaded()), loaded()
+    assert fresh.lore == b""
+    assert fresh.knowing(b"") is fresh
+    assert format_.knowing(format_.lore) is format_
+    known = fresh.knowing(format_.lore)
+    assert known.render_result("srv.g", "ok") == format_.render_result("srv.g", "ok")
+    assert known.framing.opening == tuple(ids_of(OPENING))
+    assert fresh.framing.opening == ()
+    assert fresh.render_result("srv.g", "ok") == tuple(ids_of("ok"))
+    assert fresh.answered(ids_of("a"), ids_of("b")) == ids_of("ab")
+
+
+def test_a_result_is_escaped_where_the_template_does_it() -> None:
+    def quoted(body: dict[str, Any]) -> str:
+        messages = [
+            {**one, "content": json.dumps(one["content"])} if one["role"] == "tool" else one
+            for one in body["messages"]
+        ]
+        return chatml({**body, "messages": messages})
+
+    format_ = loaded()
+    format_.template({one: answer(one, quoted) for one in format_.questions})
+    assert '\n"a \\"b\\""\n' in spelled(format_.render_result("srv.g", 'a "b"'))
+
+
+def retold(*said: str, rules: OutputRules = RULES) -> str:
+    parser = partial(FORMAT.new_parser, rules)
+    turns = [(ids_of(one), FinishReason.CUT) for one in said]
+    return spelled(FORMAT.retold(turns, parser))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Hello", "Hello"),
+        ("Hello<|im_end|>", "Hello"),
+        ("<think>\nI s", "<think>\nI s\n</think>\n\n"),
+        ("<think>\n", "<think>\n\n</think>\n\n"),
+        ("<think>\nhm\n</think>\n\nSo", "<think>\nhm\n</think>\n\nSo"),
+        (f"So\n{CALL}", f"So\n{CALL}"),
+        ('So\n<tool_call>\n{"name": "f", "argu', "So\n"),
+        ('So\n<tool_call>\n{"na', "So\n"),
+        ("", ""),
+    ],
+)
+def test_turns_that_are_over_are_told_as_the_model_goes_on_with_them(said: str, told: str) -> None:
+    assert retold(said) == told
+
+
+def test_words_before_a_call_that_is_owed_stay() -> None:
+    owing = OutputRules(tools=RULES.tools, allowed=RULES.allowed, calls="required")
+    assert retold("Let me", rules=owing) == "Let me"
+
+
+def test_said_ids_are_those_of_all_turns_without_what_ended_them() -> None:
+    turns: list[tuple[Sequence[int], Sequence[int]]] = [
+        (ids_of("<think>"), ids_of("a<|im_end|>")),
+        ((), ids_of("b<|im_end|>")),
+    ]
+    assert FORMAT.said_ids(turns) == ids_of("<think>ab<|im_end|>")
+    assert FORMAT.said_ids([]) == []
+
+
+def test_openings() -> None:
+    answer_ = AnswerFormat("json_schema", {"type": "object"}, "n", strict=True)
+    rules = OutputRules(tools={}, allowed=frozenset(), answer=answer_)
+    assert FORMAT.answer_opening(rules, attempt=0) == ()
+    assert spelled(FORMAT.answer_opening(rules, attempt=1)) == "{"
+    assert FORMAT.answer_opening(PLAIN, attempt=1) == ()
+    assert spelled(FORMAT.call_opening(RULES)) == '<tool_call>\n{"name": "'
+    one = OutputRules(tools=RULES.tools, allowed=frozenset({"srv.g"}))
+    assert spelled(FORMAT.call_opening(one)) == '<tool_call>\n{"name": "srv.g", "arguments":'
+    assert loaded(calls="none").call_opening(one) == ()
+    assert FORMAT.message_opening() == ()
+
+
+def test_calls_are_written_as_the_model_writes_them() -> None:
+    assert spelled(FORMAT.render_call("f", '{"x": 1}')) == CALL
+    assert spelled(loaded(calls="none").render_call("f", "{}")) == "{}"
+
+
+def test_it_knows_its_ids() -> None:
+    assert FORMAT.vocabulary_size == 320
+    assert set(ids_of("<|im_end|><|endoftext|>")) <= set(FORMAT.stop_ids)
+    assert all(token in FORMAT.text_ids for token in ids_of("the quick 東"))
+    assert not any(token in FORMAT.text_ids for token in ids_of("<think></tool_call><|im_end|>"))
+    assert set(ids_of("<think><tool_call>")) == FORMAT.header_markers
+    assert FORMAT.abilities[:3] == ("reasoning", "reasoning_off", "tools")
+    assert "tools" not in loaded(calls="none").abilities
+    assert FORMAT.count_ids("abc") == 3
+    assert not FORMAT.framing.stores_ids
+    assert FORMAT.plain_header((1,), 0) == 0
+    assert FORMAT.has_body((1,))
+    FORMAT.check()
+
+
+def test_a_transcript_is_text_with_its_markers() -> None:
+    prompt = Prompt(array("I", ids_of(f"hi<|im_end|>\n{OPENING}")), ())
+    [shown] = FORMAT.messages(prompt, with_ids=False)
+    assert shown["message"] == f"hi<|im_end|>\n{OPENING}"
+    said, void = FORMAT.messages_of_turn(ids_of("a"), [("not_json", ids_of("b"))], with_ids=True)
+    assert (said["tokens"], void["taken_back"]) == (ids_of("a"), "not_json")
+
+
+def test_a_server_that_fits_has_no_faults() -> None:
+    assert FORMAT.misfits({one: answer(one) for one in FORMAT.questions}) == ()
+    silent = loaded(reasoning="none")
+    assert silent.misfits({one: answer(one) for one in silent.questions}) == ()
+
+
+def test_a_server_that_does_not_fit_is_told_apart() -> None:
+    answers = {one: answer(one) for one in FORMAT.questions}
+    other = {**answers, FORMAT.questions[-1]: array("I", [1, 2])}
+    assert "another tokenizer" in FORMAT.misfits(other)[0]
+    assert "another tokenizer" in FORMAT.misfits({**answers, FORMAT.questions[-1]: "no"})[0]
+    deaf = {one: answer(one, lambda body: chatml({**body, "tools": None})) for one in answers}
+    assert FORMAT.misfits(deaf) == ("it shows no tools",)
+    other_marker = loaded(reasoning="mistral")
+    answers = {one: answer(one) for one in other_marker.questions}
+    assert other_marker.misfits(answers) == (
+        "it writes thoughts in other markers than its reasoning is set up with",
+    )
+    refused = {one: answer(one) for one in FORMAT.questions} | {FORMAT.probes.unthinking: "no"}
+    assert FORMAT.misfits(refused) == ()
+
+
+def test_a_model_without_a_tokenizer_or_a_family_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs the tokenizer"):
+        ChatFormat.load(SchemaLimits(), FormatOptions("m"))
+    with pytest.raises(ConfigError, match="not known how the model"):
+        Family.of(FormatOptions("m", "t"))
+    with pytest.raises(ConfigError, match="no calls 'x'"):
+        Family.of(FormatOptions("m", "t", calls="x"))
+    with pytest.raises(ConfigError, match="no reasoning 'x'"):
+        Family.of(FormatOptions("m", "t", reasoning="x"))
+    with pytest.raises(VocabularyError):
+        ChatFormat.load(SchemaLimits(), FormatOptions("Qwen/Qwen3-8B", str(tmp_path)))
+
+
+def test_a_known_name_tells_the_family() -> None:
+    family = Family.of(FormatOptions("Qwen/Qwen3-8B", "t"))
+    assert family.switches == ("enable_thinking",)
+    assert family.syntax.calls is not None
+    assert Family.of(FormatOptions("Qwen/QwQ-32B", "t")).switches == ()
+    assert Family.of(FormatOptions("Qwen/Qwen3-8B", "t", reasoning="none")).syntax.reasoning is None
+
+
+def test_files_beside_the_tokenizer_tell_sizes_and_ends(tmp_path: Path) -> None:
+    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 9}, "eos_token_id": 3}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3, true]}')
+    assert ModelFacts.beside(str(tmp_path / "tokenizer.json")) == ModelFacts(9, (2, 3))
+    (tmp_path / "config.json").write_text("[")
+    (tmp_path / "generation_config.json").write_text("[]")
+    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    (tmp_path / "config.json").write_text(" " * (1 << 20) + " ")
+    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    sized = ChatFormat(FORMAT.vocabulary, Family.of(FormatOptions("qwen3")))
+    assert sized.vocabulary_size == 512

@@ -1,0 +1,239 @@
+"""Which messages a conversation becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from gateway.constraints.rules import AnswerFormat
+from gateway.errors import InvalidRequest
+from gateway.generation import PREAMBLE, PYTHON_TOOL
+from gateway.models.chat.messages import (
+    ANY,
+    NO_RESULT,
+    UNSEEN,
+    Conversation,
+    Habits,
+    Markers,
+    call_id_of,
+    conversation,
+    functions,
+    question,
+)
+from gateway.models.format import Builtins
+from gateway.protocol.calls import NOT_APPROVED
+from gateway.protocol.tools import FunctionTool
+from tests.fakes import contexts as items
+from tests.fakes.contexts import options
+
+if TYPE_CHECKING:
+    from gateway.protocol.context_item import ContextItem
+
+
+def told(*context: ContextItem, habits: Habits = ANY, **fields: Any) -> list[dict[str, Any]]:
+    """The messages, calls in short."""
+    made = conversation(context, replace(options(), **fields), habits)
+    return [_short(message) for message in made.messages]
+
+
+def _short(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls", ())
+    ]
+    short = {message["role"]: message["content"]}
+    if thought := message.get("reasoning"):
+        assert message["reasoning_content"] == thought
+        short["thought"] = thought
+    return {**short, "calls": calls} if calls else short
+
+
+def test_instructions_are_one_message_of_the_system() -> None:
+    context = (items.said("developer", "Rhyme."), items.said("system", "Soft."), items.user())
+    assert told(*context, instructions="Be brief.") == [
+        {"system": "Be brief.\n\nRhyme.\n\nSoft."},
+        {"user": "hi"},
+    ]
+
+
+def test_later_instructions_are_told_where_they_stand_as_the_template_takes_them() -> None:
+    context = (items.user(), items.answer(), items.said("developer", "Rhyme."), items.user("so?"))
+    late = told(*context)
+    assert late[2:] == [{"system": "Rhyme."}, {"user": "so?"}]
+    users = told(*context, habits=Habits(late_system=False))
+    assert users[2:] == [{"user": "Rhyme."}, {"user": "so?"}]
+    one = told(*context, habits=Habits(late_system=False, repeated_user=False))
+    assert one[2:] == [{"user": "Rhyme.\n\nso?"}]
+
+
+def test_a_template_without_a_system_is_told_as_the_user() -> None:
+    habits = Habits(system=False, late_system=False, repeated_user=False)
+    assert told(items.user(), instructions="Rhyme.", habits=habits) == [{"user": "Rhyme.\n\nhi"}]
+
+
+def test_the_format_of_the_answer_and_the_place_of_the_user_are_instructions() -> None:
+    schema = AnswerFormat("json_schema", {"type": "integer"}, "n", "How many.")
+    [system, _] = told(items.user(), answer=schema, builtins=Builtins(location="Oslo,\n Norway"))
+    assert "Oslo, Norway." in system["system"]
+    assert "(How many.)" in system["system"]
+    assert '{"type":"integer"}' in system["system"]
+    [system, _] = told(items.user(), answer=AnswerFormat("json_object", {"type": "object"}))
+    assert "one JSON object" in system["system"]
+
+
+def test_thoughts_words_and_calls_are_one_turn() -> None:
+    context = (
+        items.user(),
+        items.thought(),
+        items.answer("Let me.", "commentary"),
+        items.call("a", "f", '{"x": 1}'),
+        items.call("b", "g"),
+        items.output("b", "2"),
+        items.output("a", "1"),
+        items.thought("so"),
+    )
+    assert told(*context)[1:] == [
+        {"assistant": "Let me.", "thought": "hm", "calls": [("f", '{"x": 1}'), ("g", "{}")]},
+        {"tool": "1"},
+        {"tool": "2"},
+        {"assistant": "", "thought": "so"},
+    ]
+
+
+def test_calls_with_something_between_them_are_turns_of_their_own() -> None:
+    context = (
+        items.user(),
+        items.call("a"),
+        items.output("a", "1"),
+        items.call("b"),
+        items.answer("Well.", "commentary"),
+        items.thought("more"),
+        items.thought(" and more"),
+        items.answer("", "commentary"),
+        items.output("b", "2"),
+    )
+    assert told(*context)[1:] == [
+        {"assistant": "", "calls": [("f", "{}")]},
+        {"tool": "1"},
+        {"assistant": "", "calls": [("f", "{}")]},
+        {"tool": "2"},
+        {"assistant": "Well."},
+        {"assistant": "", "thought": "more and more"},
+    ]
+
+
+def test_words_behind_a_call_without_an_output_are_another_turn() -> None:
+    context = (items.user(), items.call("a"), items.answer("Never mind.", "commentary"))
+    assert told(*context)[1:] == [
+        {"assistant": "", "calls": [("f", "{}")]},
+        {"assistant": "Never mind."},
+    ]
+
+
+def test_thoughts_before_an_answer_are_left_out() -> None:
+    context = (items.user(), items.thought(), items.answer(), items.user("so?"))
+    assert told(*context) == [{"user": "hi"}, {"assistant": "hello"}, {"user": "so?"}]
+
+
+def test_an_output_that_nobody_asked_for_has_a_call() -> None:
+    assert told(items.user(), items.uncalled("f"))[1:] == [
+        {"assistant": "", "calls": [("f", "{}")]},
+        {"tool": "ok"},
+    ]
+    with pytest.raises(InvalidRequest):
+        told(items.user(), items.output("zz"))
+
+
+def test_arguments_are_an_object() -> None:
+    context = [
+        items.call(f"c{n}", "f", said) for n, said in enumerate(("", "[1]", "{x", '{"a":1}'))
+    ]
+    made = told(items.user(), *context)
+    assert [arguments for _, arguments in made[1]["calls"]] == [
+        "{}",
+        '{"input":[1]}',
+        '{"input":"{x"}',
+        '{"a":1}',
+    ]
+
+
+def test_code_is_wrapped_for_who_knows_functions_alone() -> None:
+    made = Conversation(ANY)
+    made.call(0, "c", PYTHON_TOOL, "1 + 1")
+    [message] = made.messages
+    assert _short(message)["calls"] == [("python", '{"code":"1 + 1"}')]
+
+
+def test_items_of_hosted_tools_are_calls_and_results() -> None:
+    assert told(items.user(), items.served())[1:] == [
+        {"assistant": "", "calls": [("crm.add", '{"a": 1}')]},
+        {"tool": "ok"},
+    ]
+    assert told(items.user(), items.searched())[1:] == [
+        {"assistant": "", "calls": [("web_search", '{"action":{"type":"search","query":"x"}}')]},
+        {"tool": NO_RESULT},
+    ]
+    silent = items.from_wire(
+        {"type": "mcp_list_tools", "id": "l", "server_label": "x", "tools": []}
+    )
+    assert told(items.user(), silent) == [{"user": "hi"}]
+
+
+def test_what_the_user_approved_or_not_is_told_as_a_call() -> None:
+    request, denied = items.asking(), items.answering(approve=False, reason="No!")
+    [_, call, result] = told(items.user(), request, denied)
+    assert call["calls"] == [("crm.add", '{"a": 1}')]
+    assert result["tool"].startswith(NOT_APPROVED)
+    made = items.served(approved="mcpr_1")
+    approved = items.answering(approve=True)
+    assert told(items.user(), request, approved, made)[1:] == [call, {"tool": "ok"}]
+    now = told(items.user(), request, approved, approved="mcpr_1")
+    assert now[1:] == [call]
+
+
+def test_what_nobody_can_open_is_not_told() -> None:
+    sealed = items.from_wire({"type": "compaction", "id": "c", "encrypted_content": "x"})
+    assert told(items.user(), sealed, items.user("so?"))[-1] == {"user": "so?"}
+
+
+def test_no_item_has_more_of_the_prompt_than_there_is() -> None:
+    made = conversation((items.user("x" * 900), items.answer("y" * 50)), options(), ANY)
+    [first, second] = made.spans(100)
+    assert (first.source, first.start) == (0, 0)
+    assert (first.end, second.start, second.end) == (second.start, first.end, 100)
+    assert first.end > 80
+    made = conversation((items.user(),), options(instructions="Be brief."), ANY)
+    assert made.spans(10)[0].source == PREAMBLE
+    assert Conversation(ANY).spans(10) == ()
+
+
+def test_texts_that_spell_a_marker_are_broken_up() -> None:
+    markers = Markers(["<|end|>", "<|end|>x", "<"])
+    assert markers.broken_up("a <|end|>b") == f"a <{UNSEEN}|end|>b"
+    assert Markers([]).broken_up("<|end|>") == "<|end|>"
+    asked = question(
+        [{"role": "user", "content": "<|end|>"}], [{"x": "<|end|>"}], {"a": 1}, markers=markers
+    )
+    body = orjson.loads(asked)
+    assert body["messages"][0]["content"] == body["tools"][0]["x"] == f"<{UNSEEN}|end|>"
+    assert body["chat_template_kwargs"] == {"a": 1}
+    assert body["add_generation_prompt"] is True
+
+
+def test_ids_of_calls_are_short_and_lasting() -> None:
+    assert call_id_of("call_1") == call_id_of("call_1") != call_id_of("call_2")
+    assert len(call_id_of(None)) == 9
+
+
+def test_all_tools_are_functions() -> None:
+    tool = FunctionTool(type="function", name="f", parameters=None)
+    builtins = Builtins(browser=True, python=True, python_description="Code.")
+    told = functions(replace(options(tools=(tool,)), builtins=builtins))
+    names = [one["function"]["name"] for one in told]
+    assert names == ["browser.search", "browser.open", "browser.find", "python", "f"]
+    assert told[-1]["function"]["parameters"] == {"type": "object", "properties": {}}
+    assert told[-2]["function"]["description"] == "Code."
+    assert functions(options()) == []

@@ -1,0 +1,142 @@
+"""What is learned of a template by having small conversations rendered."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from gateway.models.chat.template import ResultFrame, Template
+from tests.fakes.chat_format import answer, ids_of, loaded
+from tests.fakes.chat_server import OPENING, Refused, chatml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def learned(template: Callable[[dict[str, Any]], str], **options: Any) -> Template:
+    format_ = loaded(**options)
+    answers = {one: answer(one, template) for one in format_.questions}
+    return format_.template(answers)
+
+
+def test_frames_are_cut_out_of_what_was_rendered() -> None:
+    template = learned(chatml)
+    assert template.result == ResultFrame(
+        call_end=tuple(ids_of("<|im_end|>\n")),
+        front=tuple(ids_of("<|im_start|>user\n<tool_response>\n")),
+        behind=tuple(ids_of("\n</tool_response><|im_end|>\n")),
+    )
+    assert template.opening == tuple(ids_of(OPENING))
+    assert (template.faults, template.takes_tools, template.unthinks) == ((), True, True)
+    assert template.habits.system
+
+
+def test_a_thought_that_the_prompt_opens_is_no_part_of_a_frame() -> None:
+    template = learned(partial(chatml, opens_thoughts=True))
+    assert template.opening == tuple(ids_of(OPENING))
+    assert template.result == learned(chatml).result
+
+
+def test_a_result_inside_of_json_is_noticed() -> None:
+    def quoted(body: dict[str, Any]) -> str:
+        text = chatml(body)
+        for message in body["messages"]:
+            if message["role"] == "tool":
+                text = text.replace(message["content"], orjson.dumps(message["content"]).decode())
+        return text
+
+    frame = learned(quoted).result
+    assert frame is not None
+    assert frame.is_json
+    assert frame.front[-1:] == tuple(ids_of('"'))
+
+
+def test_what_is_learned_can_be_kept() -> None:
+    template = learned(chatml)
+    kept = Template.of_lore(template.lore)
+    assert (kept.opening, kept.result) == (template.opening, template.result)
+    assert Template().lore == b""
+
+
+@pytest.mark.parametrize("lore", [b"[]", b"{}", b'{"opening": 1}', b"x"])
+def test_what_was_never_learned_is_refused(lore: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        Template.of_lore(lore)
+
+
+def refusing(*roles: str) -> Callable[[dict[str, Any]], str]:
+    def template(body: dict[str, Any]) -> str:
+        if [message["role"] for message in body["messages"]] == list(roles):
+            raise Refused("not this")
+        return chatml(body)
+
+    return template
+
+
+def test_habits_are_what_is_refused_or_not_shown() -> None:
+    assert not learned(refusing("system", "user")).habits.system
+    assert not learned(refusing("user", "assistant", "system", "user")).habits.late_system
+    assert not learned(refusing("user", "user")).habits.repeated_user
+
+
+def test_a_template_that_opens_no_turn_has_no_frames() -> None:
+    template = learned(lambda body: chatml({**body, "add_generation_prompt": False}))
+    assert template.result is None
+    assert learned(refusing("user")).faults == (
+        "a turn is not opened behind a conversation: not this",
+    )
+    odd = learned(lambda body: "x" * body["add_generation_prompt"] + chatml(body))
+    assert odd.faults == ("a turn is not opened behind a conversation",)
+
+
+def test_a_template_that_refuses_results_has_no_frames() -> None:
+    template = learned(refusing("user", "assistant", "tool"))
+    assert template.faults == ("calls and results are refused: not this",)
+    assert template.result is None
+
+
+def test_a_call_that_begins_otherwise_in_the_history_has_no_frame() -> None:
+    def template(body: dict[str, Any]) -> str:
+        return chatml(body).replace(f"{OPENING}<tool_call>", "<|im_start|>model\n<tool_call>")
+
+    assert learned(template).faults == ("a call in the history does not begin as a turn does",)
+
+
+def test_calls_that_the_syntax_does_not_read_are_told() -> None:
+    [fault] = learned(chatml, calls="glm").faults
+    assert "not read as the template writes them" in fault
+    assert "probe_weather" in fault
+
+
+def test_a_template_without_tools_is_known() -> None:
+    assert not learned(lambda body: chatml({**body, "tools": None})).takes_tools
+
+
+def test_a_prompt_that_changes_with_the_result_has_no_frame() -> None:
+    def template(body: dict[str, Any]) -> str:
+        text = chatml(body)
+        return text.replace("Oslo?", "Oslo!") if "tool_response" in text else text
+
+    assert learned(template).faults == ("what stands before a result changes with it",)
+
+
+@pytest.mark.parametrize("shown", ["it", 'thOslo has "7" degreesth', 'eOslo has "7" degrees'])
+def test_a_result_that_is_not_shown_between_ids_has_no_frame(shown: str) -> None:
+    def template(body: dict[str, Any]) -> str:
+        return chatml(body).replace('Oslo has "7" degrees', shown)
+
+    frame = learned(template)
+    if shown == "it":
+        assert frame.faults == ("the text of a result is not between ids of its own",)
+    else:
+        assert frame.result is not None
+
+
+def test_a_result_whose_ids_have_other_text_in_them_has_no_frame() -> None:
+    def template(body: dict[str, Any]) -> str:
+        return chatml(body).replace("degrees\n", "degrees\n").replace("\nOslo", "the\nOslo")
+
+    assert learned(template).faults == ()

@@ -1,0 +1,187 @@
+"""Where a turn of a chat format stands, and what streams of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.generation import (
+    BrokenCall,
+    FinishReason,
+    ParserPosition,
+    SegmentEnded,
+    SegmentKind,
+    SegmentText,
+    Where,
+)
+from gateway.models.chat.callee import offered_name
+from tests.fakes.chat_turns import RULES, SEARCH, Model, text_of, told
+
+MODEL = Model()
+SPELLED = Model(spelled=("<think>", "</think>", "<tool_call>", "</tool_call>"))
+PLAIN = Model("none", "none")
+OWED = replace(RULES, calls="required")
+STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        ("<think>\nhm\n</think>\n\nHi<|im_end|>", ["reasoning: hm", "final: Hi"], {}),
+        ("<think>\n\n</think>\n\nHi", ["final: Hi"], {}),
+        ("Hi \n", ["final: Hi \n"], {}),
+        (" \nHi", ["final:  \nHi"], {}),
+        (" \n", [], {"no_visible_output": 1}),
+        ("a <think>b</think> c", ["final: a", "reasoning: b", "final: c"], {}),
+        ("a </think> b", ["final: a  b"], {"marker_in_body": 1}),
+        ("<think>a <think>b</think>c", ["reasoning: a b", "final: c"], {"marker_in_body": 1}),
+        ("<think>a", ["reasoning: a"], {"unclosed_reasoning": 1, "no_visible_output": 1}),
+        ('<think>a<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+         ["reasoning: a", "f({})"], {"unclosed_reasoning": 1}),
+        ('<tool_call>{"name": "f", "arguments": {</think>}}</tool_call>',
+         ["f({})"], {"marker_in_body": 1}),
+        ('<tool_call>{"name": "f", "arguments": {}}</tool_call> Hi',
+         ["f({})", "final: Hi"], {}),
+        ("Hi<|im_end|>more</s>", ["final: Hi"], {"after_turn_end": 5}),
+        ('<tool_call>{"name": "browser.search", "arguments": {}}</tool_call>Hi',
+         [f"{SEARCH}({{}})"], {"after_turn_end": 2}),
+    ],
+)  # fmt: skip
+def test_what_a_turn_says(text: str, said: list[str], rules: dict[str, int]) -> None:
+    assert MODEL.read(text) == (said, rules)
+
+
+def test_a_turn_that_the_prompt_began_goes_on() -> None:
+    assert MODEL.read("hm</think>Hi", in_reasoning=True)[0] == ["reasoning: hm", "final: Hi"]
+    assert MODEL.read("hm", LENGTH, in_reasoning=True)[0] == ["reasoning: hm cut"]
+    assert MODEL.read("</think>Hi", in_reasoning=True)[0] == ["final: Hi"]
+    assert PLAIN.read("Hi", in_reasoning=True)[0] == ["final: Hi"]
+
+
+def test_a_marker_of_thoughts_in_letters_counts_only_before_the_answer() -> None:
+    said = ["reasoning: a", "final: b <think> </think>"]
+    assert SPELLED.read("<think>a</think>b <think> </think>")[0] == said
+    assert SPELLED.read("a<tool_ca")[0] == ["final: a<tool_ca"]
+
+
+def test_letters_of_a_marker_that_is_an_id_are_text() -> None:
+    parser = MODEL.parser()
+    ids = MODEL.vocabulary.encode("<think>Hi</think>")
+    events = [*parser.feed(ids), *parser.finish(STOP)]
+    assert told(events) == ["final: <think>Hi</think>"]
+
+
+def test_a_plain_model_says_text_alone() -> None:
+    text = '<think>a</think>{"name": "f", "arguments": {}}'
+    assert PLAIN.read(text) == ([f"final: {text}"], {})
+
+
+def test_ids_that_are_nothing_are_dropped() -> None:
+    parser = MODEL.parser()
+    ids = [MODEL.vocabulary.size + 7, *MODEL.ids("Hi"), -3]
+    assert told([*parser.feed(ids), *parser.finish(STOP)]) == ["final: Hi"]
+    assert parser.recoveries == {"reserved_id": 2}
+    assert [parser.piece(one) for one in (65, MODEL.ids("<think>")[0], -3)] == [b"A", b"", b""]
+
+
+def test_half_a_character_waits_and_is_replaced_at_the_end() -> None:
+    parser = MODEL.parser()
+    assert text_of(parser.feed(b"a\xf0")) == "a"
+    assert text_of(parser.feed(b"\x9f\x92")) == ""
+    assert text_of(parser.feed(b"\x96")) == "\U0001f496"
+    assert text_of(parser.feed(b"\xc3A\xc3")) == "\ufffdA"
+    assert text_of(parser.finish(STOP)) == "\ufffd"
+
+
+def test_what_is_owed_comes_behind_commentary() -> None:
+    text = 'I look.<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    assert MODEL.read(text, rules=OWED)[0] == ["commentary: I look.", "f({})"]
+
+
+def place(text: str, model: Model = MODEL, *, in_reasoning: bool = False) -> ParserPosition:
+    parser = model.parser(in_reasoning=in_reasoning)
+    parser.feed(model.ids(text))
+    return parser.place
+
+
+def test_where_a_turn_stands() -> None:
+    thought, final, call = (
+        SegmentKind.REASONING,
+        SegmentKind.FINAL,
+        SegmentKind.FUNCTION_CALL,
+    )
+    front = '<tool_call>{"name": "f", "arguments": '
+    size = len(MODEL.ids(front))
+    assert place("") == ParserPosition(Where.HEADER, 0)
+    assert place("", in_reasoning=True) == ParserPosition(Where.BODY, 0, thought)
+    assert place("<think>") == ParserPosition(Where.BODY, 0, thought)
+    assert place("<think>a</think>") == ParserPosition(Where.BETWEEN, 3)
+    assert place("<think>a</think>\nb") == ParserPosition(Where.BODY, 3, final)
+    assert place(front) == ParserPosition(Where.HEADER, 0)
+    assert place(front + "{") == ParserPosition(Where.BODY, 0, call, "f")
+    closed = len(MODEL.ids(front + "{}}</tool_call>"))
+    assert place(front + "{}}</tool_call>") == ParserPosition(Where.BETWEEN, closed, called=True)
+    broken = BrokenCall("f", size + 1)
+    assert place(front + "{</tool_call>") == ParserPosition(
+        Where.BETWEEN, size + 2, broken=broken, called=True
+    )
+    assert place(front + "{</tool_call>a").broken is None
+    hosted = '<tool_call>{"name": "browser.search", "arguments": {}}</tool_call>'
+    over = ParserPosition(Where.OVER, len(MODEL.ids(hosted)), call, SEARCH)
+    assert place(hosted) == over
+    assert place("Hi<|im_end|>") == ParserPosition(Where.OVER, len(MODEL.ids("Hi")) + 1)
+
+
+def test_text_that_may_become_a_marker_waits_as_such() -> None:
+    parser = SPELLED.parser(in_reasoning=True)
+    parser.feed(SPELLED.ids("abc</thi"))
+    assert parser.place.waiting == len(SPELLED.ids("</thi"))
+    assert parser.reasoning_tokens == 3
+
+
+def test_a_call_that_breaks_off_is_told_with_what_follows() -> None:
+    parser = MODEL.parser()
+    events = parser.feed(MODEL.ids('<tool_call>{"name": "f", "arguments": {</tool_call>'))
+    assert not any(isinstance(event, SegmentEnded) for event in events)
+    again = parser.feed(MODEL.ids('<tool_call>{"name": "g", "arguments": {'))
+    assert isinstance(again[0], SegmentEnded)
+    assert again[0].broken
+
+
+def test_reasoning_is_counted_in_ids() -> None:
+    parser = MODEL.parser()
+    parser.feed(MODEL.ids("<think>\n ab</think>cd"))
+    assert parser.reasoning_tokens == len(MODEL.ids("\n ab"))
+
+
+def test_text_streams_id_by_id() -> None:
+    parser = MODEL.parser()
+    assert parser.feed_each(MODEL.ids("ab")) == []
+    parser.feed(MODEL.ids("a"))
+    assert parser.feed_each([*MODEL.ids("b \nc"), *MODEL.ids("<think>x")]) == ["b", "", "", " \nc"]
+    assert parser.feed_each([0xC3]) == []
+    assert MODEL.parser(trace=True).feed_each(MODEL.ids("a")) == []
+
+
+def test_traced_text_is_told_in_whole_ids() -> None:
+    parser = MODEL.parser(trace=True)
+    ids = [*MODEL.ids("<think>"), *b" a\n\xc3\xa9 ", *MODEL.ids("</think>"), *b"\n b \n"]
+    texts = [one for token in ids for one in parser.feed([token]) if isinstance(one, SegmentText)]
+    texts += [one for one in parser.finish(STOP) if isinstance(one, SegmentText)]
+    assert "".join(one.text for one in texts) == "a\n\u00e9b \n"
+    assert [one.tokens for one in texts] == [(2,), (3, 4, 5), (10,), (11, 12)]
+
+
+def test_a_finished_turn_says_nothing_more() -> None:
+    parser = MODEL.parser()
+    parser.feed(MODEL.ids("<think>a"))
+    assert parser.finish(CUT)
+    assert parser.finish(STOP) == []
+    assert parser.feed(MODEL.ids("b")) == []
+    assert parser.recoveries == {"after_turn_end": 1}
+
+
+def test_tools_that_the_gateway_runs_are_functions_to_the_model() -> None:
+    assert offered_name(SEARCH) == "browser.search"
+    assert offered_name("crm.find") == "crm.find"

@@ -1,0 +1,368 @@
+"""Each way to write calls: what is right, and what is made of what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.generation import FinishReason
+from gateway.models.chat.syntax.contract import Mark
+from gateway.models.chat.syntax.deepseek import full_width
+from gateway.models.chat.syntax.presets import CALLS
+from tests.fakes.chat_turns import Model
+
+HERMES = Model("hermes")
+CODER = Model("qwen3_coder", "none", ("<function=", "<parameter=", "</parameter>", "</function>"))
+GLM = Model("glm")
+V3 = Model("deepseek_v3")
+V31 = Model("deepseek_v31")
+MISTRAL = Model("mistral", "mistral")
+LIST = Model("mistral_v3", "none")
+LLAMA = Model("llama3_json", "none")
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+F = '{"name": "f", "arguments": '
+
+
+def deepseek(text: str) -> str:
+    """Markers by their names in ASCII."""
+    for name in ("calls_begin", "calls_end", "call_begin", "call_end", "sep"):
+        text = text.replace(f"<{name}>", full_width(f"tool_{name}"))
+    return text
+
+
+def check(
+    model: Model, text: str, said: list[str], rules: set[str], finish: FinishReason | None = STOP
+) -> None:
+    """Read id by id, and with its markers spelled in letters, where that is no other text."""
+    assert model.read(text, finish) == (said, dict.fromkeys(rules, 1))
+    letters = Model(model.calls, model.reasoning, model.syntax.markers)
+    assert letters.read(text, finish)[0] == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        (f'<tool_call>{F}{{"a": 1}}}}</tool_call>', ['f({"a": 1})'], set()),
+        ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', ['f({"a": 1})'], set()),
+        ('<tool_call>{"id": 5, "name": "f", "parameters": []}</tool_call>', ["f([])"], set()),
+        ('<tool_call>{"name": "f"}</tool_call>', ["f({})"], {"empty_arguments"}),
+        (f"<tool_call>{F}null}}</tool_call>", ["f({})"], {"empty_arguments"}),
+        (f"<tool_call>{F}null</tool_call>", ["f({})"], {"empty_arguments", "unclosed_json"}),
+        (f"<tool_call>{F}7}}</tool_call>", ["f(7)"], {"invalid_arguments"}),
+        (f'<tool_call>{F}"{{}}"}}</tool_call>', ["f({})"], {"quoted_arguments"}),
+        (f'<tool_call>{F}"a\\"\\u00"}}</tool_call>', ['f("a\\"\\u00")'], {"invalid_arguments"}),
+        (f"<tool_call>{F}{{1}}}}</tool_call>", ["f({1})"], {"invalid_arguments"}),
+        (f"<tool_call>{F}{'[' * 200}{']' * 200}}}</tool_call>",
+         [f"f({'[' * 200}{']' * 200})"], {"invalid_arguments"}),
+        (f"<tool_call>{F}{{}}</tool_call>", ["f({})"], {"unclosed_json"}),
+        (f"<tool_call>{F}{{}}]x</tool_call>", ["f({})"], {"call_leftover"}),
+        (f"<tool_call>{F}{{}}}} x</tool_call>", ["f({})"], {"call_leftover"}),
+        ('<tool_call>{"name": "f",, "arguments": {}}</tool_call>', ["f({})"], {"sloppy_json"}),
+        ('<tool_call>{"name": "f", "arguments": {},}</tool_call>', ["f({})"], {"sloppy_json"}),
+        ('<tool_call>{"name": "f", "name": "g", "arguments": {}}</tool_call>',
+         ["f({})"], {"sloppy_json"}),
+        ('<tool_call>{"name": "f", arguments: {}}</tool_call>',
+         ["f(arguments: {}})"], {"invalid_arguments"}),
+        ('<tool_call>{"name": "f", "arguments": }</tool_call>', ["f(})"], {"invalid_arguments"}),
+        ('<tool_call>{"name": 5, "arguments": {}}</tool_call>',
+         ['final: {"name": 5, "arguments": {}}'], {"not_a_call"}),
+        ('<tool_call>{"name": "a b", "arguments": {}}</tool_call>',
+         ['final: {"name": "a b", "arguments": {}}'], {"not_a_call"}),
+        ("<tool_call>f</tool_call>", ["final: f"], {"not_a_call"}),
+        ("<tool_call>\n</tool_call>", [], {"abandoned_call", "no_visible_output"}),
+        (f"<tool_call>{F}{{}}}}<tool_call>{F}[]}}</tool_call>",
+         ["f({})", "f([])"], {"unclosed_call"}),
+        (f"<tool_call>{F}{{}}}}", ["f({})"], {"unclosed_call"}),
+        (f'<tool_call>{F}{{"a": ', ['f({"a": ) broken'], {"unclosed_call", "invalid_arguments"}),
+        ('<tool_call>{"name": "functions.f", "arguments": {}}</tool_call>',
+         ["f({})"], {"recipient_normalised"}),
+        ('<tool_call>{"name": "functions.browser.search", "arguments": {}}</tool_call>',
+         ["builtin:browser.search({})"], {"recipient_normalised"}),
+        ('<tool_call>{"name": "h", "arguments": {}}</tool_call>',
+         ["h({})"], {"undeclared_function"}),
+    ],
+)  # fmt: skip
+def test_hermes(text: str, said: list[str], rules: set[str]) -> None:
+    check(HERMES, text, said, rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        (f'<tool_call>{F}{{"a": 1', ['f({"a": 1) cut'], {"unclosed_call"}),
+        (f'<tool_call>{F}"{{', ["f() cut"], {"unclosed_call"}),
+        ('<tool_call>{"name": "f", "argu', ["f() cut"], {"unclosed_call"}),
+        ('<tool_call>{"name": "f"', ["f() cut"], {"unclosed_call"}),
+        ('<tool_call>{"name": "f"}', ["f({})"], {"empty_arguments", "unclosed_call"}),
+        (f"<tool_call>{F}{{}}", ["f({})"], {"unclosed_json", "unclosed_call"}),
+        ('<tool_call>{"na', [], {"abandoned_call", "no_visible_output"}),
+        ('<tool_call>{"arguments": {"a": 1', [], {"abandoned_call", "no_visible_output"}),
+    ],
+)
+def test_hermes_that_is_cut_off(text: str, said: list[str], rules: set[str]) -> None:
+    check(HERMES, text, said, rules, LENGTH)
+
+
+CALL = "<tool_call>\n<function=f>\n"
+END = "</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        (f"{CALL}<parameter=text>\nx\ny\n</parameter>\n<parameter=count>\n5\n</parameter>\n{END}",
+         ['f({"text": "x\\ny", "count": 5})'], set()),
+        (f"{CALL}{END}", ["f({})"], set()),
+        (f"{CALL}<parameter=text></parameter>{END}", ['f({"text": ""})'], set()),
+        (f"{CALL}<parameter=text><function=g></parameter>{END}",
+         ['f({"text": "<function=g>"})'], set()),
+        (f"{CALL}<parameter=other>\n5\n</parameter>\n{END}", ['f({"other": "5"})'], set()),
+        ("<function=f>\n</function>", ["f({})"], set()),
+        ("<function=f>\n</function>\n</tool_call>", ["f({})"], set()),
+        ("<function=f>\n</function>\nHi", ["f({})", "final: Hi"], set()),
+        ("<function=f></function><function=g></function></tool_call>", ["f({})", "g({})"], set()),
+        (f"{CALL}<parameter=count>5<parameter=text>x</parameter>{END}",
+         ['f({"count": 5, "text": "x"})'], {"unclosed_parameter"}),
+        (f"{CALL}<parameter=count>5{END}", ['f({"count": 5})'], {"unclosed_parameter"}),
+        (f"{CALL}<parameter=count>5</parameter></tool_call>", ['f({"count": 5})'],
+         {"unclosed_call"}),
+        (f"{CALL}words</parameter>{END}", ["f({})"], {"call_leftover", "marker_in_body"}),
+        (f"{CALL}<parameter=co<parameter=count>5</parameter>{END}",
+         ['f({"count": 5})'], {"unclosed_tag"}),
+        (f"{CALL}<parameter=co{END}", ["f({})"], {"unclosed_tag"}),
+        ("<tool_call>\n<function=f<parameter=count>5</parameter></function></tool_call>",
+         ['f({"count": 5})'], {"unclosed_tag"}),
+        ("<tool_call><function=f</function></tool_call>", ["f({})"], {"unclosed_tag"}),
+        ("<tool_call><function=f<function=g></function></tool_call>",
+         ["g({})"], {"abandoned_call"}),
+        (f"{CALL}<function=g></function></tool_call>", ["f({})", "g({})"], {"unclosed_call"}),
+        (f"<tool_call><tool_call><function=f>\n{END}", ["f({})"], set()),
+        ("<tool_call>words</tool_call>", ["final: words"], {"not_a_call"}),
+        ("<tool_call></tool_call>", [], {"abandoned_call", "no_visible_output"}),
+        ("<tool_call><function=a b>x</function></tool_call>", ["final: a bx"], {"not_a_call"}),
+        (CALL, ["f({})"], {"unclosed_call"}),
+        (f"{CALL}<parameter=text>x", ['f({"text": "x) broken'], {"invalid_arguments"}),
+        ("<tool_call><function=f", ["final: f"], {"not_a_call"}),
+        ("<tool_call><function=f></function>", ["f({})"], set()),
+        (f"<tool_call><function=f></function>text{END[11:]}", ["f({})"], set()),
+    ],
+)  # fmt: skip
+def test_qwen3_coder(text: str, said: list[str], rules: set[str]) -> None:
+    check(CODER, text, said, rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{CALL}<parameter=text>x\n", ['f({"text": "x) cut']),
+        (f"{CALL}<parameter=te", ["f() cut"]),
+        (f"{CALL}<parameter=text>x</parameter>", ['f({"text": "x") cut']),
+        ("<tool_call><function=f", []),
+        ("<tool_call>", []),
+    ],
+)
+def test_qwen3_coder_that_is_cut_off(text: str, said: list[str]) -> None:
+    assert CODER.read(text, LENGTH)[0] == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        ("<tool_call>f\n<arg_key>count</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
+         ['f({"count": 5})'], set()),
+        ("<tool_call>f<arg_key> text </arg_key><arg_value> x </arg_value></tool_call>",
+         ['f({"text": " x "})'], set()),
+        ("<tool_call>f</tool_call><tool_call>g</tool_call>", ["f({})", "g({})"], set()),
+        ("<tool_call>f", ["f({})"], {"unclosed_call"}),
+        ("<tool_call>f<tool_call>g</tool_call>", ["f({})", "g({})"], {"unclosed_call"}),
+        ("<tool_call>a b</tool_call>", ["final: a b"], {"not_a_call"}),
+        ("<tool_call></tool_call>", [], {"abandoned_call", "no_visible_output"}),
+        ("<tool_call>a b<arg_key>c</arg_key><arg_value>d</arg_value></tool_call>",
+         ["final: a bcd"], {"not_a_call"}),
+        ("<tool_call>f<arg_value>x</arg_value></tool_call>",
+         ["f({})"], {"marker_in_body", "call_leftover"}),
+        ("<tool_call>f<arg_key>count<arg_value>5</arg_value></tool_call>",
+         ['f({"count": 5})'], {"unclosed_tag"}),
+        ("<tool_call>f<arg_key>co<arg_key>count</arg_key><arg_value>5</arg_value></tool_call>",
+         ['f({"count": 5})'], {"unclosed_tag"}),
+        ("<tool_call>f<arg_key>count</arg_key></tool_call>", ["f({})"], {"unclosed_tag"}),
+        ("<tool_call>f<arg_key>count</arg_key><arg_value>5<arg_key>text</arg_key>"
+         "<arg_value></arg_value></tool_call>",
+         ['f({"count": 5, "text": ""})'], {"unclosed_parameter"}),
+        ("<tool_call>f<arg_key>count</arg_key><arg_value>5</tool_call>",
+         ['f({"count": 5})'], {"unclosed_parameter"}),
+        ("<tool_call>f<arg_key>text</arg_key><arg_value>x",
+         ['f({"text": "x) broken'], {"invalid_arguments"}),
+    ],
+)  # fmt: skip
+def test_glm(text: str, said: list[str], rules: set[str]) -> None:
+    model_says = GLM.read(text)
+    assert model_says[0] == said
+    assert set(model_says[1]) == rules
+    assert Model("glm", "think", GLM.syntax.markers).read(text)[0] == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<tool_call>f<arg_key>text</arg_key><arg_value>x", ['f({"text": "x) cut']),
+        ("<tool_call>f<arg_key>te", ["f() cut"]),
+        ("<tool_call>f", []),
+        ("<tool_call>a b</arg_key>", []),
+    ],
+)
+def test_glm_that_is_cut_off(text: str, said: list[str]) -> None:
+    assert GLM.read(text, LENGTH)[0] == said
+
+
+BODY = 'function<sep>f\n```json\n{"a": 1}\n```'
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        (f"<calls_begin><call_begin>{BODY}<call_end>\n<call_begin>{BODY}<call_end><calls_end>",
+         ['f({"a": 1})'] * 2, set()),
+        (f"<call_begin>{BODY}<call_end><calls_end>", ['f({"a": 1})'], {"odd_frame"}),
+        ('<calls_begin><call_begin>function<sep>f\n{"a": 1}<call_end><calls_end>',
+         ['f({"a": 1})'], {"odd_frame"}),
+        ("<calls_begin><call_begin>tool<sep>f\n```json\n{}\n```<call_end><calls_end>",
+         ["f({})"], {"odd_frame"}),
+        ("<calls_begin><call_begin>function<sep>f\n```json\n{}\n``<call_end><calls_end>",
+         ["f({})"], {"odd_frame"}),
+        ("<calls_begin><call_begin>function<sep>f\n```json\n{}\n``` x<call_end><calls_end>",
+         ["f({})"], {"call_leftover"}),
+        ("<calls_begin><call_begin>function<sep>f\n```json\nx y\n```<call_end><calls_end>",
+         ["f(x y\n```)"], {"invalid_arguments"}),
+        ("<calls_begin><call_begin>function<sep>f<call_end><calls_end>",
+         ["f({})"], {"empty_arguments"}),
+        ("<calls_begin><call_begin>function<sep>f\n```json\nnull<call_end><calls_end>",
+         ["f({})"], {"empty_arguments"}),
+        ("<calls_begin><call_begin>function<sep>a b\nc<call_end><calls_end>",
+         ["final: a bc"], {"not_a_call"}),
+        ("<calls_begin><call_begin>words<call_end><calls_end>", ["final: words"], {"not_a_call"}),
+        ("<calls_begin> x <calls_end>Hi", ["final: Hi"], set()),
+        (f"<calls_begin><call_begin>{BODY}<calls_end>", ['f({"a": 1})'], {"unclosed_call"}),
+        (f"<calls_begin><call_begin>{BODY}", ['f({"a": 1})'], {"unclosed_call"}),
+        ("<calls_begin><call_begin>function<sep>f\n```json\n{<sep>}\n```<call_end><calls_end>",
+         ["f({})"], {"marker_in_body"}),
+        ("<calls_begin><call_begin>function<sep>f\n```json\n[1, 2<call_end><calls_end>",
+         ["f([1, 2) broken"], {"invalid_arguments"}),
+    ],
+)  # fmt: skip
+def test_deepseek_v3(text: str, said: list[str], rules: set[str]) -> None:
+    check(V3, deepseek(text), said, rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        ('<calls_begin><call_begin>f<sep>{"a": 1}<call_end><call_begin>g<sep> {}<call_end>'
+         "<calls_end>", ['f({"a": 1})', "g({})"], set()),
+        ("<calls_begin><call_begin>f<sep>{} x<call_end><calls_end>",
+         ["f({})"], {"call_leftover"}),
+        ("<calls_begin><call_begin>a b<sep>{}<call_end><calls_end>",
+         ["final: a b{}"], {"not_a_call"}),
+        ("<calls_begin><call_begin><call_end><calls_end>",
+         [], {"abandoned_call", "no_visible_output"}),
+        ('<calls_begin><call_begin>f<sep>"{}"<call_end><calls_end>',
+         ["f({})"], {"quoted_arguments"}),
+    ],
+)  # fmt: skip
+def test_deepseek_v31(text: str, said: list[str], rules: set[str]) -> None:
+    check(V31, deepseek(text), said, rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('<calls_begin><call_begin>f<sep>{"a', ['f({"a) cut']),
+        ("<calls_begin><call_begin>f<sep>", ["f() cut"]),
+        ("<calls_begin><call_begin>f<sep>x", ["f(x) cut"]),
+        ("<calls_begin><call_begin>f", []),
+    ],
+)
+def test_deepseek_that_is_cut_off(text: str, said: list[str]) -> None:
+    assert V31.read(deepseek(text), LENGTH)[0] == said
+    assert V3.read(deepseek("<calls_begin><call_begin>function<sep>f"), LENGTH)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        ('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', ['f({"a": 1})', "g({})"], set()),
+        ("[TOOL_CALLS]f{}", ["f({})"], set()),
+        ("[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}", ["f({})"], set()),
+        ("[TOOL_CALLS]f[ARGS]{} Hi", ["f({})", "final: Hi"], set()),
+        ('[TOOL_CALLS]{"name": "f", "arguments": {}}', ["f({})"], set()),
+        ("[TOOL_CALLS]a b[ARGS]{}", ["final: a b{}"], {"not_a_call"}),
+        ("[TOOL_CALLS]a b{}", ["final: a b{}"], {"not_a_call"}),
+        ("[TOOL_CALLS]f", ["final: f"], {"not_a_call"}),
+        ("[TOOL_CALLS]", [], {"abandoned_call", "no_visible_output"}),
+        ("[TOOL_CALLS]f[ARGS]{[ARGS]}", ["f({})"], {"marker_in_body"}),
+        ("[TOOL_CALLS]f[ARGS]{}[ARGS]", ["f({})"], {"marker_in_body"}),
+        ('[TOOL_CALLS]f[ARGS]{"a"[TOOL_CALLS]g{}',
+         ['f({"a") broken', "g({})"], {"invalid_arguments"}),
+        ("[TOOL_CALLS]f[CALL_ID]abc", ["f({})"], {"empty_arguments"}),
+        ("[TOOL_CALLS]f[ARGS]true", ["f(true)"], {"invalid_arguments"}),
+    ],
+)  # fmt: skip
+def test_mistral(text: str, said: list[str], rules: set[str]) -> None:
+    check(MISTRAL, text, said, rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        ('[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}] Hi',
+         ["f({})", "g({})", "final: Hi"], set()),
+        ('[TOOL_CALLS] [{"name": "f", "arguments": {}}', ["f({})"], {"unclosed_call"}),
+        ('[TOOL_CALLS][{"name": "f", "argu', ["f(}"], set()),
+        ("[TOOL_CALLS][words", ["final: words"], {"not_a_call"}),
+        ("[TOOL_CALLS][]", [], {"no_visible_output"}),
+    ],
+)  # fmt: skip
+def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) -> None:
+    if "argu" in text and text.endswith("argu"):
+        assert LIST.read(text, LENGTH)[0] == ["f() cut"]
+    else:
+        check(LIST, text, said, rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "rules"),
+    [
+        ('{"name": "f", "parameters": {"a": 1}}', ['f({"a": 1})'], set()),
+        ('<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}',
+         ["f({})", "g({})"], set()),
+        (' \n{"type": "function", "name": "f", "parameters": {}}', ["f({})"], set()),
+        ('{"name": "Bob", "age": 3} is', ['final: {"name": "Bob", "age": 3} is'], set()),
+        ('{"name": "Bob"}', ['final: {"name": "Bob"}'], set()),
+        ("{x", ["final: {x"], set()),
+        ('{"na', ['final: {"na'], set()),
+        ('Hi {"name": "f", "parameters": {}}', ['final: Hi {"name": "f", "parameters": {}}'],
+         set()),
+        ('{"name": "f", "parameters": {}} Hi', ["f({})", "final: Hi"], set()),
+        ("<|python_tag|>print(1)", ["final: print(1)"], {"not_a_call"}),
+        ('<|python_tag|>{"name": "f"<|python_tag|>{"name": "g", "parameters": {}}',
+         ["f({})", "g({})"], {"empty_arguments"}),
+        ('{"name": "f", "parameters": {"a"', ['f({"a") broken'], {"invalid_arguments"}),
+        ('{"name": "f", "parameters": {}}; ', ["f({})"], set()),
+    ],
+)  # fmt: skip
+def test_llama3_json(text: str, said: list[str], rules: set[str]) -> None:
+    check(LLAMA, text, said, rules)
+
+
+def test_the_front_of_a_call_is_what_it_is_written_with() -> None:
+    for calls in CALLS.values():
+        if calls is None:
+            continue
+        whole = spelled(calls.written([("f", '{"a": 1}')]))
+        for front in (calls.front(None), calls.front("f")):
+            assert whole.startswith(spelled(front))
+            assert not spelled(front).endswith(" ")
+
+
+def spelled(written: tuple[Mark | str, ...]) -> str:
+    return "".join(part.text if isinstance(part, Mark) else part for part in written)

@@ -1,0 +1,74 @@
+"""Values that a model writes without a type get that of the schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.models.chat.syntax.contract import tags_of
+from gateway.models.chat.syntax.tagged_arguments import as_json, types_of
+
+ROOT: dict[str, Any] = {
+    "$defs": {
+        "Place": {"type": "object"},
+        "a/b": {"type": "array"},
+        "Loop": {"$ref": "#/$defs/Loop"},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": "integer"}, {"integer"}),
+        ({"type": ["null", "number", 5]}, {"null", "number"}),
+        ({"enum": [1, None, True, 0.5, "x", [], {}]},
+         {"integer", "null", "boolean", "number", "string", "array", "object"}),
+        ({"const": 5}, {"integer"}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"integer", "null"}),
+        ({"$ref": "#/$defs/Place"}, {"object"}),
+        ({"$ref": "#/$defs/a~1b"}, {"array"}),
+        ({"$ref": "#/$defs/Loop"}, {"string"}),
+        ({"$ref": "#/$defs/None"}, {"string"}),
+        ({"$ref": "other.json"}, {"string"}),
+        ({"enum": 5, "anyOf": 6, "type": {}}, {"string"}),
+        (True, {"string"}),
+        ({}, {"string"}),
+    ],
+)  # fmt: skip
+def test_the_types_of_a_schema(schema: Any, types: set[str]) -> None:
+    assert types_of(schema, ROOT) == types
+
+
+@pytest.mark.parametrize(
+    ("value", "types", "read"),
+    [
+        ("5", "string", "5"),
+        (" 5\n", "integer", 5),
+        ("5.0", "integer number", 5),
+        ("five", "integer", "five"),
+        ("9" * 5000, "integer", "9" * 5000),
+        ("0.5", "number", 0.5),
+        ("1e999", "number", "1e999"),
+        ("x", "number", "x"),
+        ("True", "boolean", True),
+        ("0", "boolean", False),
+        ("yes", "boolean", "yes"),
+        ("null", "null string", None),
+        ("nil", "null string", "nil"),
+        ('{"a": [1.5]}', "object", {"a": [1.5]}),
+        ("[1e999]", "array", "[1e999]"),
+        ("[NaN]", "array", "[NaN]"),
+        ("[1", "array", "[1"),
+        ("[" * 300 + "]" * 300, "array", "[" * 300 + "]" * 300),
+    ],
+)
+def test_a_value_becomes_the_first_type_that_fits(value: str, types: str, read: Any) -> None:
+    assert json.loads(as_json(value, frozenset(types.split()))) == read
+
+
+def test_arguments_that_are_no_object_have_no_tags() -> None:
+    assert tags_of("[1]") == tags_of("{") == []
+    assert tags_of('{"a": "x", "b": {"c": 1}}') == [("a", "x"), ("b", '{"c": 1}')]

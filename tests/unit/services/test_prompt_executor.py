@@ -1,0 +1,73 @@
+"""Work begins anew with what it lacked, and not for ever."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from gateway.errors import ContextLengthExceeded
+from gateway.models.format import Unrendered
+from gateway.services.executor import ThreadExecutor
+from gateway.services.models import Model
+from gateway.services.prompt_executor import RENDERINGS_MAX, PromptExecutor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.models.format import Rendering
+
+MODEL = Model("m", 0, 100, (), "medium")
+
+
+@dataclass(frozen=True)
+class Given:
+    model: Model = MODEL
+    rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
+
+    def with_renderings(self, answers: Mapping[bytes, Rendering]) -> Self:
+        return type(self)(self.model, {**self.rendered, **answers})
+
+
+class Server:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Sequence[bytes]]] = []
+
+    async def render(self, model: str, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
+        self.asked.append((model, questions))
+        return {question: array("I", [len(question)]) for question in questions}
+
+
+async def run(work: Any) -> tuple[Any, Server]:
+    threads, server = ThreadExecutor(threads_max=1, inline_bytes_max=10), Server()
+    try:
+        return await PromptExecutor(threads, server).run(work, Given(), size_bytes=1), server
+    finally:
+        threads.close()
+
+
+async def test_work_that_lacks_nothing_is_done_once() -> None:
+    assert (await run(lambda given: given.model.id))[0] == "m"
+
+
+async def test_work_that_lacks_something_begins_anew_with_it() -> None:
+    def work(given: Given) -> list[int]:
+        for question in (b"a", b"bb"):
+            if question not in given.rendered:
+                raise Unrendered([question])
+        return [one for ids in given.rendered.values() for one in ids]  # type: ignore[misc]
+
+    done, server = await run(work)
+    assert done == [1, 2]
+    assert server.asked == [("m", (b"a",)), ("m", (b"bb",))]
+
+
+async def test_work_that_always_lacks_something_ends() -> None:
+    def work(given: Given) -> None:
+        raise Unrendered([b"x" * len(given.rendered)])
+
+    with pytest.raises(ContextLengthExceeded):
+        await run(work)
+    assert RENDERINGS_MAX > 2
