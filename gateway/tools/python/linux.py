@@ -23,7 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from gateway.tools.python.engine import Capabilities, ContainerLimits, EngineBroken, EngineName
+from typing_extensions import override
+
+from gateway.tools.python.engine import (
+    Capabilities,
+    ContainerLimits,
+    Engine,
+    EngineBroken,
+    EngineName,
+)
 from gateway.tools.python.gvisor import Bundle
 from gateway.tools.python.seccomp import program
 from gateway.tools.python.worker_process import WorkerContainer
@@ -169,7 +177,7 @@ class LinuxOptions:
     cgroups: Cgroups | None = None
 
 
-class LinuxEngine:
+class LinuxEngine(Engine):
     """Starts a process for each container. Never as root: a gateway that is root gives each of them
     a user id of its own; others run them as the user that they are themselves.
     """
@@ -185,14 +193,14 @@ class LinuxEngine:
         self._uids = itertools.cycle(uids)
         self._taken: set[int] = set()
 
+    @override
     async def describe(self) -> Capabilities:
-        """See `engine.Engine`."""
         container = await self.open(ContainerLimits())
         await container.close()
         return Capabilities(f"CPython {container.version}", container.packages)
 
+    @override
     async def open(self, limits: ContainerLimits) -> WorkerContainer:
-        """See `engine.Engine`."""
         interpreter = await self._found()
         uid = self._take_uid()
         try:
@@ -214,11 +222,13 @@ class LinuxEngine:
             container.on_closed.append(group.remove)
         return container
 
+    @override
     async def attach(self, handle: bytes) -> None:
         """Its processes end with the one that started them: nobody else has them."""
 
+    @override
     async def close(self) -> None:
-        """See `engine.Engine`."""
+        """Its containers were closed, and it has nothing else open."""
 
     async def _found(self) -> Interpreter:
         if self._interpreter is None:

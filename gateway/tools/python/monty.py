@@ -17,10 +17,14 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from gateway.tools.python.engine import (
     DATA,
     Capabilities,
+    Container,
     ContainerLimits,
+    Engine,
     EngineBroken,
     EngineName,
     FileRefused,
@@ -62,7 +66,7 @@ class Printed:
         return "".join(self._parts)
 
 
-class MontyContainer:
+class MontyContainer(Container):
     """One session of the interpreter, with a folder of this machine as its `/mnt/data`."""
 
     handle: bytes | None = None
@@ -81,12 +85,13 @@ class MontyContainer:
         self._seen: Mapping[str, tuple[int, int]] = {}
 
     @property
+    @override
     def is_alive(self) -> bool:
-        """See `engine.Container`."""
         return not self._is_closed
 
+    @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """See `engine.Container`. It cannot be interrupted: out of time, it is killed."""
+        """It cannot be interrupted: out of time, it is killed."""
         async with self._turn:
             self._check_open()
             printed = Printed()
@@ -132,15 +137,15 @@ class MontyContainer:
             return True, f"{display()}\n"
         return False, "" if value is None else f"{value!r}\n"
 
+    @override
     async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
-        """See `engine.Container`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._turn:
                 return self._results.get(key)
         return None
 
+    @override
     async def put(self, path: str, content: bytes) -> None:
-        """See `engine.Container`."""
         async with self._turn:
             self._check_open()
             place = self._place(path)
@@ -151,8 +156,8 @@ class MontyContainer:
                 raise FileRefused(f"{path}: {error.strerror}") from error
             self._seen = self._files()
 
+    @override
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        """See `engine.Container`."""
         async with self._turn:
             self._check_open()
             try:
@@ -163,20 +168,21 @@ class MontyContainer:
             raise FileRefused(f"{path} is longer than {bytes_max} bytes")
         return content
 
+    @override
     async def remove(self, path: str) -> None:
-        """See `engine.Container`."""
         async with self._turn:
             self._check_open()
             with suppress(OSError):
                 self._place(path).unlink()
             self._seen = self._files()
 
+    @override
     async def leave(self) -> None:
-        """See `engine.Container`. Nobody else can have it."""
+        """Nobody else can have it."""
         await self.close()
 
+    @override
     async def close(self) -> None:
-        """See `engine.Container`."""
         if not self._is_closed:
             self._is_closed = True
             with suppress(Exception):
@@ -205,7 +211,7 @@ def _read(path: Path, bytes_max: int) -> bytes:
         return file.read(bytes_max)
 
 
-class MontyEngine:
+class MontyEngine(Engine):
     """A pool of interpreters, begun with the first container."""
 
     name: EngineName = "monty"
@@ -217,15 +223,15 @@ class MontyEngine:
         self._opened = AsyncExitStack()
         self._library: ModuleType | None = None
 
+    @override
     async def describe(self) -> Capabilities:
-        """See `engine.Engine`."""
         library = await self._begun()
         return Capabilities(
             f"Monty {library.__version__}, a part of Python", is_whole=False, missing=MISSING
         )
 
+    @override
     async def open(self, limits: ContainerLimits) -> MontyContainer:
-        """See `engine.Engine`."""
         library = await self._begun()
         memory_bytes = min(limits.memory_bytes, MEMORY_BYTES_MAX)
         opened = AsyncExitStack()
@@ -248,11 +254,12 @@ class MontyEngine:
             raise EngineBroken(f"the interpreter did not start: {error}") from error
         return MontyContainer(library, session, folder, opened, limits.data_bytes)
 
+    @override
     async def attach(self, handle: bytes) -> None:
         """Its processes end with the one that started them: nobody else has them."""
 
+    @override
     async def close(self) -> None:
-        """See `engine.Engine`."""
         self._pool = None
         with suppress(Exception):
             await self._opened.aclose()

@@ -17,11 +17,14 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import override
 
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.python.engine import (
     INTERRUPT_GRACE_S,
     Capabilities,
+    Container,
+    Engine,
     EngineBroken,
     EngineName,
     FileRefused,
@@ -55,7 +58,7 @@ class Described(BaseModel):
     missing: str = ""
 
 
-class RemoteContainer:
+class RemoteContainer(Container):
     """One container of a server."""
 
     def __init__(self, client: EgressClient, container_id: str) -> None:
@@ -65,12 +68,13 @@ class RemoteContainer:
         self._is_gone = False
 
     @property
+    @override
     def is_alive(self) -> bool:
-        """See `engine.Container`."""
         return not self._is_gone
 
+    @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """See `engine.Container`. A connection that breaks off leaves the run as it is: its result
+        """A connection that breaks off leaves the run as it is: its result
         is asked for again.
         """
         key = key or secrets.token_hex(8)
@@ -103,29 +107,31 @@ class RemoteContainer:
                 return await self.result_of(key, timeout_s=timeout_s)
         return None
 
+    @override
     async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
-        """See `engine.Container`."""
         place = f"/runs/{quote(key, safe='')}?wait_s={timeout_s:g}"
         answer = await self._ask("GET", place, timeout_s=timeout_s + ANSWER_TIMEOUT_S)
         return None if answer.status_code == 404 else _ran(answer)
 
+    @override
     async def put(self, path: str, content: bytes) -> None:
-        """See `engine.Container`."""
         await self._file("PUT", path, content)
 
+    @override
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        """See `engine.Container`."""
         return (await self._file("GET", path, more=f"&bytes_max={bytes_max}")).content
 
+    @override
     async def remove(self, path: str) -> None:
-        """See `engine.Container`."""
         await self._file("DELETE", path)
 
+    @override
     async def leave(self) -> None:
-        """See `engine.Container`: the server keeps it."""
+        """The server keeps it."""
 
+    @override
     async def close(self) -> None:
-        """See `engine.Container`. A server that cannot be reached ends it when it is idle."""
+        """A server that cannot be reached ends it when it is idle."""
         self._is_gone = True
         with suppress(*_ERRORS, EngineBroken):
             await self._ask("DELETE", "")
@@ -171,7 +177,7 @@ class RemoteContainer:
         return _accepted(answer)
 
 
-class RemoteEngine:
+class RemoteEngine(Engine):
     """A server of containers. `client` is told its URL and what it is shown (`client_for`)."""
 
     name: EngineName = "remote"
@@ -179,8 +185,8 @@ class RemoteEngine:
     def __init__(self, client: EgressClient) -> None:
         self._client = client
 
+    @override
     async def describe(self) -> Capabilities:
-        """See `engine.Engine`."""
         told = _parsed(Described, await self._ask("GET", ""))
         return Capabilities(
             told.language,
@@ -190,21 +196,21 @@ class RemoteEngine:
             missing=told.missing,
         )
 
+    @override
     async def open(self, limits: ContainerLimits) -> RemoteContainer:
-        """See `engine.Engine`."""
         answer = await self._ask("POST", "containers", asdict(limits), limits.start_timeout_s)
         container_id = _parsed(_Opened, answer).id
         if not 0 < len(container_id) <= _ID_CHARS_MAX:
             raise EngineBroken("the server of containers gave no id")
         return RemoteContainer(self._client, container_id)
 
+    @override
     async def attach(self, handle: bytes) -> RemoteContainer | None:
-        """See `engine.Engine`."""
         container = RemoteContainer(self._client, handle.decode("utf-8", "replace"))
         return container if await container.check() else None
 
+    @override
     async def close(self) -> None:
-        """See `engine.Engine`."""
         await self._client.aclose()
 
     async def _ask(

@@ -6,10 +6,12 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from gateway.errors import StoreError
 from gateway.store.tools.containers import TooManyContainers
 from gateway.telemetry import EventLog
-from gateway.tools.contract import ToolResult, ToolStart
+from gateway.tools.contract import ToolResult, ToolSession, ToolStart
 from gateway.tools.python.containers import ContainerExpired, ContainersBusy
 from gateway.tools.python.engine import EngineBroken
 from gateway.tools.python.text import GONE, code_of, plain, shortened, told
@@ -91,7 +93,7 @@ class PythonTools:
         return PythonSession(self._pool, self._limits, scope)
 
 
-class PythonSession:
+class PythonSession(ToolSession):
     """Runs the calls of one response in its container. The container outlives it."""
 
     def __init__(self, pool: ContainerPool, limits: PythonLimits, scope: ToolScope) -> None:
@@ -103,14 +105,15 @@ class PythonSession:
             if "container_id" in state:
                 self._files = dict(state.get("files", {}))
 
-    def start(self, call: ToolCall) -> ToolStart:  # noqa: ARG002 - all calls are alike
-        """See `ToolSession`. Code may have effects on its files and variables."""
+    @override
+    def start(self, call: ToolCall) -> ToolStart:
+        """Code may have effects on its files and variables."""
         grant = self._scope.grants.python
         shown = {} if grant is None else {"container_id": grant.container_id}
         return ToolStart(repeatable=False, shown=shown)
 
+    @override
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        """See `ToolSession`."""
         grant, code = self._scope.grants.python, code_of(call.arguments)
         if grant is None:
             return self._result(code, _OFF, "refused")
@@ -139,8 +142,8 @@ class PythonSession:
             return f"The code is longer than {bound} bytes; run it in parts."
         return None if code.strip() else "There is no code to run: write some."
 
+    @override
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:
-        """See `ToolSession`."""
         grant = self._scope.grants.python
         if grant is None:
             return None
@@ -151,8 +154,9 @@ class PythonSession:
             return None
         return self._ended(grant, code_of(call.arguments), execution)
 
+    @override
     async def close(self) -> None:
-        """See `ToolSession`: the container is for the responses that go on with it."""
+        """The container is for the responses that go on with it."""
 
     def _key(self, call: ToolCall) -> str:
         """By which the run is found again, whoever asks."""

@@ -18,7 +18,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gateway.tools.python.engine import Capabilities, ContainerLimits, EngineBroken, EngineName
+from typing_extensions import override
+
+from gateway.tools.python.engine import (
+    Capabilities,
+    ContainerLimits,
+    Engine,
+    EngineBroken,
+    EngineName,
+)
 from gateway.tools.python.worker_process import WorkerContainer
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ MISSING: Final = (
 """What a model is told, which expects a machine."""
 
 
-class WasmEngine:
+class WasmEngine(Engine):
     """Starts a process for each container. A gateway that is root gives each of them a user id of
     its own, once its interpreter is loaded; others run them as the user that they are themselves.
     """
@@ -48,16 +56,16 @@ class WasmEngine:
         self._count = len(turned)
         self._taken: set[int] = set()
 
+    @override
     async def describe(self) -> Capabilities:
-        """See `engine.Engine`."""
         container = await self.open(ContainerLimits())
         await container.close()
         return Capabilities(
             f"CPython {container.version} in WebAssembly", is_whole=False, missing=MISSING
         )
 
+    @override
     async def open(self, limits: ContainerLimits) -> WorkerContainer:
-        """See `engine.Engine`."""
         if find_spec("eryx") is None:
             raise EngineBroken("pyeryx is not installed (it needs Python 3.12)")
         uid = self._take_uid()
@@ -73,11 +81,13 @@ class WasmEngine:
         await container.begin(timeout_s=limits.start_timeout_s)
         return container
 
+    @override
     async def attach(self, handle: bytes) -> None:
         """Its processes end with the one that started them: nobody else has them."""
 
+    @override
     async def close(self) -> None:
-        """See `engine.Engine`."""
+        """Nothing of it is open."""
 
     def _take_uid(self) -> int:
         """One that no living container has; 0: none is needed. Raises `EngineBroken`."""

@@ -17,9 +17,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import ValidationError
+from typing_extensions import override
 
 from gateway.concurrency import OnceEvent
-from gateway.tools.python.engine import INTERRUPT_GRACE_S, EngineBroken, FileRefused, Ran
+from gateway.tools.python.engine import INTERRUPT_GRACE_S, Container, EngineBroken, FileRefused, Ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,7 @@ class Pipes:
         self.words.close()
 
 
-class WorkerContainer:
+class WorkerContainer(Container):
     """One worker. What it says is validated: the code that it runs may speak in its place."""
 
     handle: bytes | None = None
@@ -127,8 +128,8 @@ class WorkerContainer:
         return self._process.pid
 
     @property
+    @override
     def is_alive(self) -> bool:
-        """See `engine.Container`."""
         return self._process.returncode is None
 
     async def begin(self, *, timeout_s: float) -> None:
@@ -148,8 +149,9 @@ class WorkerContainer:
         self.packages = tuple(map(str, packages)) if isinstance(packages, list) else ()
         self.version = str(ready.get("ready", ""))
 
+    @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """See `engine.Container`. The results of the last runs that had a key are kept."""
+        """The results of the last runs that had a key are kept."""
         async with self._turn:
             self._running[key] = ended = OnceEvent()
             try:
@@ -198,21 +200,21 @@ class WorkerContainer:
         except (TimeoutError, EngineBroken, asyncio.CancelledError):
             await self.close()
 
+    @override
     async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
-        """See `engine.Container`."""
         if (ended := self._running.get(key)) is not None:
             await ended.within(timeout_s)
         return self._results.get(key)
 
+    @override
     async def put(self, path: str, content: bytes) -> None:
-        """See `engine.Container`."""
         async with self._turn:
             for start in range(0, max(len(content), 1), PIECE_BYTES):
                 piece = base64.b64encode(content[start : start + PIECE_BYTES]).decode()
                 await self._order("put", path=path, at=start, content=piece)
 
+    @override
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        """See `engine.Container`."""
         content = bytearray()
         async with self._turn:
             while True:
@@ -227,17 +229,18 @@ class WorkerContainer:
                 if len(piece) < PIECE_BYTES:
                     return bytes(content)
 
+    @override
     async def remove(self, path: str) -> None:
-        """See `engine.Container`."""
         async with self._turn:
             await self._order("remove", path=path)
 
+    @override
     async def leave(self) -> None:
-        """See `engine.Container`. Nobody else can have it."""
+        """Nobody else can have it."""
         await self.close()
 
+    @override
     async def close(self) -> None:
-        """See `engine.Container`."""
         if not self._has_begun:
             await self._end_by_itself()
         if self._process.returncode is None:

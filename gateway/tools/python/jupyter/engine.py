@@ -24,6 +24,7 @@ from urllib.parse import quote
 import httpx2
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import override
 
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.websocket import WEBSOCKET_ERRORS, open_websocket
@@ -31,7 +32,9 @@ from gateway.tools.python.engine import (
     DATA,
     INTERRUPT_GRACE_S,
     Capabilities,
+    Container,
     ContainerLimits,
+    Engine,
     EngineBroken,
     EngineName,
     FileRefused,
@@ -152,7 +155,7 @@ class _Runs:
             del self.results[old]
 
 
-class JupyterContainer:
+class JupyterContainer(Container):
     """One kernel. One thing at a time is asked of it."""
 
     def __init__(self, server: JupyterServer, known: Handle) -> None:
@@ -169,8 +172,8 @@ class JupyterContainer:
         self.begun = Begun()
 
     @property
+    @override
     def is_alive(self) -> bool:
-        """See `engine.Container`."""
         return not self._is_gone and not (self._channel is not None and self._channel.has_died)
 
     async def begin(self, limits: ContainerLimits) -> None:
@@ -203,8 +206,9 @@ class JupyterContainer:
             await self.close()
             raise
 
+    @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """See `engine.Container`. The results of the last runs that had a key are kept."""
+        """The results of the last runs that had a key are kept."""
         key = key or secrets.token_hex(8)
         async with self._turn:
             if (known := self._runs.results.get(key)) is not None:
@@ -290,8 +294,9 @@ class JupyterContainer:
         if not is_over:
             await self.close()
 
+    @override
     async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
-        """See `engine.Container`. A run of another process is waited for in the kernel."""
+        """A run of another process is waited for in the kernel."""
         if (running := self._runs.running.get(key)) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -311,15 +316,15 @@ class JupyterContainer:
             channel.forget(cell)
         return self._ran(told, cell, is_late=False, note=TAKEN_OVER) if told else None
 
+    @override
     async def put(self, path: str, content: bytes) -> None:
-        """See `engine.Container`."""
         async with self._turn:
             for start in range(0, max(len(content), 1), PIECE_BYTES):
                 piece = base64.b64encode(content[start : start + PIECE_BYTES]).decode()
                 await self._file("put", path, at=start, content=piece)
 
+    @override
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        """See `engine.Container`."""
         if (image := self._images.get(path)) is not None:
             if len(image) > bytes_max:
                 raise FileRefused(f"{path} is longer than {bytes_max} bytes")
@@ -338,19 +343,21 @@ class JupyterContainer:
                 if len(piece) < PIECE_BYTES:
                     return bytes(content)
 
+    @override
     async def remove(self, path: str) -> None:
-        """See `engine.Container`."""
         async with self._turn:
             await self._file("remove", path)
 
+    @override
     async def leave(self) -> None:
-        """See `engine.Container`: the server keeps the kernel."""
+        """The server keeps the kernel."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
+    @override
     async def close(self) -> None:
-        """See `engine.Container`. A server that cannot be reached ends it when it is idle."""
+        """A server that cannot be reached ends it when it is idle."""
         self._is_gone = True
         await self.leave()
         with suppress(*_ERRORS, TimeoutError):
@@ -453,7 +460,7 @@ class JupyterContainer:
         return text.replace(self._known.folder, DATA)
 
 
-class JupyterEngine:
+class JupyterEngine(Engine):
     """Kernels of one server."""
 
     name: EngineName = "jupyter"
@@ -461,8 +468,9 @@ class JupyterEngine:
     def __init__(self, server: JupyterServer) -> None:
         self._server = server
 
+    @override
     async def describe(self) -> Capabilities:
-        """See `engine.Engine`. Two kernels must not find each other's files."""
+        """Two kernels must not find each other's files."""
         limits = ContainerLimits()
         one = await self.open(limits)
         try:
@@ -491,8 +499,8 @@ class JupyterEngine:
             accepted=self._server.accepted,
         )
 
+    @override
     async def open(self, limits: ContainerLimits) -> JupyterContainer:
-        """See `engine.Engine`."""
         kind = {} if self._server.kernel is None else {"name": self._server.kernel}
         try:
             answer = await self._server.client.request(
@@ -512,16 +520,16 @@ class JupyterEngine:
         await container.begin(limits)
         return container
 
+    @override
     async def attach(self, handle: bytes) -> JupyterContainer | None:
-        """See `engine.Engine`."""
         known = Handle.read(handle)
         if known is None:
             return None
         container = JupyterContainer(self._server, known)
         return container if await container.check() else None
 
+    @override
     async def close(self) -> None:
-        """See `engine.Engine`."""
         await self._server.client.aclose()
 
 
