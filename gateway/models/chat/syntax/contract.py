@@ -76,7 +76,8 @@ class Noted:
     rule: Rule
 
 
-CallEvent = Called | Argued | Ended | Said | Left | Noted
+Told = Called | Argued | Ended | Said | Noted
+CallEvent = Told | Left
 
 
 def function_name(written: str) -> str | None:

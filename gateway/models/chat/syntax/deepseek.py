@@ -107,10 +107,9 @@ class DeepSeekReader:
         return front[fence.end() :]
 
     def _in_body(self, text: str) -> Iterator[CallEvent]:
-        if text:
-            events, rest = self._body.feed(text)
-            yield from events
-            self._behind += rest
+        events, rest = self._body.feed(text)
+        yield from events
+        self._behind += rest
 
     def _name(self, following: _Where) -> Iterator[CallEvent]:
         """The name of the function is complete."""

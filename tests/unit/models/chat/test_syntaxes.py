@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.models.chat.syntax.contract import Mark
+from gateway.models.chat.syntax.contract import Left, Mark
 from gateway.models.chat.syntax.deepseek import full_width
+from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
 from gateway.models.chat.syntax.presets import CALLS
 from tests.fakes.chat_turns import Model
 
@@ -140,6 +141,8 @@ END = "</function>\n</tool_call>"
         ("<tool_call>words</tool_call>", ["final: words"], {"not_a_call"}),
         ("<tool_call></tool_call>", [], {"abandoned_call", "no_visible_output"}),
         ("<tool_call><function=a b>x</function></tool_call>", ["final: a bx"], {"not_a_call"}),
+        ("<tool_call><function=a b<parameter=count>5</parameter></function></tool_call>",
+         ["final: a bcount>5"], {"not_a_call"}),
         (CALL, ["f({})"], {"unclosed_call"}),
         (f"{CALL}<parameter=text>x", ['f({"text": "x) broken'], {"invalid_arguments"}),
         ("<tool_call><function=f", ["final: f"], {"not_a_call"}),
@@ -352,6 +355,12 @@ def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) 
 )  # fmt: skip
 def test_llama3_json(text: str, said: list[str], rules: set[str]) -> None:
     check(LLAMA, text, said, rules)
+
+
+def test_nothing_is_told_behind_the_end_of_a_region() -> None:
+    for text, rest in (('{"x": 1} b', '{"x": 1} b'), ('{"name": "f", "parameters": {}} b', "b")):
+        reader = LLAMA3_JSON.reader("", lambda _: {})
+        assert [*reader.text(text)][-1] == Left(rest)
 
 
 def test_the_front_of_a_call_is_what_it_is_written_with() -> None:
