@@ -207,8 +207,7 @@ class ChatParser:
         self._events.clear()  # which its segments have, too
         return made
 
-    @property
-    def _is_over(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._state is _State.OVER
 
     def _note(self, *rules: Rule) -> None:
@@ -274,13 +273,13 @@ class ChatParser:
     def _read(self, unit: Unit) -> None:
         units = [*self._held, unit]
         self._held = []
-        while units and not self._is_over:
+        while units and not self._has_ended():
             matcher, text = self._matcher, "".join(one.text for one in units)
             found = matcher.find(text)
             size = len(text) - matcher.held(text) if found is None else found.start()
             front, behind = _split(units, size)
             left = self._write(front)
-            if self._is_over:
+            if self._has_ended():
                 return
             if left is not None:
                 units = [*left, *behind]
@@ -345,7 +344,7 @@ class ChatParser:
                 self._begin_content(left[0].start if left else unit.end)
                 return left
             self._apply(event, unit.end, unit.end)
-            if self._is_over:
+            if self._has_ended():
                 break
         return None
 
@@ -392,7 +391,7 @@ class ChatParser:
                 self._begin_content(end)
                 return
             self._apply(event, start, end)
-            if self._is_over:
+            if self._has_ended():
                 return
 
     def _begin_reasoning(self, start: int) -> None:
