@@ -29,7 +29,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-deploy nightly lock clean
+.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-parsers test-deploy nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -145,6 +145,11 @@ test-sglang: $(READY) ## the same tests against a real SGLang server, at TEST_SG
 		echo "    --enable-metrics --enable-cache-report" >&2; \
 		echo "and run: make test-sglang TEST_SGLANG_URL=http://127.0.0.1:30000" >&2; exit 1; }
 	TEST_VLLM_URL= TEST_SGLANG_URL="$(TEST_SGLANG_URL)" $(PYTEST) -m vllm tests/vllm
+
+test-parsers: $(READY) ## the parsers of chat formats against vLLM's, with its Python at TEST_VLLM_PYTHON
+	@test -n "$(TEST_VLLM_PYTHON)" || { \
+		echo "TEST_VLLM_PYTHON is not set: name the python of an environment with vLLM" >&2; exit 1; }
+	TEST_VLLM_PYTHON="$(TEST_VLLM_PYTHON)" $(PYTEST) -s -n 0 -m vllm tests/differential
 
 # What is made in $(DEPLOY) stays as a cache: a compose program, Debian's base and the layers of images.
 $(DEPLOY)/tools/.ready: tests/deploy/requirements.txt | $(BIN)/python
