@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import (
+    NAME_CHARS_MAX,
     Called,
     CallSyntax,
     Left,
@@ -56,6 +57,7 @@ class MistralReader:
     def __init__(self) -> None:
         self._where = _Where.FRONT
         self._word = ""
+        self._junk: list[str] = []
         self._is_list = self._is_behind_object = False
         self._body = JsonBody()
         self._call = JsonCall()
@@ -79,19 +81,19 @@ class MistralReader:
             rest, self._word = self._word[1:], ""
             self._where, self._is_list, self._is_behind_object = _Where.LIST, True, False
             return rest
-        if not brace:
-            return ""
-        if not front:
+        if brace and not front:
             yield Noted(Rule.ODD_FRAME)
             self._where, self._word, self._call = _Where.OBJECT, "", JsonCall()
             return brace + body
-        yield from self._name(front, _Where.BODY)
-        return "" if self._where is _Where.JUNK else brace + body
+        if brace or len(front) > NAME_CHARS_MAX:
+            yield from self._name(front, _Where.BODY)
+            return "" if self._where is _Where.JUNK else brace + body
+        return ""
 
     def _name(self, word: str, following: _Where) -> Iterator[CallEvent]:
         name = function_name(word)
         if name is None:
-            self._where = _Where.JUNK
+            self._where, self._junk = _Where.JUNK, [self._word]
             return
         self._where, self._word, self._body, self._rules = following, "", JsonBody(), []
         yield Called(name)
@@ -129,13 +131,13 @@ class MistralReader:
             self._where = _Where.BEHIND
             return rest[1:]
         if rest:
-            self._where = _Where.JUNK
+            self._where, self._junk = _Where.JUNK, []
             return rest
         yield from ()
         return ""
 
     def _in_junk(self, text: str) -> Step:
-        self._word += text
+        self._junk.append(text)
         yield from ()
         return ""
 
@@ -174,7 +176,8 @@ class MistralReader:
         elif self._where is _Where.LIST:
             yield Noted(Rule.UNCLOSED_CALL)
         elif self._where in {_Where.FRONT, _Where.JUNK}:
-            word = "" if cut else self._word.strip()
+            junk = [self._word] if self._where is _Where.FRONT else self._junk
+            word = "" if cut else "".join(junk).strip()
             yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
