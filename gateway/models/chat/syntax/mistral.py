@@ -27,7 +27,7 @@ from gateway.models.chat.syntax.contract import (
     function_name,
 )
 from gateway.models.chat.syntax.json_body import JsonBody
-from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.chat.syntax.json_call import WHITE, JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -58,7 +58,7 @@ class MistralReader:
         self._where = _Where.FRONT
         self._word = ""
         self._junk: list[str] = []
-        self._is_list = self._is_behind_object = False
+        self._is_list = self._has_object = self._is_behind_object = False
         self._body = JsonBody()
         self._call = JsonCall()
         self._rules: list[Rule] = []
@@ -79,7 +79,8 @@ class MistralReader:
         front, brace, body = self._word.partition("{")
         if self._word.startswith("["):
             rest, self._word = self._word[1:], ""
-            self._where, self._is_list, self._is_behind_object = _Where.LIST, True, False
+            self._where, self._is_list = _Where.LIST, True
+            self._has_object = self._is_behind_object = False
             return rest
         if brace and not front:
             yield Noted(Rule.ODD_FRAME)
@@ -112,11 +113,11 @@ class MistralReader:
         if self._call.is_over:
             yield from self._call.finish(cut=False)
             self._where = _Where.LIST if self._is_list else _Where.BEHIND
-            self._is_behind_object = True
+            self._has_object = self._is_behind_object = True
         return rest
 
     def _in_list(self, text: str) -> Step:
-        rest = text.lstrip()
+        rest = text.lstrip(WHITE)
         if rest.startswith("{"):
             if self._is_behind_object:
                 yield Noted(Rule.SLOPPY_JSON)
@@ -128,6 +129,8 @@ class MistralReader:
             self._is_behind_object = False
             return rest[1:]
         if rest.startswith("]"):
+            if not self._has_object:
+                yield Noted(Rule.ABANDONED_CALL)
             self._where = _Where.BEHIND
             return rest[1:]
         if rest:
