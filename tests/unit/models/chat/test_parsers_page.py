@@ -17,6 +17,6 @@ def test_every_rule_has_a_row() -> None:
 
 
 def test_every_row_is_a_rule_or_a_reason_of_the_test() -> None:
-    test = (ROOT / "tests" / "differential" / "test_chat_parsers.py").read_text("utf-8")
+    test = (ROOT / "tests" / "differential" / "turns.py").read_text("utf-8")
     reasons = set(re.findall(r'(?:yield|reasons\.add\()\s*"(\w+)"', test))
     assert {rule.value for rule in Rule} | reasons == ROWS
