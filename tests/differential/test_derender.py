@@ -1,7 +1,7 @@
 """The parsers of chat formats against a real vLLM's `derender`, plain and streamed.
 
-TEST_VLLM_CHAT_URL is a server with a model whose tokenizer is tests/data/tokenizers/tiny_qwen3.json,
-started with `--enable-scale-out --reasoning-parser qwen3 --enable-auto-tool-choice
+TEST_VLLM_CHAT_URL is a server with a model that has the tokenizer tests/data/tokenizers/
+tiny_qwen3.json, started with `--enable-scale-out --reasoning-parser qwen3 --enable-auto-tool-choice
 --tool-call-parser hermes`.
 """
 

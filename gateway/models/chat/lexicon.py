@@ -95,6 +95,10 @@ class Lexicon:
         self.ends = frozenset(token for token in ends if token is not None)
         """What no turn goes on behind."""
         self.markers = frozenset({*self.texts, *self.ends})
+        added = (vocabulary.special(text) for text in vocabulary.added())
+        silent = {token for token in added if token is not None and not vocabulary.piece(token)}
+        self.no_text = tuple(sorted(self.markers | silent))
+        """What text is not spelled with: markers, and added tokens that say nothing."""
         self._matchers: dict[tuple[str, ...], Matcher] = {}
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 
