@@ -120,7 +120,7 @@ class _Turn:
         self._syntax = syntax
         self._lexicon = lexicon_of(vocabulary, syntax)
         self._tools = [rules.tools[name] for name in allowed]
-        self._text = AnyText(tuple(sorted(self._lexicon.markers)))
+        self._text = AnyText(self._lexicon.no_text)
         self._exact = True
 
     def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
@@ -130,7 +130,7 @@ class _Turn:
         rest = self._rest(place, message)
         if rest is None:
             return None
-        markers = tuple(sorted(self._lexicon.markers))
+        markers = tuple(sorted(self._lexicon.texts))
         return Constraint(rest, None, len(self._tools), exact=self._exact, markers=markers)
 
     # What is left of a turn.
@@ -179,7 +179,7 @@ class _Turn:
 
     def _rest_of_answer(self, said: bytes) -> Node | None:
         assert self._rules.answer is not None, "else any text would be one"
-        if self._options.refusals and said:
+        if self._options.refusals:
             rest = rest_of_refusal(said, self._text)
             if rest is not None:
                 return rest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.generation import Ebnf, ParserPosition, SegmentKind, Where
+from gateway.generation import AnyText, Ebnf, ParserPosition, SegmentKind, Where
 from gateway.models.chat.grammar import turn_constraint
 from gateway.models.chat.syntax.contract import Mark
 from gateway.models.chat.tag_grammar import text_between
@@ -214,8 +214,20 @@ def test_text_goes_on() -> None:
     assert not allows(HERMES, answer, 'it":"k"}')
     refusal = behind(HERMES, rules(answer=ANSWER), "I'm so")
     assert allows(HERMES, refusal, "rry.")
+    strict = behind(HERMES, rules(answer=ANSWER), '{"un', GrammarOptions(refusals=False))
+    assert allows(HERMES, strict, 'it":"f"}')
     whole = behind(HERMES, rules(answer=ANSWER), "I'm sorry")
     assert allows(HERMES, whole, ", no")
+    ids = [*HERMES.ids("I"), 0xE2]
+    half = turn_constraint(
+        rules(answer=ANSWER),
+        ParserPosition(Where.BODY, 0, SegmentKind.FINAL),
+        ids,
+        THINKING,
+        HERMES.vocabulary,
+        HERMES.syntax,
+    )
+    assert half is None or not half.exact
     wrong = behind(HERMES, rules(answer=ANSWER), "Hi")
     assert wrong is None or not wrong.exact
 
@@ -269,6 +281,7 @@ def test_what_cannot_be_continued_is_not_bound() -> None:
     assert behind(HERMES, demands, '<tool_call>{"name": "patch", "arguments": {"inp') is None
     assert behind(HERMES, demands, '<tool_call>{"name": "weather", "arguments": "') is None
     assert behind(HERMES, demands, '<tool_call>{"name": "ping", "arguments": {') is None
+    assert behind(HERMES, rules(answer=ANSWER), '<tool_call>{"name": "f", "arguments": {') is None
     quoted = '<tool_call>{"name": "weather", "arguments": 5, "x'
     assert behind(HERMES, demands, quoted) is None
 
@@ -334,6 +347,14 @@ def test_text_between_markers_has_none_of_them() -> None:
     assert isinstance(front, Ebnf)
     for text, is_allowed in (("", False), ("{", False), ("\n", False), ("a{", True), ("</", True)):
         assert allows_text(front.grammar, text) is is_allowed
+
+
+def test_text_is_spelled_with_no_special_token() -> None:
+    found = constraint(HERMES, rules(), options=GrammarOptions(reasoning=False))
+    known = HERMES.vocabulary
+    assert found is not None
+    assert found.turn == AnyText(tuple(sorted(known.special(one) or 0 for one in known.added())))
+    assert set(found.markers) == {known.special(one) for one in HERMES.syntax.markers}
 
 
 def test_the_constraint_of_a_turn_that_has_not_begun_is_made_once() -> None:
