@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 from collections import Counter
 from dataclasses import dataclass, field
@@ -220,6 +221,8 @@ def read_here(family: Family, known: Vocabulary, ids: Sequence[int]) -> Read:
         reasons.add("text_behind_call")
     if family.calls == "llama3_json" and "{" in "".join(texts):
         reasons.add("call_in_text")
+    if family.calls == "llama3_json" and texts and calls:
+        reasons.add("text_before_call")
     if any(_breaks_lines(text) for _, text in calls):
         reasons.add("control_character")
     answer = ("".join(thoughts), "".join(texts), calls)
@@ -237,10 +240,19 @@ def reasons_in(family: Family, known: Vocabulary, ids: Sequence[int]) -> Iterato
     spelled = known.decode([token for token in ids if known.special_text(token) is None])
     if any(mark in spelled for mark in family.added):
         yield "spelled_marker"
+    if family.calls.startswith("deepseek") and re.search(_LINE_BREAKS[family.calls], spelled):
+        yield "line_break"
     if known.special("[CALL_ID]") in ids:
         yield "call_id"
     if "\ufffd" in known.decode(list(ids)):
         yield "half_character"
+
+
+_LINE_BREAKS: Final = {
+    "deepseek_v3": r"```json\n[^`]*\n(?!```)",
+    "deepseek_v31": r"\n\{",
+}
+"""In arguments, and in front of them: they are no part of what vLLM looks for."""
 
 
 def _breaks_lines(arguments: str) -> bool:

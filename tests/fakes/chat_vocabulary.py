@@ -31,7 +31,7 @@ WORDS = (
         "on=",
         " \n",
         "[TOOL",
-        "\u00e9",
+        *("\u00e9", "}[TOOL_CALLS]"),
     ),
 )
 """Texts of several bytes that are one id, some of them across what is written around markers."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import BUILTIN_PREFIX
 from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import QUOTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,8 +31,9 @@ def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, 
     for candidate in (name, BUILTIN_PREFIX + name):
         if candidate in tools:
             return candidate, ()
-    bare = name.removeprefix(NAMESPACE).strip("\"'`")
+    unquoted = name.strip(QUOTES)
+    bare = unquoted.removeprefix(NAMESPACE)
     for candidate in (bare, BUILTIN_PREFIX + bare):
         if candidate in tools:
             return candidate, (Rule.RECIPIENT_NORMALISED,)
-    return name, (Rule.UNDECLARED_FUNCTION,)
+    return unquoted, (Rule.UNDECLARED_FUNCTION,)

@@ -179,7 +179,7 @@ class _Turn:
 
     def _rest_of_answer(self, said: bytes) -> Node | None:
         assert self._rules.answer is not None, "else any text would be one"
-        if self._options.refusals and said:
+        if self._options.refusals:
             rest = rest_of_refusal(said, self._text)
             if rest is not None:
                 return rest

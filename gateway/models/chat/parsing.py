@@ -41,14 +41,14 @@ from gateway.models.chat.callee import called_tool
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.prose import Prose, Unit
 from gateway.models.chat.recovery import Rule, count
-from gateway.models.chat.syntax.contract import Argued, Called, Ended, Left, Noted, Said
+from gateway.models.chat.syntax.contract import Argued, Called, Ended, Left, Said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import SegmentEvent
-    from gateway.models.chat.syntax.contract import CallEvent, CallReader, Syntax
+    from gateway.models.chat.syntax.contract import CallReader, Syntax, Told
     from gateway.models.chat.vocabulary import Vocabulary
 
 
@@ -207,6 +207,9 @@ class ChatParser:
         self._events.clear()  # which its segments have, too
         return made
 
+    def _has_ended(self) -> bool:
+        return self._state is _State.OVER
+
     def _note(self, *rules: Rule) -> None:
         count(self.recoveries, rules)
 
@@ -270,12 +273,14 @@ class ChatParser:
     def _read(self, unit: Unit) -> None:
         units = [*self._held, unit]
         self._held = []
-        while units and self._state is not _State.OVER:
+        while units and not self._has_ended():
             matcher, text = self._matcher, "".join(one.text for one in units)
             found = matcher.find(text)
             size = len(text) - matcher.held(text) if found is None else found.start()
             front, behind = _split(units, size)
             left = self._write(front)
+            if self._has_ended():
+                return
             if left is not None:
                 units = [*left, *behind]
             elif found is None:
@@ -339,6 +344,8 @@ class ChatParser:
                 self._begin_content(left[0].start if left else unit.end)
                 return left
             self._apply(event, unit.end, unit.end)
+            if self._has_ended():
+                break
         return None
 
     # Markers.
@@ -384,7 +391,7 @@ class ChatParser:
                 self._begin_content(end)
                 return
             self._apply(event, start, end)
-            if self._state is _State.OVER:
+            if self._has_ended():
                 return
 
     def _begin_reasoning(self, start: int) -> None:
@@ -424,7 +431,7 @@ class ChatParser:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
         return {} if tool is None else tool.declared or tool.schema or {}
 
-    def _apply(self, event: CallEvent, start: int, end: int, *, cut: bool = False) -> None:
+    def _apply(self, event: Told, start: int, end: int, *, cut: bool = False) -> None:
         """What a region tells that a marker at `start:end` ended, or text before `end`."""
         match event:
             case Called(name):
@@ -445,10 +452,8 @@ class ChatParser:
                     self._write_prose(prose, Unit(text, self._start, end))
                 prose.close(end, complete=True, at_marker=True)
                 self._start = end
-            case Noted(rule):
-                self._note(rule)
             case _:
-                assert isinstance(event, Left), "which who calls this looks for"
+                self._note(event.rule)
 
     def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
         call, self._call, self._has_called = self._call, None, True
@@ -480,7 +485,8 @@ class ChatParser:
             thinks = self._state is _State.REASONING
             self._note(*((Rule.UNCLOSED_REASONING,) if thinks and not cut else ()))
             self._prose.close(end, complete=not cut, at_marker=thinks)
-        elif self._reader is not None and self._state is _State.CALLS:
+        else:
+            assert self._reader is not None, "in a region of calls"
             self._close_calls(self._reader, cut=cut, end=end)
         self._events += self._broken_end
         self._broken, self._broken_end = None, []

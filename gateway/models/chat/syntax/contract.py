@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gateway.models.chat.recovery import Rule
 
 
+QUOTES: Final = "\"'`"
+"""What may stand around a name and is no part of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A marker in something that is written."""
@@ -76,16 +80,16 @@ class Noted:
     rule: Rule
 
 
-CallEvent = Called | Argued | Ended | Said | Left | Noted
+Told = Called | Argued | Ended | Said | Noted
+CallEvent = Told | Left
 
 
 def function_name(written: str) -> str | None:
-    """The name of a function in what a model wrote in the place of one; None if it cannot be one.
-
-    Quotes around it are no part of it.
+    """What a model wrote in the place of a function's name; None if it cannot be one, or one in
+    quotes.
     """
-    name = written.strip().strip("\"'`").strip()
-    return name if FUNCTION_NAME.fullmatch(name) else None
+    name = written.strip()
+    return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
 
 
 SchemaOf = Callable[[str], "Mapping[str, Any]"]

@@ -107,10 +107,9 @@ class DeepSeekReader:
         return front[fence.end() :]
 
     def _in_body(self, text: str) -> Iterator[CallEvent]:
-        if text:
-            events, rest = self._body.feed(text)
-            yield from events
-            self._behind += rest
+        events, rest = self._body.feed(text)
+        yield from events
+        self._behind += rest
 
     def _name(self, following: _Where) -> Iterator[CallEvent]:
         """The name of the function is complete."""
@@ -125,8 +124,10 @@ class DeepSeekReader:
     def mark(self, marker: str) -> Iterator[CallEvent]:
         """A part of a call is over."""
         if marker == SEPARATOR:
-            if self._where is not _Where.FRONT:
+            if self._where in _OPEN:
                 self._rules.append(Rule.MARKER_IN_BODY)
+            elif self._where is not _Where.FRONT:
+                self._is_odd = True
             elif self._is_fenced:
                 self._is_odd = self._is_odd or self._word != TRAINED_KIND
                 self._where, self._word = _Where.NAME, ""

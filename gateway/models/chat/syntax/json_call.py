@@ -346,15 +346,12 @@ class JsonCall:
             yield Ended(rules=(Rule.EMPTY_ARGUMENTS,))
 
     def _with_arguments(self, arguments: ArgumentsReader) -> Iterator[CallEvent]:
-        waiting = "".join(self._waiting)
         if arguments.is_open:
-            if waiting:
-                yield Argued(waiting)
             yield Ended(broken=True)
             return
         text, rules = arguments.finish()
-        if waiting or text:
-            yield Argued(waiting + text)
+        if text:
+            yield Argued(text)
         if "".join(self._junk).strip():
             rules = (*rules, Rule.CALL_LEFTOVER)
         elif not self.is_over:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.syntax.contract import CallSyntax, Left
+from gateway.models.chat.recovery import Rule
+from gateway.models.chat.syntax.contract import CallSyntax, Left, Noted
 from gateway.models.chat.syntax.json_call import JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent
+from gateway.models.chat.syntax.contract import CallEvent
 
 OPENING: Final = "<|python_tag|>"
 _KEYS: Final = frozenset({"type", "id", "function", "name", "parameters", "arguments"})
@@ -30,18 +31,23 @@ class Llama3Reader:
     def __init__(self, *, is_bare: bool) -> None:
         self._is_bare = is_bare  # and it is not known yet whether it is a call
         self._call: JsonCall | None = JsonCall()
+        self._is_parted = False  # a semicolon came behind an object
 
     def text(self, text: str) -> Iterator[CallEvent]:
         """What stands there; behind an object another one may stand."""
         while text:
             if self._call is None:
-                text = text.lstrip().removeprefix(";").lstrip()
+                text = text.lstrip()
+                if text.startswith(";"):
+                    self._is_parted, text = True, text[1:].lstrip()
                 if not text:
                     return
                 if not text.startswith("{"):
                     yield Left(text)
                     return
-                self._call = JsonCall()
+                if not self._is_parted:
+                    yield Noted(Rule.SLOPPY_JSON)
+                self._call, self._is_parted = JsonCall(), False
             events, text = self._call.feed(text)
             yield from events
             self._is_bare = self._is_bare and not self._call.is_told

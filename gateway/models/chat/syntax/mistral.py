@@ -56,7 +56,7 @@ class MistralReader:
     def __init__(self) -> None:
         self._where = _Where.FRONT
         self._word = ""
-        self._is_list = False
+        self._is_list = self._is_behind_object = False
         self._body = JsonBody()
         self._call = JsonCall()
         self._rules: list[Rule] = []
@@ -77,11 +77,12 @@ class MistralReader:
         front, brace, body = self._word.partition("{")
         if self._word.startswith("["):
             rest, self._word = self._word[1:], ""
-            self._where, self._is_list = _Where.LIST, True
+            self._where, self._is_list, self._is_behind_object = _Where.LIST, True, False
             return rest
         if not brace:
             return ""
         if not front:
+            yield Noted(Rule.ODD_FRAME)
             self._where, self._word, self._call = _Where.OBJECT, "", JsonCall()
             return brace + body
         yield from self._name(front, _Where.BODY)
@@ -109,14 +110,20 @@ class MistralReader:
         if self._call.is_over:
             yield from self._call.finish(cut=False)
             self._where = _Where.LIST if self._is_list else _Where.BEHIND
+            self._is_behind_object = True
         return rest
 
     def _in_list(self, text: str) -> Step:
         rest = text.lstrip()
         if rest.startswith("{"):
+            if self._is_behind_object:
+                yield Noted(Rule.SLOPPY_JSON)
             self._where, self._call = _Where.OBJECT, JsonCall()
             return rest
         if rest.startswith(","):
+            if not self._is_behind_object:
+                yield Noted(Rule.SLOPPY_JSON)
+            self._is_behind_object = False
             return rest[1:]
         if rest.startswith("]"):
             self._where = _Where.BEHIND

@@ -45,11 +45,6 @@ class TaggedArguments:
         self._types = STRING
         self._value: list[str] = []
 
-    @property
-    def is_empty(self) -> bool:
-        """It has no key yet."""
-        return self._is_empty
-
     def begin(self, key: str) -> str:
         """A parameter begins."""
         front = "{" if self._is_empty else ", "

@@ -214,8 +214,20 @@ def test_text_goes_on() -> None:
     assert not allows(HERMES, answer, 'it":"k"}')
     refusal = behind(HERMES, rules(answer=ANSWER), "I'm so")
     assert allows(HERMES, refusal, "rry.")
+    strict = behind(HERMES, rules(answer=ANSWER), '{"un', GrammarOptions(refusals=False))
+    assert allows(HERMES, strict, 'it":"f"}')
     whole = behind(HERMES, rules(answer=ANSWER), "I'm sorry")
     assert allows(HERMES, whole, ", no")
+    ids = [*HERMES.ids("I"), 0xE2]
+    half = turn_constraint(
+        rules(answer=ANSWER),
+        ParserPosition(Where.BODY, 0, SegmentKind.FINAL),
+        ids,
+        THINKING,
+        HERMES.vocabulary,
+        HERMES.syntax,
+    )
+    assert half is None or not half.exact
     wrong = behind(HERMES, rules(answer=ANSWER), "Hi")
     assert wrong is None or not wrong.exact
 
@@ -269,6 +281,7 @@ def test_what_cannot_be_continued_is_not_bound() -> None:
     assert behind(HERMES, demands, '<tool_call>{"name": "patch", "arguments": {"inp') is None
     assert behind(HERMES, demands, '<tool_call>{"name": "weather", "arguments": "') is None
     assert behind(HERMES, demands, '<tool_call>{"name": "ping", "arguments": {') is None
+    assert behind(HERMES, rules(answer=ANSWER), '<tool_call>{"name": "f", "arguments": {') is None
     quoted = '<tool_call>{"name": "weather", "arguments": 5, "x'
     assert behind(HERMES, demands, quoted) is None
 

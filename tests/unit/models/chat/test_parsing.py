@@ -21,6 +21,7 @@ from tests.fakes.chat_turns import RULES, SEARCH, Model, text_of, told
 MODEL = Model()
 SPELLED = Model(spelled=("<think>", "</think>", "<tool_call>", "</tool_call>"))
 PLAIN = Model("none", "none")
+CALLS_OF_MISTRAL = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
 OWED = replace(RULES, calls="required")
 STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
 
@@ -97,6 +98,19 @@ def test_half_a_character_waits_and_is_replaced_at_the_end() -> None:
 def test_what_is_owed_comes_behind_commentary() -> None:
     text = 'I look.<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     assert MODEL.read(text, rules=OWED)[0] == ["commentary: I look.", "f({})"]
+
+
+def test_behind_a_call_of_a_hosted_tool_nothing_counts() -> None:
+    hosted = "[TOOL_CALLS]browser.search[ARGS]{}[TOOL_CALLS]f[ARGS]{}"
+    for model in (Model("mistral", "none"), Model("mistral", "none", CALLS_OF_MISTRAL)):
+        assert model.read(hosted)[0] == [f"{SEARCH}({{}})"]
+        assert model.read("[TOOL_CALLS]browser.search[ARGS]{};{}")[0] == [f"{SEARCH}({{}})"]
+
+
+def test_what_may_be_the_end_of_a_call_is_no_part_of_it() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {"a": "</tool_c'
+    assert SPELLED.read(text, LENGTH)[0] == ['f({"a": ") cut']
+    assert SPELLED.read(text)[0] == ['f({"a": "</tool_c) broken']
 
 
 def place(text: str, model: Model = MODEL, *, in_reasoning: bool = False) -> ParserPosition:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.models.chat.syntax.contract import Mark
+from gateway.models.chat.syntax.contract import Left, Mark
 from gateway.models.chat.syntax.deepseek import full_width
+from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
 from gateway.models.chat.syntax.presets import CALLS
 from tests.fakes.chat_turns import Model
 
@@ -78,6 +79,10 @@ def check(
          ["f({})"], {"recipient_normalised"}),
         ('<tool_call>{"name": "functions.browser.search", "arguments": {}}</tool_call>',
          ["builtin:browser.search({})"], {"recipient_normalised"}),
+        ("<tool_call>{\"name\": \"'f'\", \"arguments\": {}}</tool_call>",
+         ["f({})"], {"recipient_normalised"}),
+        ("<tool_call>{\"name\": \"`h`\", \"arguments\": {}}</tool_call>",
+         ["h({})"], {"undeclared_function"}),
         ('<tool_call>{"name": "h", "arguments": {}}</tool_call>',
          ["h({})"], {"undeclared_function"}),
     ],
@@ -140,6 +145,8 @@ END = "</function>\n</tool_call>"
         ("<tool_call>words</tool_call>", ["final: words"], {"not_a_call"}),
         ("<tool_call></tool_call>", [], {"abandoned_call", "no_visible_output"}),
         ("<tool_call><function=a b>x</function></tool_call>", ["final: a bx"], {"not_a_call"}),
+        ("<tool_call><function=a b<parameter=count>5</parameter></function></tool_call>",
+         ["final: a bcount>5"], {"not_a_call"}),
         (CALL, ["f({})"], {"unclosed_call"}),
         (f"{CALL}<parameter=text>x", ['f({"text": "x) broken'], {"invalid_arguments"}),
         ("<tool_call><function=f", ["final: f"], {"not_a_call"}),
@@ -226,6 +233,8 @@ BODY = 'function<sep>f\n```json\n{"a": 1}\n```'
         (f"<call_begin>{BODY}<call_end><calls_end>", ['f({"a": 1})'], {"odd_frame"}),
         ('<calls_begin><call_begin>function<sep>f\n{"a": 1}<call_end><calls_end>',
          ['f({"a": 1})'], {"odd_frame"}),
+        ("<calls_begin><call_begin>function<sep><sep>f\n```json\n{}\n```<call_end><calls_end>",
+         ["f({})"], {"odd_frame"}),
         ("<calls_begin><call_begin>tool<sep>f\n```json\n{}\n```<call_end><calls_end>",
          ["f({})"], {"odd_frame"}),
         ("<calls_begin><call_begin>function<sep>f\n```json\n{}\n``<call_end><calls_end>",
@@ -294,7 +303,7 @@ def test_deepseek_that_is_cut_off(text: str, said: list[str]) -> None:
         ("[TOOL_CALLS]f{}", ["f({})"], set()),
         ("[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}", ["f({})"], set()),
         ("[TOOL_CALLS]f[ARGS]{} Hi", ["f({})", "final: Hi"], set()),
-        ('[TOOL_CALLS]{"name": "f", "arguments": {}}', ["f({})"], set()),
+        ('[TOOL_CALLS]{"name": "f", "arguments": {}}', ["f({})"], {"odd_frame"}),
         ("[TOOL_CALLS]a b[ARGS]{}", ["final: a b{}"], {"not_a_call"}),
         ("[TOOL_CALLS]a b{}", ["final: a b{}"], {"not_a_call"}),
         ("[TOOL_CALLS]f", ["final: f"], {"not_a_call"}),
@@ -318,6 +327,9 @@ def test_mistral(text: str, said: list[str], rules: set[str]) -> None:
          ["f({})", "g({})", "final: Hi"], set()),
         ('[TOOL_CALLS] [{"name": "f", "arguments": {}}', ["f({})"], {"unclosed_call"}),
         ('[TOOL_CALLS][{"name": "f", "argu', ["f(}"], set()),
+        ('[TOOL_CALLS][{"name": "f", "arguments": {}}{"name": "g", "arguments": {}}]',
+         ["f({})", "g({})"], {"sloppy_json"}),
+        ('[TOOL_CALLS][,{"name": "f", "arguments": {}}]', ["f({})"], {"sloppy_json"}),
         ("[TOOL_CALLS][words", ["final: words"], {"not_a_call"}),
         ("[TOOL_CALLS][]", [], {"no_visible_output"}),
     ],
@@ -338,6 +350,8 @@ def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) 
         (' \n{"type": "function", "name": "f", "parameters": {}}', ["f({})"], set()),
         ('{"name": "Bob", "age": 3} is', ['final: {"name": "Bob", "age": 3} is'], set()),
         ('{"name": "Bob"}', ['final: {"name": "Bob"}'], set()),
+        ('{"name": "f", "parameters": {}} {"name": "g", "parameters": {}}',
+         ["f({})", "g({})"], {"sloppy_json"}),
         ("{x", ["final: {x"], set()),
         ('{"na', ['final: {"na'], set()),
         ('Hi {"name": "f", "parameters": {}}', ['final: Hi {"name": "f", "parameters": {}}'],
@@ -352,6 +366,12 @@ def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) 
 )  # fmt: skip
 def test_llama3_json(text: str, said: list[str], rules: set[str]) -> None:
     check(LLAMA, text, said, rules)
+
+
+def test_nothing_is_told_behind_the_end_of_a_region() -> None:
+    for text, rest in (('{"x": 1} b', '{"x": 1} b'), ('{"name": "f", "parameters": {}} b', "b")):
+        reader = LLAMA3_JSON.reader("", lambda _: {})
+        assert [*reader.text(text)][-1] == Left(rest)
 
 
 def test_the_front_of_a_call_is_what_it_is_written_with() -> None:
