@@ -59,14 +59,23 @@ ANSWER: Json = {
 MANY: Json = {
     **ANSWER,
     "schema": {
-        "type": "array",
-        "items": {"enum": [10, 20, 30]},
-        "minItems": 30,
-        "maxItems": 30,
+        "type": "object",
+        "properties": {
+            "all": {
+                "type": "array",
+                "items": {"enum": [10, 20, 30]},
+                "minItems": 80,
+                "maxItems": 80,
+            }
+        },
+        "required": ["all"],
+        "additionalProperties": False,
     },
 }
 USER: Json = {"role": "user", "content": "What does the gateway do?"}
 SHORT = 24
+KEPT = 10
+"""So many ids of a turn are repeated at least, whatever ended it."""
 
 
 async def create(fleet: Fleet, **body: Any) -> Json:
@@ -149,7 +158,7 @@ async def test_a_call_that_is_required_has_arguments_of_the_schema(
         max_output_tokens=SHORT,
     )
     assert not calls_of(second)
-    assert second["usage"]["input_tokens"] == len(fleet.prompts[-1])
+    assert second["usage"]["input_tokens"] in set(map(len, fleet.prompts))
 
 
 @pytest.mark.parametrize("effort", ["none", "medium"])
@@ -192,7 +201,7 @@ async def test_turns_behind_hosted_tools_extend_each_other(fleet: Fleet, tools: 
         for before, behind in pairwise(recorder.exchanges):
             size = len(before.prompt)
             assert behind.prompt[:size] == before.prompt
-            assert behind.prompt[size : size + len(before.output) - 1] == before.output[:-1]
+            assert behind.prompt[size : size + KEPT] == before.output[:KEPT]
 
 
 async def test_a_conversation_of_twelve_turns(fleet: Fleet) -> None:
@@ -237,10 +246,11 @@ async def test_a_stream_that_breaks_off_goes_on_elsewhere(
         settings = settings_of(database_url_of_all, [way.url for way in ways], fleet.model)
         running = await stack.enter_async_context(running_gateway(settings))
         client = await stack.enter_async_context(http_client(running.url, headers=running.headers))
-        asked = {"model": fleet.model, "input": "Hi", "stream": True, "max_output_tokens": 120}
+        asked = {"model": fleet.model, "input": "Hi", "stream": True, "max_output_tokens": 1500}
         read = await stack.enter_async_context(
             client.stream("POST", "/v1/responses", json={**asked, **fields})
         )
+        assert read.status_code == 200
         seen = b""
         async for part in read.aiter_bytes():
             if b"text.delta" in seen + part and b"text.delta" not in seen:
@@ -250,6 +260,6 @@ async def test_a_stream_that_breaks_off_goes_on_elsewhere(
     assert sum(way.broken for way in ways) == 1
     stream = check_stream(as_events(parse_stream(seen.decode())))
     assert stream.response["status"] in {"completed", "incomplete"}
-    if fields:
+    if fields and stream.response["status"] == "completed":
         [message] = [item for item in stream.response["output"] if item["type"] == "message"]
         Draft202012Validator(MANY["schema"]).validate(json.loads(message["content"][0]["text"]))

@@ -6,6 +6,7 @@ is one, whoever wrote it. `POST /v1/completions` says what a script makes of the
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from starlette.routing import Route
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from starlette.requests import Request
@@ -29,6 +30,7 @@ OPENING: Final = "<|im_start|>assistant\n"
 NO_THOUGHT: Final = "<think>\n\n</think>\n\n"
 VERSION: Final = "0.10.2"
 """Of vLLM, which knew no grammars that bind a turn: nor does this."""
+HELD_AT: Final = 12
 WINDOW: Final = 8192
 
 Script = "Callable[[str], str]"
@@ -118,6 +120,9 @@ class ChatServer:
     """What is said behind the beginning of a turn that the script did not say."""
     breaks_after: int | None = None
     """So many ids are said by the next completion, and then the connection is lost."""
+    holds_turn: int | None = None
+    """The completion of this number (from 0) says a few ids, and then waits for `released`."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.tokenizer = toy_tokenizer()
@@ -176,11 +181,14 @@ class ChatServer:
         finish = "stop" if len(ids) <= body["max_tokens"] else "length"
         ids = ids[: body["max_tokens"]]
         broken, self.breaks_after = self.breaks_after, None
+        is_held = self.holds_turn == len(self.asked) - 1
 
-        def events() -> Iterator[str]:
+        async def events() -> AsyncIterator[str]:
             for at, token in enumerate(ids):
                 if at == broken:
                     raise ConnectionResetError
+                if at == HELD_AT and is_held:
+                    await self.released.wait()
                 yield _event([token], finish if at == len(ids) - 1 else None)
             yield "data: [DONE]\n\n"
 

@@ -146,7 +146,7 @@ async def test_what_a_template_refuses_is_an_answer() -> None:
 async def test_no_more_servers_are_asked_than_may_be() -> None:
     servers = Renderer(broken), Renderer(broken), Renderer(well, sglang=True)
     async with asking(*servers) as tokenization:
-        with pytest.raises(NoUpstreamAvailable, match=r"b0: .*; b1: |b1: .*; b0: "):
+        with pytest.raises(NoUpstreamAvailable, match=r"b\d: .*; b\d: "):
             await tokenization.render("m", [QUESTION])
         with pytest.raises(ModelNotFound):
             await tokenization.render("other", [QUESTION])

@@ -50,7 +50,6 @@ async def test_it_streams(chatting: Chatting) -> None:
     events = await stream(chatting.client, {"model": MODEL, "input": "Hi"})
     deltas = [event["delta"] for event in events if event["type"].endswith("output_text.delta")]
     assert "".join(deltas) == "Hello!"
-    assert len(deltas) > 2
     assert events[-1]["type"] == "response.completed"
 
 
