@@ -14,6 +14,7 @@ from gateway.errors import GatewayError
 from gateway.simulator.engine import QueueFull
 from gateway.simulator.errors import ENGINE_BUSY, ENGINE_DEAD, SimulatedError, injected
 from gateway.simulator.wire.frames import DONE, Ending, event, reply_to
+from gateway.simulator.wire.generate_requests import PATH
 from gateway.simulator.wire.requests import read_request
 
 if TYPE_CHECKING:
@@ -214,7 +215,8 @@ class Completions:
         if not headers.get("content-type", "").startswith("application/json"):
             message = "Unsupported Media Type: Only 'application/json' is allowed"
             raise SimulatedError(400, f"1 validation error:\n  {message}", kind="Bad Request")
-        request = read_request(body, self._engine.options)
+        is_generate = scope["path"] == PATH
+        request = read_request(body, self._engine.options, is_generate=is_generate)
         continuation = await self._engine.continuation(request)
         observed = self._engine.observe(request, continuation, headers)
         if request.constraint is not None:
@@ -299,6 +301,8 @@ class _Completion:
             return
         await asyncio.sleep(self._tempo.first_token_delay_s)
         self._engine.prefill(self._observed)
+        if self._engine.options.report_cached_tokens:
+            self._writer.cached = self._observed.cached_ids
         at, how = self._breakage()
         count = len(self._reply.ids) if at is None else at
         whole_ending = Ending.of(self._reply) if at is None else None

@@ -23,6 +23,7 @@ from gateway.simulator.faults import Attempts, FaultPlan, ids_hash
 from gateway.simulator.malformed import corpus
 from gateway.simulator.prompt_checks import PromptChecks
 from gateway.simulator.wire.frames import EventTails, EventWriter
+from gateway.simulator.wire.generate import GenerateWriter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -288,7 +289,8 @@ class SimulatedEngine:
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
         """Writes the events of one stream."""
-        return EventWriter(
+        kind = GenerateWriter if request.is_generate else EventWriter
+        return kind(
             head,
             request,
             self.model.vocabulary,
