@@ -1,8 +1,8 @@
 """The simulated server. It is scripted: rules choose what it says, there is no model in it.
 
 Routes of vLLM: `/v1/completions`, `/v1/models`, `/health`, `/ping`, `/version`, `/load` and
-`/metrics`; of SGLang: those but for the last three, and `/ready`, `/model_info`, `/server_info` and
-its older name; of ours: `/` and `/simulator/{requests,reset,faults}`.
+`/metrics`; of SGLang: those but for the last three, and `/generate`, `/ready`, `/model_info`,
+`/server_info` and its older name; of ours: `/` and `/simulator/{requests,reset,faults}`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gateway.simulator.directives import __doc__ as directives_text
 from gateway.simulator.directives import parse_plan
 from gateway.simulator.engine import SimulatedEngine
 from gateway.simulator.errors import SimulatedError
+from gateway.simulator.wire.generate_requests import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,8 @@ class _Simulator:
         self._options = engine.options
         self._in_flight = 0
         self._completions = Completions(engine)
+        own = {PATH} if engine.options.engine == "sglang" else set()
+        self._endpoints = {"/v1/completions", *own}
         self._others = _routes(engine, lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +71,7 @@ class _Simulator:
         elif not self._is_allowed(scope):
             refusal = JSONResponse({"error": "Unauthorized"}, status_code=401)
             await refusal(scope, receive, send)
-        elif (scope["method"], scope["path"]) == ("POST", "/v1/completions"):
+        elif scope["method"] == "POST" and scope["path"] in self._endpoints:
             self._in_flight += 1
             try:
                 await self._completions(scope, receive, send)

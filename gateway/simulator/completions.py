@@ -14,6 +14,7 @@ from gateway.errors import GatewayError
 from gateway.simulator.engine import QueueFull
 from gateway.simulator.errors import ENGINE_BUSY, ENGINE_DEAD, SimulatedError, injected
 from gateway.simulator.wire.frames import DONE, Ending, event, reply_to
+from gateway.simulator.wire.generate_requests import PATH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -213,7 +214,7 @@ class Completions:
         if not headers.get("content-type", "").startswith("application/json"):
             message = "Unsupported Media Type: Only 'application/json' is allowed"
             raise SimulatedError(400, f"1 validation error:\n  {message}", kind="Bad Request")
-        request = await self._engine.read(body)
+        request = await self._engine.read(body, is_generate=scope["path"] == PATH)
         continuation = await self._engine.continuation(request)
         observed = self._engine.observe(request, continuation, headers)
         if request.constraint is not None:
@@ -298,6 +299,8 @@ class _Completion:
             return
         await asyncio.sleep(self._tempo.first_token_delay_s)
         self._engine.prefill(self._observed)
+        if self._engine.options.report_cached_tokens:
+            self._writer.cached = self._observed.cached_ids
         at, how = self._breakage()
         count = len(self._reply.ids) if at is None else at
         whole_ending = Ending.of(self._reply) if at is None else None

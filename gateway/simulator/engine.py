@@ -24,6 +24,7 @@ from gateway.simulator.malformed import corpus
 from gateway.simulator.prompt_checks import PromptChecks
 from gateway.simulator.wire.frames import EventTails, EventWriter
 from gateway.simulator.wire.requests import read_request
+from gateway.simulator.wire.generate import GenerateWriter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -292,7 +293,8 @@ class SimulatedEngine:
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
         """Writes the events of one stream."""
-        return EventWriter(
+        kind = GenerateWriter if request.is_generate else EventWriter
+        return kind(
             head,
             request,
             self.model.vocabulary,
@@ -301,15 +303,17 @@ class SimulatedEngine:
             engine=self.options.engine,
         )
 
-    async def read(self, body: bytes) -> CompletionRequest:
-        """The request that a body holds. Raises `SimulatedError`.
+    async def read(self, body: bytes, *, is_generate: bool = False) -> CompletionRequest:
+        """The request that a body holds, as `read_request` has it. Raises `SimulatedError`.
 
         Grammars and schemas are compiled in a thread: meanwhile the loop answers others, health
         checks among them.
         """
         if any(name in body for name in _CONSTRAINTS):
-            return await asyncio.to_thread(read_request, body, self.options)
-        return read_request(body, self.options)
+            return await asyncio.to_thread(
+                read_request, body, self.options, is_generate=is_generate
+            )
+        return read_request(body, self.options, is_generate=is_generate)
 
     async def continuation(self, request: CompletionRequest) -> Continuation:
         """What the model would say. Raises `SimulatedError` for a directive that means nothing."""

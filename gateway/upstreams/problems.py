@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CALLER_AT_FAULT: Final = frozenset({400, 422})
 _NOT_FOUND: Final = 404
+_ANSWERED: Final = "answered"
 _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
@@ -61,7 +62,7 @@ def refusal(
     `status` is the HTTP status, or the `code` of an error that came as the first event of a 200;
     `retry_after_s` is what the backend said of when to try again.
     """
-    text = f"answered {status}: {message}"
+    text = f"{_ANSWERED} {status}: {message}"
     if status == _BROKE_DOWN:
         return BrokeDown(text, upstream=upstream)
     if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
@@ -72,6 +73,11 @@ def refusal(
     if _is_said(message, [kind.context_overflow for kind in ENGINES]):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
+
+
+def is_refusal(error: UpstreamError) -> bool:
+    """Whether it was made by `refusal`."""
+    return error.reason.startswith(_ANSWERED)
 
 
 def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFailed:

@@ -26,6 +26,7 @@ from gateway.upstreams.problems import (
     BrokeDown,
     ModelGone,
     has_no_grammars,
+    is_refusal,
     may_blame_grammar,
     message_of_body,
     refusal,
@@ -233,9 +234,12 @@ class InferenceServer:
         pair = self._writer.engine.pair_fields(host, port, secrets.randbits(_ROOM_BITS))
         try:
             async with asyncio.TaskGroup() as group:
+                reading = None
                 if pair:
-                    group.create_task(self._prefill(prefill, request, grammar, pair))
+                    reading = group.create_task(self._prefill(prefill, request, grammar, pair))
                 await stream.complete(await self._open(request, grammar, stream, pair))
+                if reading is not None:
+                    reading.cancel()
         except BaseExceptionGroup as errors:
             # The first is the cause: the group cancels what is left.
             raise errors.exceptions[0] from errors
@@ -243,15 +247,23 @@ class InferenceServer:
     async def _prefill(
         self, prefill: Prefill, request: TokenRequest, grammar: Grammar | None, pair: Fields
     ) -> None:
-        """Have the prompt read there, and hear it out: to hang up would end the work."""
+        """Have the prompt read there, and hear it out: to hang up would end the work.
+
+        Of what it says only a refusal counts, which may come in a 200.
+        """
         url = self._backend.at(prefill.base_url).url(self._path(request))
         if (post := self._posts.get(str(url))) is None:
             post = self._posts[str(url)] = self._new_post(url)
         posting = post(await self._body(request, grammar, pair), timeouts=self._waits)
         answer = await self._answer(posting)
         try:
-            async for _ in answer.body:
-                pass
+            reader = self._reader(request, grammar)
+            async for part in answer.body:
+                reader.feed(part)
+                while reader.has_more:
+                    reader.go_on()
+                if reader.fault is not None and is_refusal(reader.fault):
+                    raise reader.fault
         except httpx2.TransportError as error:
             why = f"prefill {prefill.base_url}: {describe(error)}"
             raise UpstreamLost(why, upstream=self.name) from error

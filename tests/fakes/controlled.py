@@ -39,12 +39,15 @@ ANSWER: Final = SimulatorOptions(version="0.11.0")
 NONE: Final = SimulatorOptions(version="0.10.2")
 """One that holds nothing."""
 SGLANG: Final = SimulatorOptions(engine="sglang")
-"""Holds whole turns, and tells no logprobs."""
+"""Holds whole turns."""
+SGLANG_RUST: Final = SimulatorOptions(engine="sglang", frontend="rust")
+"""The same, asked at `/generate`."""
 FLEETS: Final = {
     "grammars": (TURN, TURN),
     "answers": (ANSWER, ANSWER),
     "no grammars": (NONE, NONE),
     "sglang": (SGLANG, SGLANG),
+    "sglang rust": (SGLANG_RUST, SGLANG_RUST),
     "mixed": (NONE, TURN),
 }
 _VARYING: Final = re.compile(r'"(?:resp|rs|msg|fc|ctc|ctco|fco|lsh|sh|apc|call)_[0-9a-zA-Z_]{16,}"')

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 
+PROMPTS = {"/v1/completions": "prompt", "/generate": "input_ids"}
+"""Where the ids of a prompt are."""
+
+
 @dataclass
 class Exchange:
     """One completion. `cached`: tokens of the prompt that were, if the server tells."""
@@ -22,7 +26,9 @@ class Exchange:
 
 
 class Recorder:
-    """Passes requests on as they are; understands only streams with `token_ids`."""
+    """Passes requests on as they are; understands streams with `token_ids`, and those of SGLang's
+    `/generate` whose events have all ids so far.
+    """
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.exchanges: list[Exchange] = []
@@ -35,8 +41,8 @@ class Recorder:
         body = await _body(receive)
         headers = {"content-type": "application/json"} if body else {}
         exchange = None
-        if scope["path"] == "/v1/completions":
-            exchange = Exchange(orjson.loads(body)["prompt"])
+        if (key := PROMPTS.get(scope["path"])) is not None:
+            exchange = Exchange(orjson.loads(body)[key])
             self.exchanges.append(exchange)
         received = b""
         try:
@@ -61,6 +67,9 @@ def _note(exchange: Exchange, received: bytes) -> None:
         data = line.removeprefix(b"data: ")
         if data.startswith(b"{"):
             event = orjson.loads(data)
+            meta = event.get("meta_info") or {}
+            exchange.output = event.get("output_ids") or exchange.output
+            exchange.cached = meta.get("cached_tokens", exchange.cached)
             for choice in event.get("choices", ()):
                 exchange.output += choice.get("token_ids") or []
             told = (event.get("usage") or {}).get("prompt_tokens_details") or {}

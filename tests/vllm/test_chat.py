@@ -82,7 +82,6 @@ async def test_a_chat_is_billed_as_a_response(
     assert usage["output_tokens"] == 16
 
 
-@pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_logprobs_of_a_chat_spell_its_content_byte_for_byte(
     client: httpx2.AsyncClient, model: str, stream: bool

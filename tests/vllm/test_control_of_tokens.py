@@ -50,7 +50,6 @@ def _is_part_of_a_character(entry: dict[str, Any]) -> bool:
     return False
 
 
-@pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("alternatives", [0, 5, 20])
 async def test_logprobs_spell_the_answer_byte_for_byte(
@@ -74,7 +73,6 @@ async def test_logprobs_spell_the_answer_byte_for_byte(
     assert any(entry["top_logprobs"] for entry in entries) == (alternatives > 0)
 
 
-@pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 async def test_logprobs_are_told_of_an_answer_that_a_grammar_holds(
     client: httpx2.AsyncClient, model: str
 ) -> None:

@@ -92,13 +92,9 @@ def is_in_both(fields: Json) -> bool:
 
 CASES = [(BASE_PATH, shape) for shape in SHAPES]
 CASES += [("", shape) for shape, fields in SHAPES.items() if is_in_both(fields)]
-BEYOND_SGLANG = pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 
 
-@pytest.mark.parametrize(
-    ("base_path", "shape"),
-    [pytest.param(*case, marks=BEYOND_SGLANG if case[1] == "told" else ()) for case in CASES],
-)
+@pytest.mark.parametrize(("base_path", "shape"), CASES)
 async def test_every_event_and_body_is_in_the_document(
     speaker: httpx2.AsyncClient, document: Document, model: str, shape: str
 ) -> None:

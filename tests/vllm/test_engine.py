@@ -104,7 +104,6 @@ async def test_a_grammar_that_the_server_refuses_is_left_out(pool: Pool, vllm: V
     assert all(state.healthy for state in pool.snapshot())
 
 
-@pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 @pytest.mark.parametrize("asked", [None, ANSWER])
 @pytest.mark.parametrize("alternatives", [0, 5, 20])
 async def test_logprobs_are_told_of_every_id(

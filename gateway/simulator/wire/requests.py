@@ -15,6 +15,7 @@ from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
 from gateway.simulator.constrained.constraint_fields import read_constraint
 from gateway.simulator.constrained.lark_grammars import BadGrammar
 from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value
+from gateway.simulator.wire.generate_requests import as_completion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,11 +66,18 @@ class CompletionRequest:
     """Logprobs name tokens by their ids instead of by their text."""
     constraint: OutputConstraint | None = None
     """The shape that the output is held to."""
+    is_generate: bool = False
+    """It came to SGLang's `/generate`."""
 
 
-def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
-    """Raises `SimulatedError` with the status and body that vLLM answers."""
-    fields = _Fields(_json_object(body))
+def read_request(
+    body: bytes, options: SimulatorOptions, *, is_generate: bool = False
+) -> CompletionRequest:
+    """Raises `SimulatedError` with the status and body that vLLM answers. `is_generate`: it came to
+    SGLang's `/generate`.
+    """
+    members = _json_object(body)
+    fields = _Fields(as_completion(members) if is_generate else members)
     model = _model(fields, options)
     prompt = _prompt(fields)
     stream = fields.flag("stream", default=False)
@@ -87,7 +95,8 @@ def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
         max_tokens=_max_tokens(fields, len(prompt), options.context_length),
         stream=stream,
         include_usage=stream_options.get("include_usage") is True,
-        return_token_ids=fields.flag("return_token_ids", default=False) and not options.is_rust,
+        return_token_ids=is_generate
+        or (fields.flag("return_token_ids", default=False) and not options.is_rust),
         skip_special_tokens=fields.flag("skip_special_tokens", default=True),
         include_stop_text=fields.flag("include_stop_str_in_output", default=False),
         stop_ids=_stop_ids(fields),
@@ -98,6 +107,7 @@ def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
         logprobs=_logprobs(fields),
         tokens_as_ids=fields.flag("return_tokens_as_token_ids", default=False),
         constraint=_constraint(fields, options),
+        is_generate=is_generate,
     )
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.controlled import NONE, SGLANG, TURN, site
+from gateway.simulator.app import create_simulator
+from tests.fakes.controlled import MODEL, NONE, SGLANG, SGLANG_RUST, TURN, site
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
+from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tests.fakes.controlled import Shown, Site
     from tests.fakes.postgres import PostgresServer
@@ -26,8 +33,8 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 async def where(postgres: PostgresServer, template: str) -> AsyncIterator[Site]:
-    """Two that tell logprobs and one that does not."""
-    async with site(postgres, template, TURN, SGLANG, NONE) as running:
+    """Those that tell logprobs, each in its own way."""
+    async with site(postgres, template, TURN, SGLANG, SGLANG_RUST, NONE) as running:
         yield running
 
 
@@ -136,13 +143,38 @@ async def test_a_stop_cuts_text_and_tokens_alike(where: Site) -> None:
 async def test_where_nobody_tells_them_they_are_refused(
     postgres: PostgresServer, template: str, asked: Json
 ) -> None:
-    async with site(postgres, template, SGLANG) as where:
-        error = await where.refused(input="hi", **asked)
-        assert (error["code"], error["param"]) == ("unsupported_parameter", "include")
-        error = await where.refused(input="hi", store=False, **asked)
-        assert (error["code"], error["param"]) == ("unsupported_parameter", "include")
-        assert await where.backends.seen() == []
-        assert (await where.post(input="hi"))["status"] == "completed"
+    """Of what does not say which engine it is nobody knows whether it does."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(silent(create_simulator(TURN))))
+        name = await postgres.create(template)
+        stack.push_async_callback(postgres.drop, name)
+        settings = gateway_settings(postgres.database_url(name), [url])
+        running = await stack.enter_async_context(running_gateway(settings))
+        client = await stack.enter_async_context(http_client(running.url))
+        for body in (asked, {**asked, "store": False}, {**asked, "stream": True}):
+            answer = await client.post(
+                "/v1/responses",
+                json={"model": MODEL, "input": "hi", **body},
+                headers=running.headers,
+            )
+            error = answer.json()["error"]
+            assert answer.status_code == 400
+            assert (error["code"], error["param"]) == ("unsupported_parameter", "include")
+        answer = await client.post(
+            "/v1/responses", json={"model": MODEL, "input": "hi"}, headers=running.headers
+        )
+        assert answer.json()["status"] == "completed"
+
+
+def silent(app: ASGIApp) -> ASGIApp:
+    """The same, which does not say what it is."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/version":
+            scope = {**scope, "path": "/nothing"}
+        await app(scope, receive, send)
+
+    return answer
 
 
 @pytest.mark.parametrize("count", [-1, 21, 1.5, "3"])

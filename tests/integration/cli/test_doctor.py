@@ -110,22 +110,25 @@ async def test_a_backend_that_serves_nothing_is_found(monkeypatch: pytest.Monkey
     assert findings["backend gpu-0"].remedy
 
 
-@pytest.mark.parametrize(
-    ("said", "remedy"),
-    [
-        ({"frontend": "rust"}, "without SGLANG_RUST_SERVER"),
-        ({"version": "0.5.16"}, "Upgrade it to 0.5.17"),
-    ],
-)
-async def test_a_backend_that_returns_no_ids_is_found(
-    monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], remedy: str
+async def test_a_backend_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SimulatorOptions(engine="sglang", version="0.5.2")
+    async with serving(create_simulator(options)) as url:
+        with_backends(monkeypatch, url)
+        finding = by_name(await examine(None))["backend gpu-0"]
+    assert not finding.ok
+    assert "cannot keep apart" in finding.detail
+    assert "Upgrade it to 0.5.3" in finding.remedy
+
+
+@pytest.mark.parametrize("said", [{"frontend": "rust"}, {"version": "0.5.16"}])
+async def test_an_sglang_that_has_ids_at_generate_alone_is_well(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
 ) -> None:
     async with serving(create_simulator(SimulatorOptions(engine="sglang", **said))) as url:
         with_backends(monkeypatch, url)
         finding = by_name(await examine(None))["backend gpu-0"]
-    assert not finding.ok
-    assert "no token ids" in finding.detail
-    assert remedy in finding.remedy
+    assert finding.ok, finding.detail
+    assert "token ids come back" in finding.detail
 
 
 async def test_a_configured_model_that_no_backend_serves_is_found(

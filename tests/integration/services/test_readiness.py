@@ -109,7 +109,7 @@ async def test_a_configured_model_that_no_backend_serves_is_named(
 
 
 async def test_a_backend_that_cannot_be_used_is_a_reason(database_url: str) -> None:
-    options = SimulatorOptions(engine="sglang", frontend="rust")
+    options = SimulatorOptions(engine="sglang", version="0.5.2")
     async with (
         serving(create_simulator(options)) as url,
         running_gateway(gateway_settings(database_url, [url])) as running,
@@ -117,4 +117,4 @@ async def test_a_backend_that_cannot_be_used_is_a_reason(database_url: str) -> N
     ):
         ready = (await client.get("/readyz")).json()
     assert [backend["healthy"] for backend in ready["backends"]] == [False]
-    assert any("Restart it with its Python frontend" in reason for reason in ready["reasons"])
+    assert any("Upgrade it to 0.5.3" in reason for reason in ready["reasons"])

@@ -19,9 +19,9 @@ from gateway.upstreams.backend import Backend, Prefill, Timeouts
 from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.server import InferenceServer
-from tests.fakes.completion_stream import turn
+from tests.fakes.completion_stream import DONE, failed, said, turn
 from tests.fakes.listening import Heard, Led
-from tests.fakes.raw_server import STREAM_HEAD, Act, Gate, RawServer, Script, response
+from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, Gate, RawServer, Script, response
 
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client
@@ -87,6 +87,7 @@ async def test_no_two_requests_meet_in_one_room(client: Client) -> None:
         ((response(b'{"message":"busy"}', status=503),), UpstreamUnavailable),
         ((Act.RESET,), UpstreamLost),
         ((STREAM_HEAD, Act.RESET), UpstreamLost),
+        ((STREAM_HEAD, failed(503, "The request queue is full.")), UpstreamUnavailable),
     ],
 )
 async def test_what_goes_wrong_where_prompts_are_read_ends_the_request(
@@ -96,6 +97,23 @@ async def test_what_goes_wrong_where_prompts_are_read_ends_the_request(
         with pytest.raises(kind) as caught:
             await decoding(decode, prefill, client).generate(REQUEST, Heard())
     assert caught.value.upstream == "pair"
+
+
+async def test_what_is_said_where_prompts_are_read_is_of_no_interest(client: Client) -> None:
+    odd: Script = (STREAM_HEAD, said([9], "abort"), DONE, STREAM_END)
+    async with server_of(turn([7, 200002])) as decode, server_of(odd) as prefill:
+        heard = Heard()
+        await decoding(decode, prefill, client).generate(REQUEST, heard)
+    assert heard.ids == [7, 200002]
+
+
+async def test_a_turn_that_is_over_waits_for_nobody(client: Client) -> None:
+    silent: Script = (STREAM_HEAD, Act.STALL)
+    async with server_of(turn([7, 200002])) as decode, server_of(silent) as prefill:
+        heard = Heard()
+        async with asyncio.timeout(4):
+            await decoding(decode, prefill, client).generate(REQUEST, heard)
+    assert heard.ids == [7, 200002]
 
 
 async def test_a_request_that_is_cancelled_leaves_both(client: Client) -> None:

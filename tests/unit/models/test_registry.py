@@ -25,3 +25,13 @@ def test_a_model_without_a_format_of_its_own_speaks_harmony() -> None:
     formats = Formats.load({}, SchemaLimits())
     assert formats.of("any").name == "harmony"
     assert Formats({"m": own}, formats.default).of("m") is own
+
+
+def test_an_adapter_has_the_format_of_its_base_model() -> None:
+    formats = Formats.load({}, SchemaLimits())
+    own = Formats.load({}, SchemaLimits()).default
+    known = Formats({"base": own}, formats.default).with_parents({"ad": "base", "odd": "x"}.get)
+    assert known.of("ad") is own
+    assert known.of("base") is own
+    for other in ("odd", "other"):
+        assert known.of(other) is formats.default
