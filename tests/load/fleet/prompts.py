@@ -1,7 +1,7 @@
 """Prompts as the messages that they are made of; no ids, which would be all of the work.
 
-`SimulatedPrefix` is a `gateway.upstreams.routing.boundaries.Prefix`: two of them have the same digest
-at a length exactly if their messages agree up to it.
+`SimulatedPrefix` is a `gateway.upstreams.routing.boundaries.Prefix`: two of them have the same
+digest at a length exactly if their messages agree up to it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Plan:
     replicas: int = 3
     stored: float = 0.5
     seconds: float = 400.0
-    warm_s: float = 100.0
+    warm_s: float = 300.0
     seed: int = 1
     exchanges: bool = True
     reads_rows: bool = True
@@ -220,9 +220,7 @@ class Fleet:
         job = Job(asked.prefix, turn.said, self.world.now, on_first, on_end, on_lost)
         member.send(job)
 
-    def _note_first(
-        self, asked: Asked, job: Job, member: SimulatedMember, possible: int
-    ) -> None:
+    def _note_first(self, asked: Asked, job: Job, member: SimulatedMember, possible: int) -> None:
         at = self._waiting.pop(asked)
         self._seen.update(job.prefix.chains)
         if not self.counts(at):

@@ -37,9 +37,6 @@ class Turn:
     opening: int
 
 
-Session = "Iterator[Turn]"
-
-
 class Zipf:
     """Numbers from 0 on, the first ones more often."""
 
@@ -112,7 +109,7 @@ class Traffic:
         prompt = [Message(20_000, 200)]
         for _ in range(random.randint(1, 3)):
             which = self._documents.draw(random)
-            prompt.append(Message(30_000 + which, 1_000 + which * 617 % 5_000))
+            prompt.append(Message(30_000 + which, 1_500 + which * 617 % 7_000))
         prompt.append(self._new(random.uniform(20, 200)))
         said = (self._new(random.uniform(50, 400)),)
         yield Turn(tuple(prompt), said, 0.0, sum(one.tokens for one in prompt))
@@ -125,7 +122,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`rates` are sessions a second of each kind at 100 %: what the oracle carries with 8 members."""
+    """`rates`: sessions a second of each kind at 100 %, which the oracle carries with 8 members."""
 
     name: str
     rates: tuple[tuple[Callable[[Traffic], Iterator[Turn]], float], ...]
@@ -135,13 +132,13 @@ class Workload:
 WORKLOADS: Final = {
     one.name: one
     for one in (
-        Workload("agents", ((Traffic.agent, 0.60),)),
+        Workload("agents", ((Traffic.agent, 0.80),)),
         Workload("agents2M", ((Traffic.agent, 1.2),), kv_tokens=2_000_000),
-        Workload("chat", ((Traffic.chat, 18.5),)),
-        Workload("rag", ((Traffic.rag, 16.5),)),
+        Workload("chat", ((Traffic.chat, 11.5),)),
+        Workload("rag", ((Traffic.rag, 13.0),)),
         Workload(
             "mix",
-            ((Traffic.agent, 0.3 * 1.05), (Traffic.chat, 5 * 1.05), (Traffic.rag, 4 * 1.05)),
+            ((Traffic.agent, 0.3 * 0.8), (Traffic.chat, 5 * 0.8), (Traffic.rag, 4 * 0.8)),
         ),
     )
 }
