@@ -109,7 +109,7 @@ class Traffic:
         prompt = [Message(20_000, 200)]
         for _ in range(random.randint(1, 3)):
             which = self._documents.draw(random)
-            prompt.append(Message(30_000 + which, 1_500 + which * 617 % 7_000))
+            prompt.append(Message(30_000 + which, 1_000 + which * 617 % 5_000))
         prompt.append(self._new(random.uniform(20, 200)))
         said = (self._new(random.uniform(50, 400)),)
         yield Turn(tuple(prompt), said, 0.0, sum(one.tokens for one in prompt))
@@ -135,7 +135,7 @@ WORKLOADS: Final = {
         Workload("agents", ((Traffic.agent, 0.80),)),
         Workload("agents2M", ((Traffic.agent, 1.2),), kv_tokens=2_000_000),
         Workload("chat", ((Traffic.chat, 11.5),)),
-        Workload("rag", ((Traffic.rag, 13.0),)),
+        Workload("rag", ((Traffic.rag, 16.5),)),
         Workload(
             "mix",
             ((Traffic.agent, 0.3 * 0.8), (Traffic.chat, 5 * 0.8), (Traffic.rag, 4 * 0.8)),
