@@ -156,6 +156,12 @@ class Fleet:
         """Whether what began then is measured."""
         return at >= self.plan.warm_s
 
+    def revive(self, member: SimulatedMember) -> None:
+        """A member that died is back, and every replica sees it."""
+        member.is_up = True
+        for chooser in self.replicas:
+            chooser.returned(member)
+
     def begin(self, kind: Callable[[Traffic], Iterator[Turn]]) -> None:
         """A session begins now."""
         self._sessions += 1

@@ -132,7 +132,7 @@ class Workload:
 WORKLOADS: Final = {
     one.name: one
     for one in (
-        Workload("agents", ((Traffic.agent, 0.80),)),
+        Workload("agents", ((Traffic.agent, 0.60),)),
         Workload("agents2M", ((Traffic.agent, 1.2),), kv_tokens=2_000_000),
         Workload("chat", ((Traffic.chat, 11.5),)),
         Workload("rag", ((Traffic.rag, 16.5),)),
