@@ -23,8 +23,8 @@ from gateway.simulator.faults import Attempts, FaultPlan, ids_hash
 from gateway.simulator.malformed import corpus
 from gateway.simulator.prompt_checks import PromptChecks
 from gateway.simulator.wire.frames import EventTails, EventWriter
-from gateway.simulator.wire.requests import read_request
 from gateway.simulator.wire.generate import GenerateWriter
+from gateway.simulator.wire.requests import read_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from gateway.simulator.turns import Continuation
     from gateway.simulator.wire.requests import CompletionRequest
 
-_CONSTRAINTS: Final = (b'"structured_outputs"', b'"response_format"')
+_CONSTRAINTS: Final = (
+    *(b'"structured_outputs"', b'"response_format"'),
+    *(b'"structural_tag"', b'"json_schema"', b'"regex"', b'"ebnf"'),
+)
 """The fields of a body that may hold a grammar."""
 
 

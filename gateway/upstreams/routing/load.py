@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 RATE_TOKENS_MIN: Final = 512
 """A prompt of which less is read tells more of the network than of the member."""
+IDLE_TOKENS: Final = 1_024
 _UP: Final = 0.02
 _DOWN: Final = 3 * _UP
 """Steps that balance where a quarter of what is seen lies below: to believe a member too slow costs
@@ -35,9 +36,35 @@ MISS: Final = 0.7
 HIT: Final = 0.95
 
 
+class LoadAverage:
+    """What this replica has at a member, as an average of the last seconds: what others are told.
+
+    A prompt is read in less time than it takes to tell of it, so what is under way at one moment
+    says nothing of the next one, and replicas that went by it would all run to the same member.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._at: float | None = None
+        self._in_flight = 0.0
+        self._owed = 0.0
+
+    def passed(self, now: float, in_flight: int, owed: int) -> None:
+        """Until now it had so much there."""
+        if self._at is not None and now > self._at:
+            share = -math.expm1((self._at - now) / self._window_s)
+            self._in_flight += share * (in_flight - self._in_flight)
+            self._owed += share * (owed - self._owed)
+        self._at = now
+
+    def told(self) -> tuple[int, int]:
+        """In flight and owed."""
+        return round(self._in_flight), round(self._owed)
+
+
 @dataclass(slots=True)
 class PeerLoad:
-    """What another replica had sent to a member, when it said so."""
+    """What another replica has at a member on average, when it said so."""
 
     in_flight: int
     owed: int
@@ -65,6 +92,7 @@ class MemberLoad:
         """It has said of a prompt that it had some of it."""
         self.kv_tokens: int | None = None
         self.peers: dict[str, PeerLoad] = {}
+        self.average = LoadAverage(policy.load_average_s)
         self._policy = policy
         self._rate: float | None = None
         self._rates_seen = 0
@@ -77,14 +105,24 @@ class MemberLoad:
         """Tokens a second that it reads; None while too little is known."""
         return self._rate if self._rates_seen >= RATES_MIN else None
 
+    def took(self, now: float, in_flight: int, owed: int) -> None:
+        """From now on it has so many requests and so many tokens more, or less."""
+        self.average.passed(now, self.in_flight, self.owed)
+        self.in_flight += in_flight
+        self.owed += owed
+
+    def told(self, now: float) -> tuple[int, int]:
+        """What other replicas are told of it: in flight and owed."""
+        self.average.passed(now, self.in_flight, self.owed)
+        return self.average.told()
+
     def delay_s(self, rate: float, now: float) -> float:
         """Seconds until it gets to a new prompt, if it reads `rate` tokens a second."""
         policy = self._policy
-        owed, in_flight = float(self.owed), self.in_flight
+        owed, in_flight = self.owed, self.in_flight
         for peer in self.peers.values():
-            seconds = now - peer.at
-            if seconds <= policy.peer_expiry_s:
-                owed += drained(peer.owed, seconds, rate, policy)
+            if now - peer.at <= policy.peer_expiry_s:
+                owed += peer.owed
                 in_flight += peer.in_flight
         waiting = 0.0
         if self._waiting:
@@ -93,11 +131,10 @@ class MemberLoad:
         return delay_s(owed, in_flight, waiting, rate, policy)
 
     def is_idle(self, now: float) -> bool:
-        """Nobody waits for a first token of it, as far as it is known."""
-        return not self.owed and not any(
-            peer.owed and now - peer.at <= self._policy.peer_expiry_s
-            for peer in self.peers.values()
-        )
+        """It has next to nothing else to read, as far as it is known."""
+        expiry_s = self._policy.peer_expiry_s
+        told = sum(peer.owed for peer in self.peers.values() if now - peer.at <= expiry_s)
+        return not self.owed and told < IDLE_TOKENS
 
     def probed(self, waiting: int, now: float) -> None:
         """It says that so many requests wait there."""

@@ -42,7 +42,7 @@ class RoutingPolicy:
     servers say they keep. `horizon_s` is how long a member is believed to keep what nobody uses,
     until it shows otherwise. `read_tokens_per_s` is that of a member of which
     nothing is known. `exchange_*`: placements told to other replicas; what a replica told
-    `peer_expiry_s` ago counts no more.
+    `peer_expiry_s` ago counts no more. Its load is an average of `load_average_s`.
     """
 
     uncached_weight: float = 2.0
@@ -59,6 +59,7 @@ class RoutingPolicy:
     read_tokens_per_s: float = 8_000.0
     read_tokens_per_s_min: float = 2_000.0
     read_tokens_per_s_max: float = 200_000.0
+    load_average_s: float = 10.0
     exchange_interval_s: float = 1.0
     exchange_entries_max: int = 4_096
     peer_expiry_s: float = 10.0

@@ -200,7 +200,8 @@ class Router:
         """What other replicas are told: of each member in flight and owed, and what was placed
         since the last time.
         """
-        loads = {one.id: (one.in_flight, one.owed) for one in self._members.values()}
+        now = self._clock()
+        loads = {one.id: one.told(now) for one in self._members.values()}
         entries = list(self._news)
         self._news.clear()
         return loads, entries
@@ -392,14 +393,14 @@ class Flight:
         self._first_s: float | None = None
         self._in_flight = 1
         self._owed = decision.prefix.length - decision.expected
-        member.in_flight += 1
-        member.owed += self._owed
+        member.took(self._started_at, 1, self._owed)
 
     def first(self) -> None:
         """The first token came: the prompt is read."""
-        decision = self._decision
-        self._settle()
-        self._first_s = self._router.now - self._started_at
+        decision, now = self._decision, self._router.now
+        decision.member.took(now, 0, -self._owed)
+        self._owed = 0
+        self._first_s = now - self._started_at
         self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
 
     def ended(self, said: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
@@ -426,13 +427,8 @@ class Flight:
 
     def close(self) -> None:
         """It is no load any more, whatever became of it."""
-        self._settle()
-        self._decision.member.in_flight -= self._in_flight
-        self._in_flight = 0
-
-    def _settle(self) -> None:
-        self._decision.member.owed -= self._owed
-        self._owed = 0
+        self._decision.member.took(self._router.now, -self._in_flight, -self._owed)
+        self._in_flight = self._owed = 0
 
 
 def _held(one: Candidate) -> int:

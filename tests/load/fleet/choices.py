@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
 
 from gateway.upstreams.routing.policy import Candidate, RoutingPolicy, delay_s
 from gateway.upstreams.routing.router import PeerReport, Router
@@ -91,6 +94,7 @@ class RoundRobin(Chooser):
 
     turn = 0
 
+    @override
     def choose(self, asked: Asked) -> SimulatedMember:
         self.turn += 1
         up = self.up
@@ -100,6 +104,7 @@ class RoundRobin(Chooser):
 class LeastLoaded(Chooser):
     """The one with the fewest requests, by its own count and the polls."""
 
+    @override
     def choose(self, asked: Asked) -> SimulatedMember:
         return min(self.up, key=lambda one: (self.busy(one), self.random.random()))
 
@@ -107,6 +112,7 @@ class LeastLoaded(Chooser):
 class TwoChoices(Chooser):
     """The less busy one of two."""
 
+    @override
     def choose(self, asked: Asked) -> SimulatedMember:
         up = self.up
         return min(self.random.sample(up, min(2, len(up))), key=self.busy)
@@ -115,6 +121,7 @@ class TwoChoices(Chooser):
 class Rendezvous(Chooser):
     """The owner of the session, unless it has a quarter more than its share."""
 
+    @override
     def choose(self, asked: Asked) -> SimulatedMember:
         up = self.up
         share = 1.25 * (1 + sum(map(self.busy, up))) / len(up)
@@ -125,6 +132,7 @@ class Rendezvous(Chooser):
 class Oracle(Chooser):
     """Sees all caches and queues as they are, and takes the least cost."""
 
+    @override
     def choose(self, asked: Asked) -> SimulatedMember:
         up = {one.name: one for one in self.up}
         candidates = [
@@ -151,15 +159,6 @@ class Oracle(Chooser):
         return up[best.name]
 
 
-@dataclass(eq=False)
-class Message:
-    """What a replica told."""
-
-    replica: str
-    at: float
-    report: PeerReport
-
-
 @dataclass
 class Board:
     """Where replicas leave what they tell; `trouble` is what becomes of each message: the seconds
@@ -174,17 +173,12 @@ class Board:
         """One exchange of one replica."""
         router = self.routers[replica]
         loads, entries = router.report()
-        told_at = world.now
         for name, other in self.routers.items():
             if name == replica:
                 continue
             for late_s in self.trouble(self.random):
-                world.after(
-                    late_s,
-                    lambda other=other: other.exchanged(
-                        [PeerReport(replica, world.now - told_at, loads, entries)]
-                    ),
-                )
+                report = PeerReport(replica, late_s, loads, entries)
+                world.after(late_s, partial(other.exchanged, [report]))
 
 
 class Routed(Chooser):
@@ -224,28 +218,34 @@ class Routed(Chooser):
         self._board.tell(self.world, self._name)
         self._tell_again()
 
+    @override
     def choose(self, asked: Asked) -> SimulatedMember:
         up = {one.name: one for one in self.up}
         decision = self.router.choose(list(up), asked.prefix, asked.route)
         self._flights[asked] = self.router.begin(decision, asked.route)
         return up[decision.member.name]
 
+    @override
     def first(self, asked: Asked, member: SimulatedMember) -> None:
         self._flights[asked].first()
 
+    @override
     def ended(self, asked: Asked, member: SimulatedMember, job: Job) -> None:
         super().ended(asked, member, job)
         flight = self._flights.pop(asked)
         flight.ended(Said(job.said), job.cached, is_finished=True)
         flight.close()
 
+    @override
     def lost(self, asked: Asked, member: SimulatedMember) -> None:
         super().lost(asked, member)
         self._flights.pop(asked).close()
 
+    @override
     def returned(self, member: SimulatedMember) -> None:
         self.router.returned(member.name)
 
+    @override
     def look(self, member: SimulatedMember) -> None:
         super().look(member)
         self.router.probed(member.name, waiting=len(member.waiting))

@@ -55,7 +55,7 @@ class Plan:
     replicas: int = 3
     stored: float = 0.5
     seconds: float = 400.0
-    warm_s: float = 100.0
+    warm_s: float = 300.0
     seed: int = 1
     exchanges: bool = True
     reads_rows: bool = True
@@ -155,6 +155,12 @@ class Fleet:
     def counts(self, at: float) -> bool:
         """Whether what began then is measured."""
         return at >= self.plan.warm_s
+
+    def revive(self, member: SimulatedMember) -> None:
+        """A member that died is back, and every replica sees it."""
+        member.is_up = True
+        for chooser in self.replicas:
+            chooser.returned(member)
 
     def begin(self, kind: Callable[[Traffic], Iterator[Turn]]) -> None:
         """A session begins now."""

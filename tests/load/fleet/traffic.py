@@ -37,9 +37,6 @@ class Turn:
     opening: int
 
 
-Session = "Iterator[Turn]"
-
-
 class Zipf:
     """Numbers from 0 on, the first ones more often."""
 
@@ -137,11 +134,11 @@ WORKLOADS: Final = {
     for one in (
         Workload("agents", ((Traffic.agent, 0.60),)),
         Workload("agents2M", ((Traffic.agent, 1.2),), kv_tokens=2_000_000),
-        Workload("chat", ((Traffic.chat, 18.5),)),
+        Workload("chat", ((Traffic.chat, 11.5),)),
         Workload("rag", ((Traffic.rag, 16.5),)),
         Workload(
             "mix",
-            ((Traffic.agent, 0.3 * 1.05), (Traffic.chat, 5 * 1.05), (Traffic.rag, 4 * 1.05)),
+            ((Traffic.agent, 0.3 * 0.8), (Traffic.chat, 5 * 0.8), (Traffic.rag, 4 * 0.8)),
         ),
     )
 }

@@ -58,6 +58,7 @@ def test_what_is_sent_in_rows_has_the_types_of_its_columns(
 
 def test_all_of_a_response_is_written_when_it_is_accepted_or_when_it_ends() -> None:
     later = {"tenant_id", "completed_at", "body", "recoveries", "lease_until", "tool_state"}
+    later |= {"placement"}
     accepted = set(responses._NEW.columns) - {"lease", "entries"}
     assert accepted == set(kinds_of("responses")) - later
     assert set(usage._LINES.columns) == set(kinds_of("usage")) - {"tenant_id"}

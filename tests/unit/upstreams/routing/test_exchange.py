@@ -119,11 +119,13 @@ async def test_messages_are_heard_once_and_in_their_order() -> None:
     one, from_one, two, from_two = exchanges(table, clock)
     for owed in (100, 200, 300):
         one.router.member("a").owed = owed
+        clock.now += 1_000
         await from_one.once()
     await from_two.once()
     assert two.router.member("a").peers["one"].owed == 300
     table.messages.append(table.messages[-1])
     one.router.member("a").owed = 0
+    clock.now += 1_000
     await from_one.once()
     await from_two.once()
     assert two.router.member("a").peers["one"].owed == 0

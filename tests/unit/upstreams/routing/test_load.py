@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.routing.load import LOSSES_MAX, RATES_MIN, MemberLoad, PeerLoad
+from gateway.upstreams.routing.load import (
+    IDLE_TOKENS,
+    LOSSES_MAX,
+    RATES_MIN,
+    LoadAverage,
+    MemberLoad,
+    PeerLoad,
+)
 from gateway.upstreams.routing.policy import RoutingPolicy
 
 POLICY = RoutingPolicy()
@@ -21,9 +28,32 @@ def test_a_delay_has_what_this_replica_sent_and_what_others_told() -> None:
     one = member()
     one.owed, one.in_flight = 5_000, 2
     one.peers = {"b": PeerLoad(1, 10_000, at=100.0), "old": PeerLoad(9, 99_999, at=80.0)}
-    # Of the peer's, 0.7 · 10,000 were read in the second since.
-    assert one.delay_s(RATE, 101.0) == pytest.approx((5_000 + 3_000) / RATE + 3 * 0.004)
+    assert one.delay_s(RATE, 101.0) == pytest.approx((5_000 + 10_000) / RATE + 3 * 0.004)
     assert one.delay_s(RATE, 200.0) == pytest.approx(0.5 + 2 * 0.004)
+
+
+def test_what_is_told_is_an_average_of_the_last_seconds() -> None:
+    one = member()
+    one.took(0.0, 1, 1_000)
+    assert one.told(0.0) == (0, 0)
+    assert one.told(10.0) == (1, 632)
+    one.took(10.0, -1, -1_000)
+    assert one.told(10.0) == (1, 632)
+    assert one.told(1_000.0) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 9), st.integers(0, 10**6))))
+def test_an_average_is_never_more_than_what_there_was(
+    passed: list[tuple[float, int, int]],
+) -> None:
+    average, now, most = LoadAverage(10.0), 0.0, (0, 0)
+    for seconds, in_flight, owed in passed:
+        now += seconds
+        most = max(most[0], in_flight), max(most[1], owed)
+        average.passed(now, in_flight, owed)
+        told = average.told()
+        assert 0 <= told[0] <= most[0]
+        assert 0 <= told[1] <= most[1]
 
 
 def test_requests_that_wait_there_count_until_they_must_be_done() -> None:
@@ -37,7 +67,7 @@ def test_requests_that_wait_there_count_until_they_must_be_done() -> None:
 def test_it_is_idle_while_nobody_waits_for_a_first_token() -> None:
     one = member()
     assert one.is_idle(1.0)
-    one.peers = {"b": PeerLoad(1, 10, at=1.0)}
+    one.peers = {"b": PeerLoad(1, IDLE_TOKENS, at=1.0)}
     assert not one.is_idle(2.0)
     assert one.is_idle(30.0)
     one.owed = 1
