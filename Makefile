@@ -17,7 +17,7 @@ DEPLOY := .make/deploy
 UV := .make/uv/bin/uv
 LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
-TOOLS := --extra web --extra mcp --extra sandbox
+TOOLS := --extra web --extra mcp --extra sandbox --extra chat
 CLIENTS := tests/e2e/clients
 E2E := .make/e2e
 E2E_READY := $(patsubst $(CLIENTS)/%/requirements.txt,$(E2E)/%/.python,$(wildcard $(CLIENTS)/*/requirements.txt)) \
