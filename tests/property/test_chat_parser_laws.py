@@ -129,7 +129,7 @@ FINISHES = st.sampled_from([*FinishReason, None])
 
 
 @given(st.data(), outputs(), FINISHES, st.booleans(), st.booleans(), st.sampled_from(EVERY_RULES))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_any_cut_of_any_ids_is_read_the_same(
     data: st.DataObject,
     output: tuple[Vocabulary, Syntax, list[int]],
@@ -259,7 +259,7 @@ WORDS = st.text(LETTERS, min_size=1, max_size=12).filter(str.strip)
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 @pytest.mark.parametrize("has_ids", [True, False])
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_what_is_written_is_read(name: str, has_ids: bool, data: st.DataObject) -> None:
     syntax = syntax_of(name)
     known = vocabulary_of(syntax, has_ids=has_ids)

@@ -120,7 +120,7 @@ class _Turn:
         self._syntax = syntax
         self._lexicon = lexicon_of(vocabulary, syntax)
         self._tools = [rules.tools[name] for name in allowed]
-        self._text = AnyText(tuple(sorted(self._lexicon.markers)))
+        self._text = AnyText(self._lexicon.no_text)
         self._exact = True
 
     def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
@@ -130,7 +130,7 @@ class _Turn:
         rest = self._rest(place, message)
         if rest is None:
             return None
-        markers = tuple(sorted(self._lexicon.markers))
+        markers = tuple(sorted(self._lexicon.texts))
         return Constraint(rest, None, len(self._tools), exact=self._exact, markers=markers)
 
     # What is left of a turn.

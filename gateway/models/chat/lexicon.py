@@ -56,6 +56,33 @@ class Matcher:
         return longest
 
 
+class PlainTexts(dict[int, str]):
+    """What an id says that is nothing but text, by id: whole characters, nothing of a marker, and
+    no white space at its end. Empty for any other one.
+    """
+
+    __slots__ = ("_markers", "_spelled", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary, markers: frozenset[int], spelled: Matcher) -> None:
+        super().__init__()
+        self._vocabulary = vocabulary
+        self._markers = markers
+        self._spelled = spelled
+
+    def __missing__(self, token: int) -> str:
+        """Ask for it. What is no id is not kept: there is no end of such numbers."""
+        piece = b"" if token in self._markers else self._vocabulary.pieces[token]
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError:
+            text = ""
+        if text[-1:].isspace() or self._spelled.may_be_in(text):
+            text = ""
+        if 0 <= token < self._vocabulary.size:
+            self[token] = text
+        return text
+
+
 class Lexicon:
     """One for a vocabulary and a syntax."""
 
@@ -68,7 +95,12 @@ class Lexicon:
         self.ends = frozenset(token for token in ends if token is not None)
         """What no turn goes on behind."""
         self.markers = frozenset({*self.texts, *self.ends})
+        added = (vocabulary.special(text) for text in vocabulary.added())
+        silent = {token for token in added if token is not None and not vocabulary.piece(token)}
+        self.no_text = tuple(sorted(self.markers | silent))
+        """What text is not spelled with: markers, and added tokens that say nothing."""
         self._matchers: dict[tuple[str, ...], Matcher] = {}
+        self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 
     def matcher(self, markers: tuple[str, ...]) -> Matcher:
         """Finds those of the markers that are spelled in letters."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from codecs import utf_8_decode
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.generation import (
     BrokenCall,
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from gateway.generation import SegmentEvent
     from gateway.models.chat.syntax.contract import CallReader, Syntax, Told
     from gateway.models.chat.vocabulary import Vocabulary
+
+
+_REASONING: Final = SegmentKind.REASONING
+"""Looked up for every id."""
 
 
 class _State(Enum):
@@ -153,6 +157,10 @@ class ChatParser:
         prose = self._prose
         if prose is not None and prose.is_started and not (self._trace or self._held):
             # Nearly every read is text and nothing else: it takes a few calls however long it is.
+            if len(ids) == 1 and prose.is_flowing and not self._pending:
+                plain = self._lexicon.plain[ids[0]]
+                if plain:
+                    return self._flow(prose, plain)
             text = self._plain_text(ids)
             if text:
                 end = self._position + len(ids)
@@ -164,6 +172,14 @@ class ChatParser:
             self._position += 1
         return self._take()
 
+    def _flow(self, prose: Prose, text: str) -> list[SegmentEvent]:
+        """The text of one id, which nothing keeps from being told."""
+        self._position += 1
+        self._counted = self._position
+        if prose.kind is _REASONING:
+            self.reasoning_tokens += 1
+        return [SegmentText(text)]
+
     def feed_each(self, ids: Sequence[int]) -> list[str]:
         """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
         more text of a segment that has begun; the others are not read.
@@ -173,6 +189,10 @@ class ChatParser:
         if prose is None or not prose.is_started or self._trace or self._held or self._broken_end:
             return texts
         for token in ids:
+            if prose.is_flowing and not self._pending and (plain := self._lexicon.plain[token]):
+                self._flow(prose, plain)
+                texts.append(plain)
+                continue
             text = self._plain_text((token,))
             if not text:
                 break
@@ -271,8 +291,10 @@ class ChatParser:
     # Text, and the markers that are spelled in it.
 
     def _read(self, unit: Unit) -> None:
-        units = [*self._held, unit]
-        self._held = []
+        if not self._held and not self._matcher.may_be_in(unit.text):
+            units = self._write_unit(unit) or []
+        else:
+            units, self._held = [*self._held, unit], []
         while units and not self._has_ended():
             matcher, text = self._matcher, "".join(one.text for one in units)
             found = matcher.find(text)

@@ -57,6 +57,11 @@ class Prose:
         self._trace = trace
         self._spaces: list[Unit] = []
 
+    @property
+    def is_flowing(self) -> bool:
+        """It has begun, and nothing waits."""
+        return self.is_started and not self._spaces
+
     def write(self, unit: Unit) -> None:
         """More text of it."""
         size = len(unit.text.rstrip())

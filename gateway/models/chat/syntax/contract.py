@@ -84,6 +84,10 @@ Told = Called | Argued | Ended | Said | Noted
 CallEvent = Told | Left
 
 
+NAME_CHARS_MAX: Final = 512
+"""What is longer is neither the name of a function nor that of a parameter."""
+
+
 def function_name(written: str) -> str | None:
     """What a model wrote in the place of a function's name; None if it cannot be one, or one in
     quotes.

@@ -52,7 +52,7 @@ SEPARATOR: Final = full_width("tool_sep")
 TRAINED_KIND: Final = "function"
 TRAINED_FENCE: Final = "```json\n"
 TRAINED_END: Final = "\n```"
-_FENCE_FRONT: Final = re.compile(r"\s*(?:`{1,3}(?:j(?:s(?:on?)?)?)?\s*)?")
+_FENCE_FRONT: Final = re.compile(r"(?:`{1,3}(?:j(?:s(?:on?)?)?)?\s?)?")
 """What stands between the name and the arguments, or the beginning of it."""
 
 
@@ -75,7 +75,9 @@ class DeepSeekReader:
         self._is_fenced = is_fenced
         self._is_odd = opener == CALL  # the front of the region is missing
         self._where = _Where.FRONT if opener == CALL else _Where.OUTSIDE
-        self._word = self._behind = ""
+        self._word: list[str] = []  # a name, or what is none
+        self._fence = ""
+        self._behind: list[str] = []  # the arguments
         self._body = JsonBody()
         self._rules: list[Rule] = []
 
@@ -83,7 +85,7 @@ class DeepSeekReader:
         """What stands between two markers."""
         if self._where is _Where.NAME:
             word, end, text = text.partition("\n")
-            self._word += word
+            self._word.append(word)
             if end:
                 yield from self._name(_Where.FENCE)
         if self._where is _Where.FENCE:
@@ -91,17 +93,17 @@ class DeepSeekReader:
         if self._where is _Where.BODY:
             yield from self._in_body(text)
         elif self._where in {_Where.FRONT, _Where.JUNK}:
-            self._word += text
+            self._word.append(text)
 
     def _behind_fence(self, text: str) -> str:
         """What is left of the front of a body once it is known where a fence before it ends."""
-        front = self._word + text
+        front = self._fence + text
         fence = _FENCE_FRONT.match(front)
         assert fence is not None, "it may be empty"
         if fence.end() == len(front):
-            self._word = front
+            self._fence = front
             return ""
-        self._where, self._word = _Where.BODY, ""
+        self._where = _Where.BODY
         if fence.group() != TRAINED_FENCE:
             self._rules.append(Rule.ODD_FRAME)
         return front[fence.end() :]
@@ -109,15 +111,15 @@ class DeepSeekReader:
     def _in_body(self, text: str) -> Iterator[CallEvent]:
         events, rest = self._body.feed(text)
         yield from events
-        self._behind += rest
+        self._behind.append(rest)
 
     def _name(self, following: _Where) -> Iterator[CallEvent]:
         """The name of the function is complete."""
-        name = function_name(self._word)
+        name = function_name("".join(self._word))
         if name is None:
             self._where = _Where.JUNK
             return
-        self._where, self._word, self._behind, self._body = following, "", "", JsonBody()
+        self._where, self._fence, self._behind, self._body = following, "", [], JsonBody()
         self._rules, self._is_odd = [Rule.ODD_FRAME] if self._is_odd else [], False
         yield Called(name)
 
@@ -129,8 +131,8 @@ class DeepSeekReader:
             elif self._where is not _Where.FRONT:
                 self._is_odd = True
             elif self._is_fenced:
-                self._is_odd = self._is_odd or self._word != TRAINED_KIND
-                self._where, self._word = _Where.NAME, ""
+                self._is_odd = self._is_odd or "".join(self._word) != TRAINED_KIND
+                self._where, self._word = _Where.NAME, []
             else:
                 yield from self._name(_Where.BODY)
             return
@@ -145,14 +147,15 @@ class DeepSeekReader:
         if self._where in _OPEN:
             yield from self._body.finish(*self._rules, *self._behind_body(), *rules, cut=cut)
         elif self._where is not _Where.OUTSIDE:
-            word = "" if cut else self._word.strip()
+            word = "" if cut else "".join(self._word).strip()
             yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
-        self._word = ""
+        self._word = []
 
     def _behind_body(self) -> tuple[Rule, ...]:
-        if self._behind.replace("`", "").strip():
+        behind = "".join(self._behind)
+        if behind.replace("`", "").strip():
             return (Rule.CALL_LEFTOVER,)
-        is_odd = self._is_fenced and self._behind not in {"", TRAINED_END}
+        is_odd = self._is_fenced and behind not in {"", TRAINED_END}
         return (Rule.ODD_FRAME,) if is_odd else ()
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:

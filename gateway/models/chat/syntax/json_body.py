@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import Argued, Ended
-from gateway.models.chat.syntax.json_call import ArgumentsReader
+from gateway.models.chat.syntax.json_call import WHITE, ArgumentsReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class JsonBody:
         if self.is_over:
             return [], text
         if self._value is None:
-            text = text if self._raw else text.lstrip()
+            text = text if self._raw else text.lstrip(WHITE)
             if self._raw or (text and text[0] not in '{["'):
                 self._raw.append(text)
                 return [], ""

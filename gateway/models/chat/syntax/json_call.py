@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _STRUCTURE: Final = re.compile(r'["{}\[\]]')
 _STRING: Final = re.compile(r'["\\]')
 _SCALAR_END: Final = re.compile(r"[,}\]\s]")
+WHITE: Final = " \t\n\r"
+"""What JSON calls white space."""
 DEPTH_MAX: Final = 128
 """A value nested deeper than that counts as no JSON: whether Python's decoder takes it depends on
 how deep the caller's own stack is, and the result must depend on nothing."""
@@ -157,6 +159,9 @@ class _Phase(Enum):
     OVER = auto()
     JUNK = auto()  # no such object
 
+    # A key of the table: the hash of an Enum is made in Python, from its name.
+    __hash__ = object.__hash__
+
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 
@@ -217,7 +222,7 @@ class JsonCall:
 
     def _before_key(self, text: str, _: list[CallEvent]) -> str:
         signs = {'"': _Phase.IN_KEY, ",": _Phase.KEY, "}": _Phase.OVER}
-        sign = text.lstrip()[:1]
+        sign = text.lstrip(WHITE)[:1]
         if sign == "," or (sign == "}" and self._phase is _Phase.KEY):
             self._is_sloppy = True
         rest = self._at_sign(text, signs)
@@ -241,7 +246,7 @@ class JsonCall:
         return self._at_sign(text, {":": _Phase.VALUE})
 
     def _before_value(self, text: str, _: list[CallEvent]) -> str:
-        rest = text.lstrip()
+        rest = text.lstrip(WHITE)
         if not rest:
             return ""
         if rest[0] in ",}]:":
@@ -269,8 +274,11 @@ class JsonCall:
         told, rest = arguments.feed(text)
         if arguments.is_over:
             self._phase = _Phase.BEHIND
-        self._waiting.append(told)
-        self._tell(events)
+        if not self.is_told:
+            self._waiting.append(told)
+            self._tell(events)
+        elif told:
+            events.append(Argued(told))
         return rest
 
     def _tell(self, events: list[CallEvent]) -> None:
@@ -294,7 +302,7 @@ class JsonCall:
 
     def _at_sign(self, text: str, following: Mapping[str, _Phase]) -> str:
         """The next sign behind white space leads to another phase; any other spoils the object."""
-        rest = text.lstrip()
+        rest = text.lstrip(WHITE)
         if not rest:
             return ""
         if rest[0] not in following:

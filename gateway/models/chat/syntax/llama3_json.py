@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import CallSyntax, Left, Noted
-from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.chat.syntax.json_call import WHITE, JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,9 @@ class Llama3Reader:
         """What stands there; behind an object another one may stand."""
         while text:
             if self._call is None:
-                text = text.lstrip()
+                text = text.lstrip(WHITE)
                 if text.startswith(";"):
-                    self._is_parted, text = True, text[1:].lstrip()
+                    self._is_parted, text = True, text[1:].lstrip(WHITE)
                 if not text:
                     return
                 if not text.startswith("{"):

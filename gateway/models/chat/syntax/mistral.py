@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import (
+    NAME_CHARS_MAX,
     Called,
     CallSyntax,
     Left,
@@ -26,7 +27,7 @@ from gateway.models.chat.syntax.contract import (
     function_name,
 )
 from gateway.models.chat.syntax.json_body import JsonBody
-from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.chat.syntax.json_call import WHITE, JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +57,8 @@ class MistralReader:
     def __init__(self) -> None:
         self._where = _Where.FRONT
         self._word = ""
-        self._is_list = self._is_behind_object = False
+        self._junk: list[str] = []
+        self._is_list = self._has_object = self._is_behind_object = False
         self._body = JsonBody()
         self._call = JsonCall()
         self._rules: list[Rule] = []
@@ -77,21 +79,22 @@ class MistralReader:
         front, brace, body = self._word.partition("{")
         if self._word.startswith("["):
             rest, self._word = self._word[1:], ""
-            self._where, self._is_list, self._is_behind_object = _Where.LIST, True, False
+            self._where, self._is_list = _Where.LIST, True
+            self._has_object = self._is_behind_object = False
             return rest
-        if not brace:
-            return ""
-        if not front:
+        if brace and not front:
             yield Noted(Rule.ODD_FRAME)
             self._where, self._word, self._call = _Where.OBJECT, "", JsonCall()
             return brace + body
-        yield from self._name(front, _Where.BODY)
-        return "" if self._where is _Where.JUNK else brace + body
+        if brace or len(front) > NAME_CHARS_MAX:
+            yield from self._name(front, _Where.BODY)
+            return "" if self._where is _Where.JUNK else brace + body
+        return ""
 
     def _name(self, word: str, following: _Where) -> Iterator[CallEvent]:
         name = function_name(word)
         if name is None:
-            self._where = _Where.JUNK
+            self._where, self._junk = _Where.JUNK, [self._word]
             return
         self._where, self._word, self._body, self._rules = following, "", JsonBody(), []
         yield Called(name)
@@ -110,11 +113,11 @@ class MistralReader:
         if self._call.is_over:
             yield from self._call.finish(cut=False)
             self._where = _Where.LIST if self._is_list else _Where.BEHIND
-            self._is_behind_object = True
+            self._has_object = self._is_behind_object = True
         return rest
 
     def _in_list(self, text: str) -> Step:
-        rest = text.lstrip()
+        rest = text.lstrip(WHITE)
         if rest.startswith("{"):
             if self._is_behind_object:
                 yield Noted(Rule.SLOPPY_JSON)
@@ -126,16 +129,18 @@ class MistralReader:
             self._is_behind_object = False
             return rest[1:]
         if rest.startswith("]"):
+            if not self._has_object:
+                yield Noted(Rule.ABANDONED_CALL)
             self._where = _Where.BEHIND
             return rest[1:]
         if rest:
-            self._where = _Where.JUNK
+            self._where, self._junk = _Where.JUNK, []
             return rest
         yield from ()
         return ""
 
     def _in_junk(self, text: str) -> Step:
-        self._word += text
+        self._junk.append(text)
         yield from ()
         return ""
 
@@ -174,7 +179,8 @@ class MistralReader:
         elif self._where is _Where.LIST:
             yield Noted(Rule.UNCLOSED_CALL)
         elif self._where in {_Where.FRONT, _Where.JUNK}:
-            word = "" if cut else self._word.strip()
+            junk = [self._word] if self._where is _Where.FRONT else self._junk
+            word = "" if cut else "".join(junk).strip()
             yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:

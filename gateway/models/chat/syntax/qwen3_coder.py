@@ -66,7 +66,7 @@ class Qwen3CoderReader:
         self._is_wrapped = opener == OPENING
         self._has_called = False
         self._where = _Where.OUTSIDE if self._is_wrapped else _Where.NAME
-        self._word = ""  # of a tag that is not complete
+        self._word: list[str] = []  # of a tag that is not complete
         self._arguments = TaggedArguments({})
         self._value = ""  # a line break that may be in front of a tag
         self._is_front = False
@@ -79,7 +79,7 @@ class Qwen3CoderReader:
         """What stands between two markers."""
         if self._where in {_Where.NAME, _Where.KEY}:
             word, end, text = text.partition(">")
-            self._word += word
+            self._word.append(word)
             if end:
                 yield from self._close_tag()
         if not text:
@@ -98,7 +98,7 @@ class Qwen3CoderReader:
             yield Left(text)
 
     def _close_tag(self) -> Iterator[CallEvent]:
-        word, self._word = self._word, ""
+        word, self._word = "".join(self._word), []
         if self._where is _Where.KEY:
             self._where, self._is_front, self._value = _Where.VALUE, True, ""
             yield Argued(self._arguments.begin(word.strip()))
@@ -149,7 +149,7 @@ class Qwen3CoderReader:
             self._rules.append(Rule.UNCLOSED_PARAMETER)
             yield from self._end_value()
         if self._where in _OPEN:
-            self._where, self._word = _Where.KEY, ""
+            self._where, self._word = _Where.KEY, []
 
     def _end_value(self) -> Iterator[CallEvent]:
         self._where = _Where.FUNCTION
@@ -169,7 +169,7 @@ class Qwen3CoderReader:
             yield from self._said()
             yield Left()
         elif marker == FUNCTION:
-            self._where, self._word, self._stray = _Where.NAME, "", []
+            self._where, self._word, self._stray = _Where.NAME, [], []
         else:
             self._where = _Where.OUTSIDE
 
@@ -196,7 +196,7 @@ class Qwen3CoderReader:
         elif self._where in _OPEN:
             yield from self._end_call(Rule.UNCLOSED_CALL)
         elif not cut:
-            self._stray.append(self._word)
+            self._stray += self._word
             yield from self._said()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.generation import Ebnf, ParserPosition, SegmentKind, Where
+from gateway.generation import AnyText, Ebnf, ParserPosition, SegmentKind, Where
 from gateway.models.chat.grammar import turn_constraint
 from gateway.models.chat.syntax.contract import Mark
 from gateway.models.chat.tag_grammar import text_between
@@ -347,6 +347,14 @@ def test_text_between_markers_has_none_of_them() -> None:
     assert isinstance(front, Ebnf)
     for text, is_allowed in (("", False), ("{", False), ("\n", False), ("a{", True), ("</", True)):
         assert allows_text(front.grammar, text) is is_allowed
+
+
+def test_text_is_spelled_with_no_special_token() -> None:
+    found = constraint(HERMES, rules(), options=GrammarOptions(reasoning=False))
+    known = HERMES.vocabulary
+    assert found is not None
+    assert found.turn == AnyText(tuple(sorted(known.special(one) or 0 for one in known.added())))
+    assert set(found.markers) == {known.special(one) for one in HERMES.syntax.markers}
 
 
 def test_the_constraint_of_a_turn_that_has_not_begun_is_made_once() -> None:

@@ -331,7 +331,7 @@ def test_mistral(text: str, said: list[str], rules: set[str]) -> None:
          ["f({})", "g({})"], {"sloppy_json"}),
         ('[TOOL_CALLS][,{"name": "f", "arguments": {}}]', ["f({})"], {"sloppy_json"}),
         ("[TOOL_CALLS][words", ["final: words"], {"not_a_call"}),
-        ("[TOOL_CALLS][]", [], {"no_visible_output"}),
+        ("[TOOL_CALLS][]", [], {"abandoned_call", "no_visible_output"}),
     ],
 )  # fmt: skip
 def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) -> None:
