@@ -29,11 +29,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-deploy nightly lock clean
-=======
-.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-parsers test-deploy nightly lock clean
->>>>>>> p17
+.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-parsers test-deploy nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -150,19 +146,17 @@ test-sglang: $(READY) ## the same tests against a real SGLang server, at TEST_SG
 		echo "and run: make test-sglang TEST_SGLANG_URL=http://127.0.0.1:30000" >&2; exit 1; }
 	TEST_VLLM_URL= TEST_SGLANG_URL="$(TEST_SGLANG_URL)" $(PYTEST) -m vllm tests/vllm
 
-<<<<<<< HEAD
 test-chat: $(READY) ## a model with a chat template behind real servers, at TEST_CHAT_URLS
 	@test -n "$(TEST_CHAT_URLS)" -a -n "$(TEST_CHAT_TOKENIZER)" || { \
 		echo "TEST_CHAT_URLS or TEST_CHAT_TOKENIZER is not set: start servers of one model, such as" >&2; \
 		echo "  vllm serve Qwen/Qwen3-0.6B --port 8000" >&2; \
 		echo "and run: make test-chat TEST_CHAT_URLS=http://127.0.0.1:8000 TEST_CHAT_TOKENIZER=FOLDER" >&2; exit 1; }
 	TEST_CHAT_URLS="$(TEST_CHAT_URLS)" TEST_CHAT_TOKENIZER="$(TEST_CHAT_TOKENIZER)" $(PYTEST) -m vllm tests/chat_models
-=======
+
 test-parsers: $(READY) ## the parsers of chat formats against vLLM's, with its Python at TEST_VLLM_PYTHON
 	@test -n "$(TEST_VLLM_PYTHON)" || { \
 		echo "TEST_VLLM_PYTHON is not set: name the python of an environment with vLLM" >&2; exit 1; }
 	TEST_VLLM_PYTHON="$(TEST_VLLM_PYTHON)" $(PYTEST) -s -n 0 -m vllm tests/differential
->>>>>>> p17
 
 # What is made in $(DEPLOY) stays as a cache: a compose program, Debian's base and the layers of images.
 $(DEPLOY)/tools/.ready: tests/deploy/requirements.txt | $(BIN)/python
