@@ -191,8 +191,10 @@ class Conversation:
     messages: list[ChatMessage] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     _results: list[ChatMessage] = field(default_factory=list)
+    last_call: str = ""
+    """The id of the last call."""
     _called_at: int | None = None
-    """The item that the last call came from."""
+    """The item that it came from, if others may have been made at once with it."""
 
     def spans(self, ids: int) -> tuple[Span, ...]:
         """About which of so many ids of the prompt each item became."""
@@ -223,7 +225,7 @@ class Conversation:
         message = self._assistant()
         if message.get("tool_calls"):
             message = self._new_assistant()
-        message["content"] += text
+        message["content"] += f"\n\n{text}" if message["content"] else text
         self._note(source, text)
 
     def think(self, source: int, text: str) -> None:
@@ -242,7 +244,7 @@ class Conversation:
         function = {"name": offered_name(name), "arguments": _object(name, arguments)}
         call = {"id": call_id_of(call_id), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)
-        self._called_at = source
+        self._called_at, self.last_call = source, call_id
         self._note(source, name + arguments)
 
     def give(self, source: int, call_id: str, name: str, text: str) -> None:
@@ -258,7 +260,7 @@ class Conversation:
         self._note(source, text)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """What comes next, if anything, belongs to no call before it."""
         self._settle()
 
     def _note(self, source: int, text: str) -> None:
@@ -312,7 +314,8 @@ def conversation(
 
 def _tell(made: Conversation, placed: Placed) -> None:
     source, item, function = placed.source, placed.item.item(), placed.function
-    call_id = placed.item.call_id or placed.item.item_id
+    # Ids that items get here are others whenever the same prompt is made.
+    call_id = placed.item.call_id or f"item {source}"
     match item:
         case Message():
             _tell_message(made, source, item)
@@ -342,16 +345,19 @@ def _tell_message(made: Conversation, source: int, message: Message) -> None:
 
 
 def _tell_hosted(made: Conversation, placed: Placed, item: AnyHostedItem) -> None:
-    source, function = placed.source, placed.function
-    call_id = placed.item.call_id or placed.item.item_id
+    """A call and what it returned, which was there before the next call was made."""
+    source, call_id = placed.source, f"item {placed.source}"
     if isinstance(item, McpCall) and (name := mcp_name(item)):
-        if not function:
+        if not placed.function:
             made.call(source, call_id, name, item.arguments)
-        made.give(source, call_id, name, mcp_result_text(item))
+        made.give(source, made.last_call, name, mcp_result_text(item))
+        made.close()
     elif isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
-        made.call(source, placed.item.item_id, name, item.arguments)
-    elif isinstance(item, McpApprovalResponse) and function:
-        made.give(source, call_id, function, refusal_text(item))
+        made.call(source, call_id, name, item.arguments)
+    elif isinstance(item, McpApprovalResponse) and placed.function:
+        made.give(source, made.last_call, placed.function, refusal_text(item))
+        made.close()
     elif text := hosted_text(item):
         made.call(source, call_id, hosted_author(item), text)
         made.give(source, call_id, hosted_author(item), NO_RESULT)
+        made.close()

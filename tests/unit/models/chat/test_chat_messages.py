@@ -182,6 +182,25 @@ def test_items_of_hosted_tools_are_calls_and_results() -> None:
     assert told(items.user(), silent) == [{"user": "hi"}]
 
 
+def test_calls_that_the_gateway_ran_were_made_one_after_the_other() -> None:
+    pair = [{"assistant": "", "calls": [("crm.add", '{"a": 1}')]}, {"tool": "ok"}]
+    assert told(items.user(), items.served(), items.served())[1:] == [*pair, *pair]
+
+
+def test_every_result_names_its_call() -> None:
+    denied = items.answering(approve=False)
+    context = (items.user(), items.served(), items.searched(), items.asking(), denied)
+    messages = conversation(context, options(), ANY).messages
+    made = [call["id"] for one in messages for call in one.get("tool_calls", ())]
+    assert [one["tool_call_id"] for one in messages if one["role"] == "tool"] == made
+    assert len(set(made)) == 3
+
+
+def test_two_answers_are_two_paragraphs() -> None:
+    context = (items.user(), items.answer("One.", "commentary"), items.answer("Two."))
+    assert told(*context)[1:] == [{"assistant": "One.\n\nTwo."}]
+
+
 def test_what_the_user_approved_or_not_is_told_as_a_call() -> None:
     request, denied = items.asking(), items.answering(approve=False, reason="No!")
     [_, call, result] = told(items.user(), request, denied)
