@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.upstreams.backend import Backend, Prefill, Timeouts
     from gateway.upstreams.client import Client
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
     from gateway.upstreams.http.transport import Answer, ResponseBody
     from gateway.upstreams.request_writer import Grammar
@@ -56,7 +56,7 @@ READERS: Final[dict[str, type[CompletionReader]]] = {
     "completions": CompletionReader,
     "generate": GenerateReader,
 }
-"""Who reads the events of a dialect."""
+"""Who reads the events of a endpoint."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
 
@@ -86,9 +86,9 @@ class _Attempt:
     pair: Fields | None = None
 
     @property
-    def dialect(self) -> Dialect:
+    def endpoint(self) -> TokenEndpoint:
         """Where it goes, and who reads the answer."""
-        return self.writer.engine.dialect(self.request)
+        return self.writer.engine.endpoint(self.request)
 
 
 class InferenceServer:
@@ -264,7 +264,7 @@ class InferenceServer:
 
         Of what it says only a refusal counts, which may come in a 200.
         """
-        url = self._backend.at(prefill.base_url).url(attempt.dialect.path)
+        url = self._backend.at(prefill.base_url).url(attempt.endpoint.path)
         if (post := self._posts.get(str(url))) is None:
             post = self._posts[str(url)] = self._new_post(url)
         posting = post(await self._body(attempt), timeouts=self._waits)
@@ -284,16 +284,16 @@ class InferenceServer:
             answer.body.close()
 
     def _reader(self, attempt: _Attempt) -> CompletionReader:
-        request, dialect = attempt.request, attempt.dialect
+        request, endpoint = attempt.request, attempt.endpoint
         sampling = request.sampling
         told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
         # The first event may repeat the prompt, and each has the logprobs that were asked for.
         frame_bytes_max = self._limits.event_bytes_max * (1 + told)
         frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
-        if dialect.repeats:
+        if endpoint.repeats:
             id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * told
             frame_bytes_max += id_bytes * sampling.max_tokens
-        return READERS[dialect.events](
+        return READERS[endpoint.events](
             self.name,
             sampling,
             stop_ids=request.stop_ids,
@@ -337,7 +337,7 @@ class InferenceServer:
 
     async def _open(self, attempt: _Attempt, stream: TokenStream) -> ResponseBody:
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
-        posting = self._post_to(attempt.dialect.path)(
+        posting = self._post_to(attempt.endpoint.path)(
             await self._body(attempt), timeouts=self._waits, listener=stream
         )
         answer = await self._answer(posting)
