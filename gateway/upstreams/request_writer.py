@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import Constraint, TokenRequest
     from gateway.upstreams.backend import Served
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import InferenceEngine
 
 Fields = Mapping[str, object]
@@ -63,7 +63,7 @@ class RequestWriter:
             if _holds(request.prompt_ids, constraint.answer_opening):
                 return None
             return Grammar(self.engine.answer_fields(constraint), holds=False)
-        return self._structural_tag(constraint, self.engine.dialect(request))
+        return self._structural_tag(constraint, self.engine.endpoint(request))
 
     def body(
         self,
@@ -79,25 +79,25 @@ class RequestWriter:
         """
         bound = dict(grammar.fields) if grammar is not None else {}
         body = {**self.engine.body(request, served, self.can, bound), **pair}
-        key = orjson.dumps(self.engine.dialect(request).prompt_key)
+        key = orjson.dumps(self.engine.endpoint(request).prompt_key)
         # A long prompt is not copied until all of the message is put together.
         return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]
 
     def has_tag_for(self, request: TokenRequest, constraint: Constraint) -> bool:
         """Whether the structural tag of the constraint was made for an earlier request."""
-        return self._tag_key(self.engine.dialect(request)) in constraint.tags
+        return self._tag_key(self.engine.endpoint(request)) in constraint.tags
 
-    def _tag_key(self, dialect: Dialect) -> Hashable:
-        return type(self.engine), dialect.path, self.can.max_whitespace
+    def _tag_key(self, endpoint: TokenEndpoint) -> Hashable:
+        return type(self.engine), endpoint.path, self.can.max_whitespace
 
-    def _structural_tag(self, constraint: Constraint, dialect: Dialect) -> Grammar | None:
-        key = self._tag_key(dialect)
+    def _structural_tag(self, constraint: Constraint, endpoint: TokenEndpoint) -> Grammar | None:
+        key = self._tag_key(endpoint)
         if key not in constraint.tags:
-            constraint.tags[key] = self._new_tag(constraint, dialect)
+            constraint.tags[key] = self._new_tag(constraint, endpoint)
         grammar: Grammar | None = constraint.tags[key]
         return grammar
 
-    def _new_tag(self, constraint: Constraint, dialect: Dialect) -> Grammar | None:
+    def _new_tag(self, constraint: Constraint, endpoint: TokenEndpoint) -> Grammar | None:
         try:
             tag = tag_of(constraint, max_whitespace=self.can.max_whitespace)
             encoded = orjson.dumps(tag)
@@ -105,7 +105,7 @@ class RequestWriter:
             return None
         if len(encoded) > TAG_BYTES_MAX:
             return None
-        fields = self.engine.tag_fields(dialect, tag, encoded)
+        fields = self.engine.tag_fields(endpoint, tag, encoded)
         if constraint.bare:
             # To a grammar of text the engines take markers for the text that spells them.
             fields["logit_bias"] = {str(marker): -100 for marker in constraint.markers}

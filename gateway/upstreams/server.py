@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.upstreams.backend import Backend, Prefill, Timeouts
     from gateway.upstreams.client import Client
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
     from gateway.upstreams.http.transport import Answer, ResponseBody
     from gateway.upstreams.request_writer import Grammar
@@ -56,13 +56,12 @@ READERS: Final[dict[str, type[CompletionReader]]] = {
     "completions": CompletionReader,
     "generate": GenerateReader,
 }
-"""Who reads the events of a dialect."""
+"""Who reads the events of a endpoint."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
 _ROOM_BITS = 63
-_NO_PAIR: Final[Fields] = MappingProxyType({})
 _NOT_TAKEN = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -73,6 +72,23 @@ _NOT_TAKEN = (
     httpx2.LocalProtocolError,
 )
 """The backend did not get the whole request, so the request did nothing to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A request as it is sent: all of it in the words of one writer, whatever the backend says of
+    itself meanwhile.
+    """
+
+    request: TokenRequest
+    writer: RequestWriter
+    grammar: Grammar | None = None
+    pair: Fields | None = None
+
+    @property
+    def endpoint(self) -> TokenEndpoint:
+        """Where it goes, and who reads the answer."""
+        return self.writer.engine.endpoint(self.request)
 
 
 class InferenceServer:
@@ -146,22 +162,23 @@ class InferenceServer:
         Without one the output is still checked.
         """
         # Not a coroutine of its own: it would be there as long as the stream.
+        attempt = _Attempt(request, self._writer)
         if request.constraint is None:
-            return self._complete(request, sink, None, on_first, on_finish)
-        return self._complete_bound(request, request.constraint, sink, on_first, on_finish)
+            return self._complete(attempt, sink, on_first, on_finish)
+        return self._complete_bound(attempt, request.constraint, sink, on_first, on_finish)
 
     async def _complete_bound(
         self,
-        request: TokenRequest,
+        attempt: _Attempt,
         constraint: Constraint,
         sink: TokenSink,
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
         """The same with a grammar, and once more without if the backend refuses that."""
-        grammar = await self._grammar(request, constraint)
+        grammar = await self._grammar(attempt, constraint)
         try:
-            await self._complete(request, sink, grammar, on_first, on_finish)
+            await self._complete(replace(attempt, grammar=grammar), sink, on_first, on_finish)
         except UpstreamError as error:
             if grammar is None or not may_blame_grammar(error):
                 raise
@@ -174,23 +191,25 @@ class InferenceServer:
             if on_first is not None:
                 on_first()
 
+        request = attempt.request
         free = replace(request, request_id=f"{request.request_id}-free")
         try:
-            await self._complete(free, sink, None, begun, on_finish)
+            await self._complete(replace(attempt, request=free), sink, begun, on_finish)
         except UpstreamUnavailable as error:
             if isinstance(refused, BrokeDown):
                 raise refused from error  # it was the request that brought it down
             raise
 
-    async def _grammar(self, request: TokenRequest, constraint: Constraint) -> Grammar | None:
+    async def _grammar(self, attempt: _Attempt, constraint: Constraint) -> Grammar | None:
         """The grammar of a request that has a constraint; found in a thread if that takes long.
 
         Of several threads that have something to do each would hold up the event loop in turn.
         """
-        if constraint.calls <= INLINE_CALLS or self._writer.has_tag_for(request, constraint):
-            return self._writer.grammar(request)
+        request, writer = attempt.request, attempt.writer
+        if constraint.calls <= INLINE_CALLS or writer.has_tag_for(request, constraint):
+            return writer.grammar(request)
         async with self._one_grammar:
-            return await asyncio.to_thread(self._writer.grammar, request)
+            return await asyncio.to_thread(writer.grammar, request)
 
     def _note_refusal(self, error: UpstreamError) -> None:
         """Log that a grammar was refused. Who refuses all gets none until described anew."""
@@ -200,64 +219,58 @@ class InferenceServer:
 
     async def _complete(
         self,
-        request: TokenRequest,
+        attempt: _Attempt,
         sink: TokenSink,
-        grammar: Grammar | None,
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        reader = self._reader(request, grammar)
+        reader = self._reader(attempt)
         stream = TokenStream(sink, reader, self._timeouts, on_first=on_first, on_finish=on_finish)
         self._streams.add(stream)
         try:
             if self._backend.prefill is None:
-                await stream.complete(await self._open(request, grammar, stream))
+                await stream.complete(await self._open(attempt, stream))
             else:
-                await self._complete_in_pair(self._backend.prefill, request, grammar, stream)
+                await self._complete_in_pair(self._backend.prefill, attempt, stream)
         finally:
             self._streams.discard(stream)
             if reader.overran:
                 _log.warning("backend does not stop where it should", upstream=self.name)
 
     async def _complete_in_pair(
-        self,
-        prefill: Prefill,
-        request: TokenRequest,
-        grammar: Grammar | None,
-        stream: TokenStream,
+        self, prefill: Prefill, attempt: _Attempt, stream: TokenStream
     ) -> None:
         """The same request to both servers of a pair; what is generated comes from this one.
 
         What goes wrong at the other one ends it here too: nobody else would ever say so.
         """
         host, port = prefill.bootstrap_host, prefill.bootstrap_port
-        pair = self._writer.engine.pair_fields(host, port, secrets.randbits(_ROOM_BITS))
+        room = secrets.randbits(_ROOM_BITS)
+        attempt = replace(attempt, pair=attempt.writer.engine.pair_fields(host, port, room))
         try:
             async with asyncio.TaskGroup() as group:
                 reading = None
-                if pair:
-                    reading = group.create_task(self._prefill(prefill, request, grammar, pair))
-                await stream.complete(await self._open(request, grammar, stream, pair))
+                if attempt.pair:
+                    reading = group.create_task(self._prefill(prefill, attempt))
+                await stream.complete(await self._open(attempt, stream))
                 if reading is not None:
                     reading.cancel()
         except BaseExceptionGroup as errors:
             # The first is the cause: the group cancels what is left.
             raise errors.exceptions[0] from errors
 
-    async def _prefill(
-        self, prefill: Prefill, request: TokenRequest, grammar: Grammar | None, pair: Fields
-    ) -> None:
+    async def _prefill(self, prefill: Prefill, attempt: _Attempt) -> None:
         """Have the prompt read there, and hear it out: to hang up would end the work.
 
         Of what it says only a refusal counts, which may come in a 200.
         """
-        url = self._backend.at(prefill.base_url).url(self._path(request))
+        url = self._backend.at(prefill.base_url).url(attempt.endpoint.path)
         if (post := self._posts.get(str(url))) is None:
             post = self._posts[str(url)] = self._new_post(url)
-        posting = post(await self._body(request, grammar, pair), timeouts=self._waits)
+        posting = post(await self._body(attempt), timeouts=self._waits)
         answer = await self._answer(posting)
         try:
-            reader = self._reader(request, grammar)
+            reader = self._reader(attempt)
             async for part in answer.body:
                 reader.feed(part)
                 while reader.has_more:
@@ -270,22 +283,23 @@ class InferenceServer:
         finally:
             answer.body.close()
 
-    def _reader(self, request: TokenRequest, grammar: Grammar | None) -> CompletionReader:
-        sampling, dialect = request.sampling, self._writer.engine.dialect(request)
+    def _reader(self, attempt: _Attempt) -> CompletionReader:
+        request, endpoint = attempt.request, attempt.endpoint
+        sampling = request.sampling
         told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
         # The first event may repeat the prompt, and each has the logprobs that were asked for.
         frame_bytes_max = self._limits.event_bytes_max * (1 + told)
         frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
-        if dialect.repeats:
+        if endpoint.repeats:
             id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * told
             frame_bytes_max += id_bytes * sampling.max_tokens
-        return READERS[dialect.events](
+        return READERS[endpoint.events](
             self.name,
             sampling,
             stop_ids=request.stop_ids,
             frame_bytes_max=frame_bytes_max,
             id_end=request.id_end,
-            constrained=grammar is not None and grammar.holds,
+            constrained=attempt.grammar is not None and attempt.grammar.holds,
         )
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
@@ -321,23 +335,16 @@ class InferenceServer:
             connection.hang_up("silent, and not reachable")
         return len(silent)
 
-    async def _open(
-        self,
-        request: TokenRequest,
-        grammar: Grammar | None,
-        stream: TokenStream,
-        pair: Fields = _NO_PAIR,
-    ) -> ResponseBody:
+    async def _open(self, attempt: _Attempt, stream: TokenStream) -> ResponseBody:
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
-        posting = self._post_to(self._path(request))(
-            await self._body(request, grammar, pair), timeouts=self._waits, listener=stream
+        posting = self._post_to(attempt.endpoint.path)(
+            await self._body(attempt), timeouts=self._waits, listener=stream
         )
         answer = await self._answer(posting)
         return answer.body
 
-    async def _body(
-        self, request: TokenRequest, grammar: Grammar | None, pair: Fields
-    ) -> list[bytes]:
+    async def _body(self, attempt: _Attempt) -> list[bytes]:
+        request, writer = attempt.request, attempt.writer
         # SGLang answers with its base model whatever it is asked for, so the model must be known.
         if self._served is None:
             served = Served(self._backend.models.get(request.model, request.model))
@@ -345,11 +352,9 @@ class InferenceServer:
             served = self._served[request.model]
         else:
             raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
-        prompt = await self._encoded_prompt(request)
-        return self._writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
-
-    def _path(self, request: TokenRequest) -> str:
-        return self._writer.engine.dialect(request).path
+        prompt = await self._encoded_prompt(attempt)
+        grammar, pair = attempt.grammar, attempt.pair or {}
+        return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
 
     async def _answer(self, posting: Coroutine[object, object, Answer]) -> Answer:
         """A 200. Raises the error that any other is."""
@@ -372,9 +377,10 @@ class InferenceServer:
         headers = {**self._backend.headers(), "content-type": "application/json"}
         return Post(self._client, url, headers)
 
-    async def _encoded_prompt(self, request: TokenRequest) -> list[bytes]:
+    async def _encoded_prompt(self, attempt: _Attempt) -> list[bytes]:
         """JSON of the ids. An engine that dies of an unknown one is not sent it."""
-        id_end = request.id_end if self._writer.engine.dies_of_unknown_ids else None
+        request = attempt.request
+        id_end = request.id_end if attempt.writer.engine.dies_of_unknown_ids else None
         try:
             return await self._prompts.encode(
                 request.prompt_ids, owner=request.cache_salt, id_end=id_end

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from typing_extensions import override
 
-from gateway.upstreams.engines.dialects import COMPLETIONS
+from gateway.upstreams.engines.endpoints import COMPLETIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import Constraint, TokenRequest
     from gateway.upstreams.backend import Served
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
 
 Grammars = Literal["turn", "answer", "none"]
 Release = tuple[int, int, int]
@@ -164,7 +164,7 @@ class InferenceEngine(ABC):
     def priority_sign(self) -> Literal[-1, 1]:
         """1 where it serves high values of a priority first."""
 
-    def dialect(self, request: TokenRequest) -> Dialect:  # noqa: ARG002 - others look at it
+    def endpoint(self, request: TokenRequest) -> TokenEndpoint:  # noqa: ARG002 - others look at it
         """The endpoint that is asked, and how its answer is to be read."""
         return COMPLETIONS
 
@@ -180,7 +180,7 @@ class InferenceEngine(ABC):
         """What it calls the request's id, its model, and that the stop id is to be told."""
 
     @abstractmethod
-    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         """How a structural tag is sent; `encoded` is its JSON."""
 
     def body(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from typing_extensions import override
 
-from gateway.upstreams.engines.dialects import GENERATE
+from gateway.upstreams.engines.endpoints import GENERATE
 from gateway.upstreams.engines.engine import ANY, TOP_P_MIN, InferenceEngine, owner_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, Fields, Grammars, Release
 
 _NEW_IDS_ONLY: Final = replace(GENERATE, repeats=False)
@@ -62,7 +62,7 @@ class LmDeploy(InferenceEngine):
         return InferenceEngine.capabilities(self, grammars=False, priorities=False)
 
     @override
-    def dialect(self, request: TokenRequest) -> Dialect:
+    def endpoint(self, request: TokenRequest) -> TokenEndpoint:
         return _NEW_IDS_ONLY
 
     @override
@@ -70,7 +70,7 @@ class LmDeploy(InferenceEngine):
         return {"include_stop_str_in_output": True}
 
     @override
-    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         return {}  # never asked for: it has no grammars
 
     @override

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from typing_extensions import override
 
-from gateway.upstreams.engines.dialects import COMPLETIONS, GENERATE
+from gateway.upstreams.engines.endpoints import COMPLETIONS, GENERATE
 from gateway.upstreams.engines.engine import (
     TOP_P_MIN,
     AdapterPaths,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, Fields, Grammars, Release
 
 _TURN_SINCE: Final = (0, 5, 12)
@@ -120,7 +120,7 @@ class SGLang(InferenceEngine):
         return -1 if self.low_values_first else 1
 
     @override
-    def dialect(self, request: TokenRequest) -> Dialect:
+    def endpoint(self, request: TokenRequest) -> TokenEndpoint:
         has_ids = self.frontend != _RUST_FRONTEND and not is_older(self.version, _COMPLETIONS_SINCE)
         if has_ids and request.sampling.logprobs is None:
             return COMPLETIONS
@@ -139,8 +139,8 @@ class SGLang(InferenceEngine):
         return {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": room}
 
     @override
-    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
-        if dialect is COMPLETIONS:
+    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+        if endpoint is COMPLETIONS:
             return {"response_format": tag}
         return {"structural_tag": encoded.decode()}
 
@@ -148,11 +148,11 @@ class SGLang(InferenceEngine):
     def body(
         self, request: TokenRequest, served: Served, can: Capabilities, bound: Fields
     ) -> Fields:
-        dialect = self.dialect(request)
-        if dialect is COMPLETIONS:
+        endpoint = self.endpoint(request)
+        if endpoint is COMPLETIONS:
             # A class with slots is made twice, and `super()` would mean the first.
             return InferenceEngine.body(self, request, served, can, bound)
-        sampling = self._sampling(request, dialect) | bound
+        sampling = self._sampling(request, endpoint) | bound
         body: Fields = {"stream": True, "rid": request.request_id, "sampling_params": sampling}
         if request.sampling.logprobs is not None:
             body |= {
@@ -175,7 +175,7 @@ class SGLang(InferenceEngine):
             return "extra_key", "cache_salt"
         return ("extra_key",) if is_older(self.version, _SALTS_SINCE) else ("cache_salt",)
 
-    def _sampling(self, request: TokenRequest, dialect: Dialect) -> Fields:
+    def _sampling(self, request: TokenRequest, endpoint: TokenEndpoint) -> Fields:
         """`sampling_params`. A name that it does not know would be refused."""
         wanted = request.sampling
         fields: Fields = {
@@ -194,7 +194,7 @@ class SGLang(InferenceEngine):
             fields["top_k"] = wanted.top_k
         if wanted.min_p is not None:
             fields["min_p"] = wanted.min_p
-        if dialect.repeats:
+        if endpoint.repeats:
             bounds = (every for up_to, every in _INTERVALS if wanted.max_tokens <= up_to)
             fields["stream_interval"] = next(bounds, _INTERVAL_MAX)
         return fields

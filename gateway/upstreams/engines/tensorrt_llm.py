@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, Fields, Grammars, Release
 
 _ORDINARY: Final = 0.5
@@ -71,7 +71,7 @@ class TensorRtLlm(InferenceEngine):
         return {"detokenize": False}
 
     @override
-    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         return {"response_format": tag}
 
     @override

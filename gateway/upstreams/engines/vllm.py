@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
 
 _ANSWER_SINCE: Final = (0, 11, 0)
@@ -75,5 +75,5 @@ class Vllm(InferenceEngine):
         return {"request_id": request.request_id, "include_stop_str_in_output": True}
 
     @override
-    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         return {"structured_outputs": {"structural_tag": encoded.decode()}}

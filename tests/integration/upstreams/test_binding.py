@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.problems import BrokeDown, GrammarFailed
+from gateway.upstreams.request_writer import BLOCK_IDS
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import DONE, said, told, turn
@@ -95,6 +98,21 @@ async def test_each_engine_is_spoken_to_in_its_own_dialect(client: Client) -> No
     (body,) = bodies(server)
     assert body["rid"] == "req_1"
     assert "response_format" in body
+
+
+async def test_a_request_under_way_is_not_put_into_other_words(client: Client) -> None:
+    """While a long prompt is encoded the backend may say that it is another engine."""
+    long = replace(REQUEST, prompt_ids=array("I", [1]) * (20 * BLOCK_IDS))
+    async with serving(turn([1, 200002])) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(VLLM)
+        task = asyncio.get_running_loop().create_task(collect(upstream, long))
+        await asyncio.sleep(0)
+        assert server.requests == []
+        upstream.runs(SGLang("0.5.23", frontend="rust"))
+        assert [i for chunk in await task for i in chunk.ids] == [1, 200002]
+    (body,) = bodies(server)
+    assert {"prompt", "request_id"} <= body.keys()
 
 
 @pytest.mark.parametrize("refusal", [BAD_TAG, BAD_GRAMMAR, BROKE_DOWN])

@@ -220,7 +220,7 @@ TOLD = replace(PLAIN, sampling=Sampling(max_tokens=9, logprobs=0))
 def test_a_request_goes_to_the_endpoint_that_returns_what_it_needs(
     engine: InferenceEngine, plain: str, told: str
 ) -> None:
-    assert (engine.dialect(PLAIN).path, engine.dialect(TOLD).path) == (plain, told)
+    assert (engine.endpoint(PLAIN).path, engine.endpoint(TOLD).path) == (plain, told)
 
 
 def test_an_engine_is_known_by_what_it_answers() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from gateway.upstreams.engines.dialects import Dialect
+    from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
 
 BOUND = TokenRequest(
@@ -60,7 +60,7 @@ class Third(InferenceEngine):
         return {"my_id": request.request_id}
 
     @override
-    def tag_fields(self, dialect: Dialect, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         return {"my_grammar": tag}
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class TokenEndpoint:
     """`path` is asked, with the ids of the prompt under `prompt_key`; `events` tells who reads the
     answer.
 
@@ -20,7 +20,7 @@ class Dialect:
     repeats: bool = False
 
 
-COMPLETIONS: Final = Dialect("/v1/completions", "prompt", "completions")
+COMPLETIONS: Final = TokenEndpoint("/v1/completions", "prompt", "completions")
 """OpenAI's, with token ids: vLLM since 0.10.2, SGLang since 0.5.17 behind its Python frontend."""
-GENERATE: Final = Dialect("/generate", "input_ids", "generate", repeats=True)
+GENERATE: Final = TokenEndpoint("/generate", "input_ids", "generate", repeats=True)
 """SGLang's own, in all of its releases and frontends, and LMDeploy's."""
