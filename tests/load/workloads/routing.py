@@ -44,10 +44,10 @@ class RoutingDecision:
     letter = "n"
     title = f"where a prompt of {IDS:,} ids goes, of {len(MEMBERS)} members, in process"
     is_quick = True
-    columns = (Column("µs", "us", 1), Column("MB", "megabytes", 1))
+    columns = (Column("us", "us", 1), Column("MB", "megabytes", 1))
     targets = (
-        Target(COLD, "µs of a cold decision", "us", 500),
-        Target(WARM, "µs of a warm one", "us", 60),
+        Target(COLD, "us of a cold decision", "us", 500),
+        Target(WARM, "us of a warm one", "us", 60),
         Target(MEMORY, "MB of a full index", "megabytes", 40),
     )
 
