@@ -64,6 +64,7 @@ def workloads() -> tuple[Workload, ...]:
     from tests.load.workloads.postgres import OnePostgres
     from tests.load.workloads.replicas import Replicas
     from tests.load.workloads.resume import Resume
+    from tests.load.workloads.routing import RoutingDecision
     from tests.load.workloads.stall import Stall
     from tests.load.workloads.stored import Stored
     from tests.load.workloads.streams import MANY, PACED, SATURATED
@@ -82,6 +83,7 @@ def workloads() -> tuple[Workload, ...]:
         Replicas(),
         Stall(),
         HostedTurn(),
+        RoutingDecision(),
         OnePostgres(),
     )
 

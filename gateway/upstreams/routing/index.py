@@ -25,6 +25,8 @@ HOLDERS_MAX: Final = 3
 TAILS_MAX: Final = 2
 TICKS_PER_S: Final = 10
 """Times are kept in tenths of a second."""
+NEWS_TICKS: Final = 10 * TICKS_PER_S
+"""So often others are told that something is still in use."""
 _TAIL_BITS: Final = 10
 _TAIL: Final = (1 << _TAIL_BITS) - 1
 _TAILS_BITS: Final = TAILS_MAX * _TAIL_BITS
@@ -121,8 +123,8 @@ class PrefixIndex:
         """The member was just sent the prefix; `ends` are lengths at which turns of it ended.
         Boundaries before number `from_place` are left as they are.
 
-        Returns what was not known of that member, and the deepest boundary: digests, each with the
-        length behind it at which a turn ended (0: none).
+        Returns what is news of that member, and the deepest boundary: digests, each with the length
+        behind it at which a turn ended (0: none).
         """
         digests = prefix.digests
         news = [(digest, 0) for digest in digests[from_place:] if self.put(digest, member, now)]
@@ -138,20 +140,23 @@ class PrefixIndex:
         return news
 
     def put(self, digest: int, member: int, now: int) -> bool:
-        """The member has used what the digest stands for. True if that was not known of it."""
+        """The member has used what the digest stands for. True if that is news: it was not known of
+        it, or not for a while.
+        """
         entries = self._entries
         packed = entries.get(digest, 0)
-        others, is_new = packed >> _TAILS_BITS, True
+        others, before = packed >> _TAILS_BITS, 0
         if (others >> _TIME_BITS) & _MEMBER == member:
-            others, is_new = others >> _HOLDER_BITS, False
+            others, before = others >> _HOLDER_BITS, others & _TIME
         elif others:
-            others, is_new = _without(others, member)
-        holders = ((others << _HOLDER_BITS) | (member << _TIME_BITS) | now) & _HOLDERS
+            others, before = _without(others, member)
+        used_at = max(now, before)  # what others tell may be older
+        holders = ((others << _HOLDER_BITS) | (member << _TIME_BITS) | used_at) & _HOLDERS
         entries[digest] = (holders << _TAILS_BITS) | (packed & _TAILS)
         entries.move_to_end(digest)
         if len(entries) > self._entries_max:
             entries.popitem(last=False)
-        return is_new
+        return not before or before // NEWS_TICKS != now // NEWS_TICKS
 
     def note_tail(self, digest: int, tail: int) -> None:
         """A turn ended so many ids behind the boundary that the digest is of, if that is known."""
@@ -169,14 +174,14 @@ def _each_tail(tails: int) -> Iterator[int]:
         tails >>= _TAIL_BITS
 
 
-def _without(holders: int, member: int) -> tuple[int, bool]:
-    """The holders but for this one, and whether it was none of them."""
-    kept, shift, is_new = 0, 0, True
+def _without(holders: int, member: int) -> tuple[int, int]:
+    """The holders but for this one, and when it was used last; 0 if it was none of them."""
+    kept, shift, used_at = 0, 0, 0
     while holders:
         if (holders >> _TIME_BITS) & _MEMBER == member:
-            is_new = False
+            used_at = holders & _TIME
         else:
             kept |= (holders & _HOLDER) << shift
             shift += _HOLDER_BITS
         holders >>= _HOLDER_BITS
-    return kept, is_new
+    return kept, used_at

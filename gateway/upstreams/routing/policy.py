@@ -59,7 +59,7 @@ class RoutingPolicy:
     read_tokens_per_s: float = 8_000.0
     read_tokens_per_s_min: float = 2_000.0
     read_tokens_per_s_max: float = 200_000.0
-    load_average_s: float = 10.0
+    load_average_s: float = 30.0
     exchange_interval_s: float = 1.0
     exchange_entries_max: int = 4_096
     peer_expiry_s: float = 10.0

@@ -176,11 +176,13 @@ class SimulatedMember:
         self._batch: tuple[float, float, int] | None = None
         """Of steps in which nothing is read: when they began, how long each is, how many."""
         self._is_stepping = False
+        self._read: list[Job] = []
+        """Whose prompt will have been read at the end of the step under way."""
 
     @property
     def running(self) -> int:
         """Requests in its slots."""
-        return len(self._reading) + len(self._saying)
+        return len(self._reading) + len(self._read) + len(self._saying)
 
     @property
     def owed(self) -> int:
@@ -200,7 +202,8 @@ class SimulatedMember:
 
     def fail(self) -> None:
         """It dies, and forgets everything."""
-        lost = [*self.waiting, *self._reading, *(job for _, _, job in self._saying)]
+        saying = (job for _, _, job in self._saying)
+        lost = [*self.waiting, *self._reading, *self._read, *saying]
         life, self.is_up = self._life, False
         self._empty()
         self._life = life + 1
@@ -225,7 +228,7 @@ class SimulatedMember:
             return
         self._is_stepping = True
         saying = len(self._saying)
-        room, done = CHUNK, []
+        room = CHUNK
         while self._reading and room:
             job = self._reading[0]
             read = min(room, job.left)
@@ -233,7 +236,7 @@ class SimulatedMember:
             room -= read
             if job.left:
                 break
-            done.append(self._reading.popleft())
+            self._read.append(self._reading.popleft())
         seconds = (STEP_S + (CHUNK - room) / RATE + DECODE_S * saying) / self.speed
         life = self._life
         if room == CHUNK:
@@ -241,13 +244,14 @@ class SimulatedMember:
             self._batch = (self._world.now, seconds, steps)
             self._world.after(seconds * steps, lambda: self._end_batch(life, seconds, steps))
         else:
-            self._world.after(seconds, lambda: self._end_step(life, done))
+            self._world.after(seconds, lambda: self._end_step(life))
 
-    def _end_step(self, life: int, done: list[Job]) -> None:
+    def _end_step(self, life: int) -> None:
         if life != self._life:
             return
         self._steps += 1
         self._finish()
+        done, self._read = self._read, []
         for job in done:
             self._count += 1
             # The first token comes with the prompt.

@@ -123,6 +123,8 @@ class Fleet:
             for n in range(plan.members)
         ]
         self.replicas = list(self._choosers())
+        self.is_open = True
+        """Sessions begin."""
         self._turn = 0
         self._sessions = 0
         self._seen: set[int] = set()
@@ -164,6 +166,8 @@ class Fleet:
 
     def begin(self, kind: Callable[[Traffic], Iterator[Turn]]) -> None:
         """A session begins now."""
+        if not self.is_open:
+            return
         self._sessions += 1
         is_stored = self.plan.reads_rows and self._random.random() < self.plan.stored
         session = kind(self._traffic)

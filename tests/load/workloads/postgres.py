@@ -1,4 +1,4 @@
-"""(n) What one PostgreSQL is asked for by durable streams."""
+"""(o) What one PostgreSQL is asked for by durable streams."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Counted:
 class OnePostgres:
     """The counters are the server's own; what the gateways do besides, such as claims, is in."""
 
-    letter = "n"
+    letter = "o"
     title = "what durable streams ask of one PostgreSQL"
     is_quick = False
     columns = (

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstreams.routing.boundaries import STEP, HashedPrefix
-from gateway.upstreams.routing.index import HOLDERS_MAX, TAILS_MAX, Held, PrefixIndex
+from gateway.upstreams.routing.index import (
+    HOLDERS_MAX,
+    NEWS_TICKS,
+    TAILS_MAX,
+    Held,
+    PrefixIndex,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +98,22 @@ def test_what_is_told_of_is_new_or_the_deepest() -> None:
     assert known.touch(prefix(100), 1, 6) == []
 
 
+def test_what_is_still_in_use_is_told_of_again_after_a_while() -> None:
+    known, prompt = index(), prefix(2000)
+    known.touch(prompt, 1, 5)
+    assert len(known.touch(prompt, 1, NEWS_TICKS - 1)) == 1
+    assert len(known.touch(prompt, 1, NEWS_TICKS)) == 3
+    known.touch(prompt, 2, NEWS_TICKS)
+    assert len(known.touch(prompt, 1, NEWS_TICKS)) == 1
+
+
+def test_what_others_tell_late_does_not_make_it_older() -> None:
+    known, prompt = index(), prefix(STEP)
+    known.touch(prompt, 1, 50)
+    known.touch(prompt, 1, 20)
+    assert known.find(prompt, ALL) == {1: Held(STEP, 50)}
+
+
 def test_boundaries_that_were_touched_before_are_left_alone() -> None:
     known, prompt = index(), prefix(2000)
     known.touch(prompt, 1, 5, from_place=2)
@@ -119,7 +141,7 @@ def test_it_never_has_more_entries_than_its_bound() -> None:
 
 
 operations = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(1, 5), st.integers(0, 3)), max_size=60
+    st.tuples(st.integers(0, 9), st.integers(1, 5), st.sampled_from([0, 1, 60])), max_size=60
 )
 
 
@@ -129,12 +151,13 @@ def test_it_is_a_bounded_map_to_the_last_members(
 ) -> None:
     """Against the plainest thing that does the same."""
     known, model = index(entries_max), OrderedDict[int, list[tuple[int, int]]]()
-    now = 0
+    now = 1
     prompts = [HashedPrefix([n] * STEP, KEY) for n in range(10)]
     for place, member, passed in puts:
         now += passed
         holders = model.pop(place, [])
-        is_new = member not in [one for one, _ in holders]
+        known_at = dict(holders).get(member)
+        is_new = known_at is None or known_at // NEWS_TICKS != now // NEWS_TICKS
         others = [(one, at) for one, at in holders if one != member]
         model[place] = [(member, now), *others][:HOLDERS_MAX]
         if len(model) > entries_max:

@@ -352,7 +352,7 @@ def test_the_load_of_others_counts_for_a_while(clock: Clock) -> None:
     one, two = Replica(clock, 1), Replica(clock, 2)
     decision = one.decide(FIRST)
     one.router.begin(decision)
-    clock.now += 100
+    clock.now += 1_000
     two.router.member(decision.member.name)
     two.router.exchanged([told(one.router)])
     mine = two.router.member(decision.member.name)

@@ -1,0 +1,177 @@
+"""The simulated fleet: routing reaches its targets there, and what it consists of is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.upstreams.routing.policy import RoutingPolicy
+from tests.load.fleet.choices import Board, Routed
+from tests.load.fleet.events import World
+from tests.load.fleet.member import SLOTS, Job, SimulatedMember
+from tests.load.fleet.prompts import Message, SimulatedPrefix
+from tests.load.fleet.run import Fleet, Plan, simulate
+from tests.load.fleet.targets import BACK_WITHIN, TARGETS, missed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
+SHORT = {"warm_s": 150.0, "seconds": 150.0}
+
+
+def plan(workload: str, **more: object) -> Plan:
+    return replace(Plan(workload, **SHORT), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workload", sorted(TARGETS))
+def test_the_targets_are_reached_by_three_replicas(workload: str) -> None:
+    oracle = simulate(plan(workload, policy="oracle", replicas=1))
+    assert list(missed(workload, simulate(plan(workload)), oracle)) == []
+
+
+def test_members_that_take_turns_find_less_than_half_of_it() -> None:
+    taking_turns = simulate(plan("agents", policy="round robin"))
+    assert taking_turns.share < 0.6
+    assert simulate(plan("agents")).goodput > 1.5 * taking_turns.goodput
+
+
+def test_without_rows_and_exchange_sessions_are_lost_between_replicas() -> None:
+    """Each of the two makes up for the other, nearly."""
+    shares = {
+        (rows, exchange): simulate(plan("agents", reads_rows=rows, exchanges=exchange)).share
+        for rows, exchange in ((True, True), (True, False), (False, True), (False, False))
+    }
+    assert shares[True, True] > TARGETS["agents"].share
+    assert shares[False, True] > TARGETS["agents"].share
+    assert shares[False, False] < shares[True, False] < TARGETS["agents"].share
+
+
+def test_without_the_weight_of_what_is_read_the_cache_is_not_used() -> None:
+    result = simulate(plan("agents", policy=RoutingPolicy(uncached_weight=0.0)))
+    assert result.share < TARGETS["agents"].share
+
+
+def test_without_slack_the_fleet_collapses_above_what_it_can_carry() -> None:
+    over = plan("rag", load=1.1)
+    ours = simulate(over)
+    strict = simulate(replace(over, policy=RoutingPolicy(delay_slack_share=0.0)))
+    assert ours.in_time > 0.8
+    assert strict.in_time < 0.2
+
+
+def test_what_the_exchange_loses_repeats_or_brings_late_costs_no_more_than_its_absence() -> None:
+    def trouble(random: Random) -> Sequence[float]:
+        return random.choice([(), (0.01, 0.5), (60.0,), (3.0,), (0.01,)])
+
+    troubled = simulate(plan("agents", board=lambda: Board(trouble)))
+    without = simulate(plan("agents", exchanges=False))
+    assert troubled.share > without.share - 0.01
+    assert troubled.unanswered == 0
+
+
+def test_one_of_eight_may_fail_and_come_back() -> None:
+    def fail(fleet: Fleet) -> None:
+        fleet.members[0].fail()
+
+    def come_back(fleet: Fleet) -> None:
+        fleet.revive(fleet.members[0])
+
+    events = ((250.0, fail), (290.0, come_back))
+    result = simulate(Plan("agents", load=0.7, warm_s=150.0, seconds=250.0, events=events))
+    before = result.share_between(150, 250)
+    assert result.share_between(290, 400) > before - BACK_WITHIN
+    assert result.in_time > 0.95
+
+
+def test_when_all_is_over_nothing_is_owed_by_anybody() -> None:
+    fleet = Fleet(plan("mix"))
+    fleet.run()
+    fleet.is_open = False
+    fleet.world.run(5_000)
+    routers = [chooser.router for chooser in fleet.replicas if isinstance(chooser, Routed)]
+    loads = [router.member(one.name) for router in routers for one in fleet.members]
+    assert len(loads) == 24
+    assert {(one.in_flight, one.owed) for one in loads} == {(0, 0)}
+
+
+# The model itself.
+
+
+def member(kv_tokens: int = 100_000) -> tuple[World, SimulatedMember, list[tuple[str, float]]]:
+    world = World()
+    return world, SimulatedMember("a", world, kv_tokens=kv_tokens), []
+
+
+def send(
+    world: World,
+    one: SimulatedMember,
+    told: list[tuple[str, float]],
+    *messages: int,
+    said: int = 10,
+) -> Job:
+    prefix = SimulatedPrefix(tuple(Message(id_, 5_000) for id_ in messages))
+    job = Job(
+        prefix,
+        (Message(hash(messages), said),),
+        world.now,
+        on_first=lambda _: told.append(("first", world.now)),
+        on_end=lambda _: told.append(("end", world.now)),
+        on_lost=lambda _: told.append(("lost", world.now)),
+    )
+    one.send(job)
+    return job
+
+
+def test_a_prompt_takes_its_time_and_the_second_time_almost_none() -> None:
+    world, one, told = member()
+    send(world, one, told, 1, 2)
+    world.run(100)
+    assert told[0][1] == pytest.approx(1.0 + 5 * 0.008)
+    assert told[1][1] == pytest.approx(told[0][1] + 9 * 0.00815)
+    job = send(world, one, told, 1, 2)
+    world.run(200)
+    assert job.cached == 10_000 // 16 * 16 - 16
+    assert told[2][1] < 100.02
+
+
+def test_what_does_not_fit_goes_the_oldest_first_and_leaves_before_roots() -> None:
+    world, one, told = member(kv_tokens=20_100)
+    for messages in ((1, 2), (1, 3), (4, 5)):
+        send(world, one, told, *messages)
+        world.run(world.now + 100)
+    held = [one.cache.held(SimulatedPrefix((Message(1, 5_000), Message(n, 5_000)))) for n in (2, 3)]
+    assert held[0] < 5_000 <= held[1] + 16
+    assert one.cache.free >= 0
+
+
+def test_a_member_that_dies_tells_everybody_and_is_empty() -> None:
+    world, one, told = member()
+    for n in range(3):
+        send(world, one, told, n)
+    world.run(0.6)
+    one.fail()
+    world.run(100)
+    assert [what for what, _ in told] == ["lost"] * 3
+    assert one.cache.free == 100_000
+    assert not one.running
+
+
+def test_more_than_its_slots_have_to_wait() -> None:
+    world, one, told = member(kv_tokens=10_000_000)
+    for n in range(SLOTS + 5):
+        send(world, one, told, n, said=10_000)
+    world.run(60)
+    assert one.running == SLOTS
+    assert len(one.waiting) == 5
+
+
+def test_digests_agree_as_far_as_messages_do() -> None:
+    one = SimulatedPrefix((Message(1, 700), Message(2, 700)))
+    other = SimulatedPrefix((Message(1, 700), Message(3, 900)))
+    assert one.digests[0] == other.digests[0]
+    assert one.digests[1] != other.digests[1]
+    assert one.at(700) == other.at(700)
+    assert one.at(701) != other.at(701)
