@@ -92,6 +92,7 @@ class Services:
                 database=base.database,
                 retrieval=retrieval,
                 lease_keeper=replica.lease_keeper,
+                models=models,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
             run_builder=run_builder,

@@ -1,0 +1,177 @@
+"""How many requests a backend is sent at once, learned from how soon it begins to answer them.
+
+The bound of a backend goes up a little after some first tokens on time, and down by a share after
+some late ones (AIMD): a server that lets requests wait begins late, whatever it says of itself.
+Until it goes down for the first time it goes up fast. What a backend reports of its queue is more
+exact, and believed at once: as much of the bound goes as waits there.
+
+Only requests that were sent while the bound was nearly used tell anything of it. After each change
+those count that were sent later: it takes as long as a first token until a change shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.upstreams.admission.policy import WorkClass
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from gateway.upstreams.admission.policy import AdmissionPolicy
+
+FULL_SHARE: Final = 0.9
+"""Of the bound. First tokens of requests that were sent when so much was used let it grow."""
+BUSY_SHARE: Final = 0.5
+"""Late ones below that have another cause than too many requests."""
+ROUND: Final = 8
+"""First tokens on time for each step up."""
+FAST_ROUND: Final = 4
+"""The same, as long as the bound has not gone down."""
+FAST_GROWTH: Final = 1.5
+WAITING_FREE_SHARE: Final = 0.02
+"""Of those that run. So few may wait at a backend: it must find somebody when one ends."""
+REPORTS_MIN: Final = 2
+"""Reports in a row of a queue. One alone may be a burst that is being read."""
+
+
+class MemberSlots:
+    """The slots of one backend. `in_flight` are those taken, `background` how many of them by work
+    of the background. It may be more than `bound`: what goes on with a response does not wait.
+    """
+
+    __slots__ = (
+        "_bound", "_has_shrunk", "_late", "_on_time", "_policy", "_queued_reports", "_round",
+        "_seen", "background", "in_flight", "name",
+    )  # fmt: skip
+
+    def __init__(self, name: str, policy: AdmissionPolicy) -> None:
+        self.name = name
+        self.in_flight = 0
+        self.background = 0
+        self._policy = policy
+        self._bound = float(min(max(policy.slots_start, policy.slots_min), policy.slots_max))
+        self._has_shrunk = False
+        self._queued_reports = 0
+        self._round = 0
+        self._seen = self._on_time = self._late = 0
+
+    @property
+    def bound(self) -> int:
+        """How many requests it is sent at once."""
+        return int(self._bound)
+
+    @property
+    def background_bound(self) -> int:
+        """How many of them may be work of the background; one at least, or there would be none."""
+        return max(1, int(self._bound * self._policy.background_share))
+
+    def has_room(self, work: WorkClass) -> bool:
+        """Whether one more request of that class may be sent."""
+        if self.in_flight >= int(self._bound):
+            return False
+        return work is not WorkClass.BACKGROUND or self.background < self.background_bound
+
+    def take(self, work: WorkClass, prompt: int) -> Slot:
+        """Send a request with a prompt of so many tokens, whether there is room or not."""
+        self.in_flight += 1
+        is_background = work is WorkClass.BACKGROUND
+        self.background += is_background
+        used = self.in_flight / self._bound
+        return Slot(self, self._round, used, is_background=is_background, prompt=prompt)
+
+    def answered(self, slot: Slot, seconds: float) -> None:
+        """The first token of a request came so many seconds after it was sent."""
+        if slot.round != self._round or slot.used < BUSY_SHARE:
+            return
+        self._seen += 1
+        if seconds > self._policy.target_s(slot.prompt):
+            self._late += 1
+            if self._late > max(1, self._policy.late_share * self._seen):
+                self._shrink(self._bound * self._policy.shrink_share)
+            return
+        self._on_time += slot.used >= FULL_SHARE
+        if self._on_time >= (ROUND if self._has_shrunk else FAST_ROUND):
+            self._grow()
+
+    def refused(self, slot: Slot) -> None:
+        """It says that it is busy, and did not take the request."""
+        if slot.round == self._round:
+            self._shrink(min(self._bound, self.in_flight) * self._policy.shrink_share)
+
+    def reported(self, waiting: int | None, running: int | None) -> None:
+        """What it says of its queue. None: it does not say."""
+        if waiting is None or waiting <= max(1, WAITING_FREE_SHARE * (running or 0)):
+            self._queued_reports = 0
+            return
+        self._queued_reports += 1
+        if self._queued_reports < REPORTS_MIN:
+            return
+        if running:
+            # As much of what this process sent waits there as of what all did.
+            begun = self.in_flight * running / (running + waiting)
+            self._shrink(min(self._bound, begun + max(1, WAITING_FREE_SHARE * begun)))
+        else:
+            self._shrink(self._bound * self._policy.shrink_share)
+
+    def _shrink(self, bound: float) -> None:
+        self._bound = max(bound, float(self._policy.slots_min))
+        self._has_shrunk = True
+        self._begin_round()
+
+    def _grow(self) -> None:
+        if not self._queued_reports:
+            grown = self._bound + 1 if self._has_shrunk else self._bound * FAST_GROWTH
+            self._bound = min(grown, float(self._policy.slots_max))
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._round += 1
+        self._seen = self._on_time = self._late = 0
+
+
+class Slot:
+    """The place of one request at a backend, from when it is sent until it has ended.
+
+    `used` is which share of the bound was in use then, this one among it. A context, which gives it
+    back; `release` may be called again.
+    """
+
+    __slots__ = ("_is_background", "_is_held", "_slots", "prompt", "round", "used")
+
+    def __init__(
+        self, slots: MemberSlots, round_: int, used: float, *, is_background: bool, prompt: int
+    ) -> None:
+        self.round = round_
+        self.used = used
+        self.prompt = prompt
+        self._slots = slots
+        self._is_background = is_background
+        self._is_held = True
+
+    def first(self, seconds: float) -> None:
+        """The first token came, so many seconds after the request was sent."""
+        self._slots.answered(self, seconds)
+
+    def refused(self) -> None:
+        """The backend is too busy to take the request."""
+        self._slots.refused(self)
+
+    def release(self) -> None:
+        """The request has ended, whatever became of it."""
+        if self._is_held:
+            self._is_held = False
+            self._slots.in_flight -= 1
+            self._slots.background -= self._is_background
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
