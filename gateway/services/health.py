@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -169,8 +168,11 @@ class Health:
         if admission is None:
             return None
         state = admission.state()
-        saturation = round(state.saturation, 3) if math.isfinite(state.saturation) else None
-        return {"queued": state.queued, "slots": state.slots, "saturation": saturation}
+        return {
+            "queued": state.queued,
+            "slots": state.slots,
+            "saturation": round(state.saturation, 3),
+        }
 
     def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
         """Why no backend can be sent a request: with its cause, where that is known."""

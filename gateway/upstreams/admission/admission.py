@@ -7,7 +7,6 @@ there is room when its turn comes. While nobody waits it costs a comparison.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -103,14 +102,12 @@ class Admission:
 
     @property
     def saturation(self) -> float:
-        """Requests under way and waiting, of the slots that there are. Above 1 there is too little.
-
-        Infinite where somebody waits and there are no slots.
+        """Requests under way and waiting, for each slot that there is: above 1 there is too little.
+        Where there is no slot, as if there were one.
         """
         members = [self.slots(name) for name in self._serving()]
         asked = self.waiting + sum(one.in_flight for one in members)
-        slots = sum(one.bound for one in members)
-        return asked / slots if slots else (math.inf if asked else 0.0)
+        return asked / max(1, sum(one.bound for one in members))
 
     def state(self) -> AdmissionState:
         """A copy of what is known now, for health reports."""

@@ -3,7 +3,7 @@
 The bound of a backend goes up a little after some first tokens on time, and down by a share after
 some late ones (AIMD): a server that lets requests wait begins late, whatever it says of itself.
 Until it goes down for the first time it goes up fast. What a backend reports of its queue is more
-exact, and believed at once: as much of the bound goes as waits there.
+exact: as much of the bound goes as waits there.
 
 Only requests that were sent while the bound was nearly used tell anything of it. After each change
 those count that were sent later: it takes as long as a first token until a change shows.
@@ -32,6 +32,8 @@ FAST_ROUND: Final = 4
 FAST_GROWTH: Final = 1.5
 WAITING_FREE_SHARE: Final = 0.02
 """Of those that run. So few may wait at a backend: it must find somebody when one ends."""
+HALF: Final = 0.5
+"""No report takes more than that: it is of a moment, and of what others sent, too."""
 REPORTS_MIN: Final = 2
 """Reports in a row of a queue. One alone may be a burst that is being read."""
 
@@ -98,7 +100,7 @@ class MemberSlots:
     def refused(self, slot: Slot) -> None:
         """It says that it is busy, and did not take the request."""
         if slot.round == self._round:
-            self._shrink(min(self._bound, self.in_flight) * self._policy.shrink_share)
+            self._shrink(self._bound * self._policy.shrink_share)
 
     def reported(self, waiting: int | None, running: int | None) -> None:
         """What it says of its queue. None: it does not say."""
@@ -111,7 +113,8 @@ class MemberSlots:
         if running:
             # As much of what this process sent waits there as of what all did.
             begun = self.in_flight * running / (running + waiting)
-            self._shrink(min(self._bound, begun + max(1, WAITING_FREE_SHARE * begun)))
+            bound = max(begun + max(1, WAITING_FREE_SHARE * begun), self._bound * HALF)
+            self._shrink(min(self._bound, bound))
         else:
             self._shrink(self._bound * self._policy.shrink_share)
 

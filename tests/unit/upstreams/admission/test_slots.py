@@ -146,6 +146,8 @@ def test_a_report_of_a_queue_is_believed_the_second_time() -> None:
     of.reported(30, 10)
     assert of.bound == 40
     of.reported(30, 10)
+    assert of.bound == 20
+    of.reported(30, 10)
     assert of.bound == 11
 
 
