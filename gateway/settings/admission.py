@@ -51,7 +51,9 @@ class Admission(Section):
         "Background responses come on top, up to background.running_max.",
     )
     wait_max_s: PositiveFloat = Field(
-        30.0, description="Seconds a request may wait for a backend until it is answered 503."
+        5.0,
+        description="Seconds a request may wait for a backend until it is answered 503; more where "
+        "clients do not try again by themselves.",
     )
     background_wait_max_s: PositiveFloat = Field(
         600.0, description="The same for a background response, which fails then."

@@ -51,7 +51,7 @@ class AdmissionPolicy:
     shrink_share: float = 0.9
     background_share: float = 0.8
     queue_length_max: int = 1_000
-    wait_max_s: float = 30.0
+    wait_max_s: float = 5.0
     background_wait_max_s: float = 600.0
     promotion_s: float = 120.0
 
