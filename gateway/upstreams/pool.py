@@ -362,7 +362,8 @@ class Pool:
         passes: bool,
     ) -> Placed | None:
         work = class_of(request.priority, is_background=request.background)
-        roomy = [member for member in choices if admission.slots(member.name).has_room(work)]
+        slots = admission.slots
+        roomy = [member for member in choices if slots(member.name).has_room(work)]
         if not (roomy or passes):
             return None
         member, watched = self._dispatch(roomy or choices, request, sink, turn)

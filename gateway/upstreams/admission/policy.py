@@ -23,6 +23,8 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
     """The class of a request with a `TokenRequest.priority`. What nobody waits for goes one class
     lower than its tier, and flex is the lowest.
     """
+    if not priority:  # as nearly always
+        return WorkClass.BACKGROUND if is_background else WorkClass.DEFAULT
     rank = WorkClass.DEFAULT - priority + is_background
     return WorkClass(min(max(rank, WorkClass.PRIORITY), WorkClass.BACKGROUND))
 

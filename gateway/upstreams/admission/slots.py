@@ -39,13 +39,16 @@ REPORTS_MIN: Final = 2
 
 
 class MemberSlots:
-    """The slots of one backend. `in_flight` are those taken, `background` how many of them by work
-    of the background. It may be more than `bound`: what goes on with a response does not wait.
+    """The slots of one backend: it is sent `bound` requests at once, `background_bound` of them
+    work of the background (one at least, or there would be none).
+
+    `in_flight` are those taken, `background` how many of them by work of the background. It may be
+    more than `bound`: what goes on with a response does not wait.
     """
 
     __slots__ = (
-        "_bound", "_has_shrunk", "_late", "_on_time", "_policy", "_queued_reports", "_round",
-        "_seen", "background", "in_flight", "name",
+        "_exact", "_has_shrunk", "_late", "_on_time", "_policy", "_queued_reports", "_round",
+        "_seen", "background", "background_bound", "bound", "in_flight", "name",
     )  # fmt: skip
 
     def __init__(self, name: str, policy: AdmissionPolicy) -> None:
@@ -53,25 +56,20 @@ class MemberSlots:
         self.in_flight = 0
         self.background = 0
         self._policy = policy
-        self._bound = float(min(max(policy.slots_start, policy.slots_min), policy.slots_max))
         self._has_shrunk = False
         self._queued_reports = 0
         self._round = 0
         self._seen = self._on_time = self._late = 0
+        self._set(min(max(policy.slots_start, policy.slots_min), policy.slots_max))
 
-    @property
-    def bound(self) -> int:
-        """How many requests it is sent at once."""
-        return int(self._bound)
-
-    @property
-    def background_bound(self) -> int:
-        """How many of them may be work of the background; one at least, or there would be none."""
-        return max(1, int(self._bound * self._policy.background_share))
+    def _set(self, bound: float) -> None:
+        self._exact = bound
+        self.bound = int(bound)
+        self.background_bound = max(1, int(bound * self._policy.background_share))
 
     def has_room(self, work: WorkClass) -> bool:
         """Whether one more request of that class may be sent."""
-        if self.in_flight >= int(self._bound):
+        if self.in_flight >= self.bound:
             return False
         return work is not WorkClass.BACKGROUND or self.background < self.background_bound
 
@@ -80,8 +78,7 @@ class MemberSlots:
         self.in_flight += 1
         is_background = work is WorkClass.BACKGROUND
         self.background += is_background
-        used = self.in_flight / self._bound
-        return Slot(self, self._round, used, is_background=is_background, prompt=prompt)
+        return Slot(self, self._round, self.in_flight / self._exact, prompt, is_background)
 
     def answered(self, slot: Slot, seconds: float) -> None:
         """The first token of a request came so many seconds after it was sent."""
@@ -91,7 +88,7 @@ class MemberSlots:
         if seconds > self._policy.target_s(slot.prompt):
             self._late += 1
             if self._late > max(1, self._policy.late_share * self._seen):
-                self._shrink(self._bound * self._policy.shrink_share)
+                self._shrink(self._exact * self._policy.shrink_share)
             return
         self._on_time += slot.used >= FULL_SHARE
         if self._on_time >= (ROUND if self._has_shrunk else FAST_ROUND):
@@ -100,7 +97,7 @@ class MemberSlots:
     def refused(self, slot: Slot) -> None:
         """It says that it is busy, and did not take the request."""
         if slot.round == self._round:
-            self._shrink(self._bound * self._policy.shrink_share)
+            self._shrink(self._exact * self._policy.shrink_share)
 
     def reported(self, waiting: int | None, running: int | None) -> None:
         """What it says of its queue. None: it does not say."""
@@ -113,20 +110,20 @@ class MemberSlots:
         if running:
             # As much of what this process sent waits there as of what all did.
             begun = self.in_flight * running / (running + waiting)
-            bound = max(begun + max(1, WAITING_FREE_SHARE * begun), self._bound * HALF)
-            self._shrink(min(self._bound, bound))
+            bound = max(begun + max(1, WAITING_FREE_SHARE * begun), self._exact * HALF)
+            self._shrink(min(self._exact, bound))
         else:
-            self._shrink(self._bound * self._policy.shrink_share)
+            self._shrink(self._exact * self._policy.shrink_share)
 
     def _shrink(self, bound: float) -> None:
-        self._bound = max(bound, float(self._policy.slots_min))
+        self._set(max(bound, self._policy.slots_min))
         self._has_shrunk = True
         self._begin_round()
 
     def _grow(self) -> None:
         if not self._queued_reports:
-            grown = self._bound + 1 if self._has_shrunk else self._bound * FAST_GROWTH
-            self._bound = min(grown, float(self._policy.slots_max))
+            grown = self._exact + 1 if self._has_shrunk else self._exact * FAST_GROWTH
+            self._set(min(grown, self._policy.slots_max))
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -144,7 +141,12 @@ class Slot:
     __slots__ = ("_is_background", "_is_held", "_slots", "prompt", "round", "used")
 
     def __init__(
-        self, slots: MemberSlots, round_: int, used: float, *, is_background: bool, prompt: int
+        self,
+        slots: MemberSlots,
+        round_: int,
+        used: float,
+        prompt: int,
+        is_background: bool,  # noqa: FBT001 - made for each request, and nowhere else
     ) -> None:
         self.round = round_
         self.used = used

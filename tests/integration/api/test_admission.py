@@ -206,9 +206,7 @@ async def test_a_full_queue_stores_nothing_of_what_it_refuses(
         assert (await waiting).status_code == 200
 
 
-async def test_without_admission_all_is_sent_at_once(
-    database_url: str, backends: Backends
-) -> None:
+async def test_without_admission_all_is_sent_at_once(database_url: str, backends: Backends) -> None:
     settings = gateway_settings(
         database_url, backends.urls[:1], admission={"enabled": False, "slots_start": 4}
     )
