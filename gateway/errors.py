@@ -22,6 +22,7 @@ GatewayError
 │   │   └── ContextOverflow           because prompt and output do not fit into its window
 │   ├── UpstreamFailed               broke off after the first token
 │   └── NoUpstreamAvailable          none is left to try
+│       └── Overloaded                all have as much to do as they can, and enough wait
 ├── StoreError
 │   ├── StoreUnavailable             no connection, a timeout, a restart
 │   ├── StoreConflict                a named constraint says no
@@ -214,6 +215,12 @@ class NoUpstreamAvailable(UpstreamError):
     def __init__(self, model: str, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason, upstream=f"model {model}")
         self.retry_after_s = retry_after_s
+
+
+class Overloaded(NoUpstreamAvailable):
+    """The backends of the model have as much to do as they can, and the request cannot wait, or has
+    waited long enough. `retry_after_s` is until those that wait now have gone.
+    """
 
 
 class StoreError(GatewayError):

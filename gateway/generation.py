@@ -226,7 +226,8 @@ class TokenRequest:
     `stop_ids` end the turn: a stream that breaks after one of them has lost nothing. `id_end` is
     the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
     must look like, from the first one on. `priority` is 0 for ordinary work, more for what is to go
-    before it, less for what can wait.
+    before it, less for what can wait. `background`: nobody waits for it in person. `has_begun`: it
+    goes on with a response of which some is there, and waits for nobody.
     """
 
     request_id: str
@@ -238,6 +239,8 @@ class TokenRequest:
     id_end: int
     constraint: Constraint | None = None
     priority: int = 0
+    background: bool = False
+    has_begun: bool = False
     route: Route | None = field(default=None, compare=False, repr=False)
 
 

@@ -328,6 +328,7 @@ class Metrics:
         self._add_tools()
         self._web = self._counters_of_web()
         self._add_routing()
+        self._add_admission()
         self._connections = self._counter("connections", "WebSocket connections opened.")
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
@@ -559,6 +560,46 @@ class Metrics:
     def cache_lost(self, upstream: str) -> None:
         """Count that a backend restarted, or lost its cache in another way."""
         self._caches_lost.labels(upstream).inc()
+
+    def _add_admission(self) -> None:
+        self._queue_length = self._gauge(
+            "admission_queue_length", "Requests that wait for a backend.", "class"
+        )
+        self._queue_wait = self._histogram(
+            "gateway_admission_wait_seconds",
+            "Time that requests waited for a backend, of those that had to.",
+            FIRST_TOKEN_SECONDS,
+            "class",
+        )
+        self._refused = self._counter(
+            "admission_refusals", "Requests refused for lack of slots.", "class", "reason"
+        )
+        self._slots = self._gauge(
+            "admission_slots", "Requests that a backend is sent at once.", "upstream"
+        )
+        self._saturation = self._gauge(
+            "admission_saturation", "Requests under way and waiting, as a share of all slots."
+        )
+
+    def admission_reads(
+        self, *, queued: Mapping[str, Callable[[], float]], saturation: Callable[[], float]
+    ) -> None:
+        """Where the lengths of the queue, by class, and the saturation are read."""
+        for name, read in queued.items():
+            self._queue_length.labels(name).set_function(read)
+        self._saturation.set_function(saturation)
+
+    def admission_slots(self, upstream: str, read: Callable[[], float]) -> None:
+        """Where the slots of a backend are read."""
+        self._slots.labels(upstream).set_function(read)
+
+    def admission_waited(self, work: str, seconds: float) -> None:
+        """Observe that a request of a class was sent to a backend after so many seconds."""
+        self._queue_wait.labels(work).observe(seconds)
+
+    def admission_refused(self, work: str, reason: Literal["full", "wait", "deadline"]) -> None:
+        """Count a request of a class that was refused: see `upstreams.admission.queue`."""
+        self._refused.labels(work, reason).inc()
 
     def store_failed(self, kind: str) -> None:
         """Count failed database work; `kind` is the class of the error."""

@@ -120,6 +120,14 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "No server for this model is available at the moment. Please try again in a few seconds.",
         retry_after_s=2,
     ),
+    errors.Overloaded: ErrorStatus(
+        503,
+        SERVER_ERROR,
+        OVERLOADED,
+        "The servers for this model have more to do than they can at the moment. Please try again "
+        "after the time that Retry-After tells.",
+        retry_after_s=2,
+    ),
     errors.StoreError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
     errors.StoreUnavailable: ErrorStatus(
         503,

@@ -17,7 +17,13 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.errors import NoUpstreamAvailable, UpstreamFailed, UpstreamLost, UpstreamRejected
+from gateway.errors import (
+    NoUpstreamAvailable,
+    Overloaded,
+    UpstreamFailed,
+    UpstreamLost,
+    UpstreamRejected,
+)
 
 if TYPE_CHECKING:
     from gateway.engine.observer import Observer
@@ -70,8 +76,8 @@ class Failover:
         if isinstance(error, UpstreamFailed):
             self.check_hops(error, fold)
             self._leave(error)
-        elif isinstance(error, UpstreamRejected):
-            raise error
+        elif isinstance(error, UpstreamRejected | Overloaded):
+            raise error  # to wait is what was refused
         elif isinstance(error, UpstreamLost):
             self._losses += 1
             # Before the first id the pool has tried all that may be tried.

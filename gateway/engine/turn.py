@@ -465,8 +465,18 @@ class TurnRunner:
             id_end=self._format.vocabulary_size,
             constraint=constraint,
             priority=spec.priority,
+            background=spec.head.background,
+            has_begun=self._has_begun,
             route=spec.route,
         )
+
+    @property
+    def _has_begun(self) -> bool:
+        """Something was done for the response, which would be lost if it had to wait too long."""
+        fold = self._fold
+        if len(fold.turns) > 1 or fold.approved_result or self._spec.compacted is not None:
+            return True
+        return bool(fold.usage.output_tokens or fold.usage.voided_tokens)
 
     async def _constraint(self, turn: Turn) -> Constraint | None:
         """What binds the rest of a turn; where that is much work it is done in a thread."""

@@ -31,7 +31,7 @@ from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
 from gateway.services.history_source import History
-from gateway.services.run_builder import DueSummary
+from gateway.services.run_builder import PRIORITIES, DueSummary, service_tier
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.services.compaction import CompactedContext
+    from gateway.services.models import Models
     from gateway.services.retrieval import Retrieval
     from gateway.services.run_builder import CreateCommand, RunBuilder
     from gateway.store.postgres.database import Database
@@ -286,6 +287,7 @@ class Creation:
         database: Database,
         retrieval: Retrieval,
         lease_keeper: LeaseKeeper,
+        models: Models,
         key_ttl_s: float,
     ) -> None:
         """`key_ttl_s` is how long an idempotency key stands for the same response.
@@ -299,6 +301,7 @@ class Creation:
         self._database = database
         self._retrieval = retrieval
         self._lease_keeper = lease_keeper
+        self._models = models
         self._key_ttl_s = key_ttl_s
 
     async def create(self, command: CreateCommand) -> Generation:
@@ -366,6 +369,10 @@ class Creation:
         return RepeatedGeneration(principal, stored, self._retrieval, events)
 
     async def _started(self, command: CreateCommand) -> Generation:
+        if command.generate and not command.request.background:
+            # Before anything is read, made or stored for what would be refused.
+            tier = service_tier(command.request, command.principal.policy)
+            self._models.require_room(command.request.model, PRIORITIES[tier])
         with self._at.supervisor.admitted():
             built = await self._builder.build(command)
             if not isinstance(built, DueSummary):

@@ -97,12 +97,17 @@ class DatabaseCheck:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`reasons` is empty when requests can be served; `warnings` say what of them cannot."""
+    """`reasons` is empty when requests can be served; `warnings` say what of them cannot.
+
+    `admission` is what waits for backends; None where nothing ever does. A full queue is no reason
+    to send requests elsewhere: other replicas have the same backends.
+    """
 
     reasons: list[str]
     backends: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     is_draining: bool = False
+    admission: dict[str, Any] | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -112,12 +117,13 @@ class Report:
     def body(self) -> dict[str, Any]:
         """For `GET /readyz`."""
         status = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
-        return {
+        body = {
             "status": status,
             "reasons": self.reasons,
             "warnings": self.warnings,
             "backends": self.backends,
         }
+        return body if self.admission is None else {**body, "admission": self.admission}
 
 
 class Health:
@@ -155,7 +161,18 @@ class Health:
             for state in states
         ]
         warnings = [*(named if is_one_well else ()), *self._pool.warnings]
-        return Report(reasons, backends, warnings)
+        return Report(reasons, backends, warnings, admission=self._admission())
+
+    def _admission(self) -> dict[str, Any] | None:
+        admission = self._pool.admission
+        if admission is None:
+            return None
+        state = admission.state()
+        return {
+            "queued": state.queued,
+            "slots": state.slots,
+            "saturation": round(state.saturation, 3),
+        }
 
     def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
         """Why no backend can be sent a request: with its cause, where that is known."""

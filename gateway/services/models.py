@@ -185,6 +185,12 @@ class Models:
         """
         self._pool.require_logprobs(model.id)
 
+    def require_room(self, name: str, priority: int) -> None:
+        """Make sure that a request for the model of a name or alias can be sent to a backend, or
+        wait for one. Raises what `get` does, and `Overloaded`.
+        """
+        self._pool.require_room(self.get(name).id, priority)
+
     def _candidates(self, name: str) -> Iterable[str]:
         bare = name.removeprefix(VENDOR_PREFIX)
         for spelling in (name, bare, VENDOR_PREFIX + bare):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.errors import ConfigError
+from gateway.settings.admission import Admission
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -94,6 +95,7 @@ class Settings(BaseModel):
     backends: tuple[Backend, ...] = Field((), description="The inference servers.")
     upstream: Upstream = Upstream()
     routing: Routing = Routing()
+    admission: Admission = Admission()
     limits: Limits = Limits()
     stream: Stream = Stream()
     background: Background = Background()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
-from gateway.upstreams.problems import GrammarFailed, ModelGone
+from gateway.upstreams.problems import Busy, GrammarFailed, ModelGone
 from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
@@ -207,6 +207,18 @@ class BackendState:
     can: Capabilities | None = None
 
 
+class Place(Protocol):
+    """What a request takes up at a backend."""
+
+    def first(self, seconds: float) -> None:
+        """Its first token came, so many seconds after it was sent."""
+        ...
+
+    def refused(self) -> None:
+        """The backend is too busy to take it."""
+        ...
+
+
 class Member:
     """Counts what is in flight, and learns from every request how the backend is.
 
@@ -290,7 +302,9 @@ class Member:
             can=self.can,
         )
 
-    async def generate(self, request: TokenRequest, sink: TokenSink) -> None:
+    async def generate(
+        self, request: TokenRequest, sink: TokenSink, place: Place | None = None
+    ) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
         on_trial = self.health.begin_trial(started_at)
@@ -306,9 +320,11 @@ class Member:
 
         try:
             await self._server.generate(
-                request, sink, on_first=partial(self._answered, started_at), on_finish=finish
+                request, sink, on_first=partial(self._answered, started_at, place), on_finish=finish
             )
         except UpstreamError as error:
+            if place is not None and isinstance(error, Busy):
+                place.refused()
             outcome = self._failed(error, request.model)
             raise
         finally:
@@ -416,9 +432,12 @@ class Member:
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
-    def _answered(self, started_at: float) -> None:
+    def _answered(self, started_at: float, place: Place | None) -> None:
         """The first ids came of a request that was sent at `started_at`, by the clock."""
-        self._metrics.upstream_first_token(self.name, self._clock() - started_at)
+        seconds = self._clock() - started_at
+        self._metrics.upstream_first_token(self.name, seconds)
+        if place is not None:
+            place.first(seconds)
         is_back = self.health.answered()
         if is_back or not self._reached:
             self._reached = True

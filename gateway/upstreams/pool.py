@@ -17,6 +17,8 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.telemetry import EventLog
+from gateway.upstreams.admission.placed import Placed
+from gateway.upstreams.admission.policy import class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.probe import check, describe, read_load
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.telemetry import Metrics
+    from gateway.upstreams.admission.admission import Admission
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
     from gateway.upstreams.member import BackendState
@@ -66,6 +69,11 @@ def candidates(
     ranks = [member.can.rank(constraint) if member.can is not None else 0 for member in equals]
     best = max(ranks, default=0)
     return [member for member, rank in zip(equals, ranks, strict=True) if rank == best]
+
+
+def _is_new(request: TokenRequest) -> bool:
+    """It continues no response that is known of."""
+    return request.route is None or request.route.placement is None
 
 
 def round_robin(choices: Sequence[Member], turn: int) -> Member:
@@ -128,7 +136,7 @@ class Pool:
     client, which from the start belongs to the pool. `started_at` is in unix seconds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its dependencies
         self,
         backends: Sequence[Backend],
         client: Client,
@@ -137,9 +145,13 @@ class Pool:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         router: Router | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        """`router` chooses among the backends of a model; without one they take turns."""
+        """`router` chooses among the backends of a model; without one they take turns. `admission`
+        bounds what is sent to each; without one all is sent at once.
+        """
         self.router = router
+        self.admission = admission
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
@@ -162,6 +174,8 @@ class Pool:
             )
             health = Health(policy.ejection)
             self._members[backend.name] = Member(backend, server, health, metrics, clock)
+        if admission is not None:
+            admission.serves(self._usable)
         self._note_models()
 
     async def start(self) -> None:
@@ -265,12 +279,13 @@ class Pool:
         After that nothing is tried again. Returns when the sink has the finish, or has
         enough. `avoid` names backends to use only if no other is left, such as the one that
         broke off before; `attempts_max` (None: the policy's) is how many are tried. A constraint
-        goes to those that hold it best, logprobs are asked only of those that tell them.
+        goes to those that hold it best, logprobs are asked only of those that tell them. A request
+        that begins a response waits for its turn; nothing that was begun does.
 
-        Raises what `require_logprobs` does; UpstreamRejected; UpstreamLost when as many as
-        `losses_max` were lost; the last failure when no more may be tried; NoUpstreamAvailable
-        when none is left; after the first chunk UpstreamFailed; and what the sink raises, which
-        must be none of these.
+        Raises what `require_logprobs` does; Overloaded where its turn does not come in time;
+        UpstreamRejected; UpstreamLost when as many as `losses_max` were lost; the last failure when
+        no more may be tried; NoUpstreamAvailable when none is left; after the first chunk
+        UpstreamFailed; and what the sink raises, which must be none of these.
         """
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
@@ -283,10 +298,14 @@ class Pool:
             choices = self._choices(request, tried=reasons, avoid=avoid)
             if not choices:
                 break
-            member, watched = self._dispatch(choices, request, sink, turn)
+            passes = request.has_begun or bool(reasons or avoid)
+            placed = self._placed(choices, request, sink, turn, passes=passes)
+            if placed is None:
+                placed = await self._turn_of(request, sink, turn)
+            member = placed.member
             try:
-                with watched as to:
-                    await member.generate(request, to)
+                with placed as to:
+                    await member.generate(request, to, placed)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
                 if isinstance(error, ModelGone):
@@ -331,6 +350,71 @@ class Pool:
         if len(members) == 1 and not tried:
             return members
         return candidates(members, tried=tried, avoided=avoid, constraint=request.constraint)
+
+    def _placed(
+        self,
+        choices: Sequence[Member],
+        request: TokenRequest,
+        sink: TokenSink,
+        turn: int,
+        *,
+        passes: bool,
+    ) -> Placed | None:
+        """The request at one of these; None where it has to wait. What `passes` goes anyhow, and
+        where there is room if there is any.
+        """
+        admission = self.admission
+        if admission is None:
+            return Placed(*self._dispatch(choices, request, sink, turn))
+        if not passes and (admission.waiting or self._is_held_back(choices, request)):
+            return None
+        return self._with_room(admission, choices, request, sink, turn, passes=passes)
+
+    def _with_room(
+        self,
+        admission: Admission,
+        choices: Sequence[Member],
+        request: TokenRequest,
+        sink: TokenSink,
+        turn: int,
+        *,
+        passes: bool,
+    ) -> Placed | None:
+        work = class_of(request.priority, is_background=request.background)
+        slots = admission.slots
+        roomy = [member for member in choices if slots(member.name).has_room(work)]
+        if not (roomy or passes):
+            return None
+        member, watched = self._dispatch(roomy or choices, request, sink, turn)
+        slot = admission.slots(member.name).take(work, len(request.prompt_ids))
+        return Placed(member, watched, slot, admission)
+
+    async def _turn_of(self, request: TokenRequest, sink: TokenSink, turn: int) -> Placed:
+        """The request at a backend, once it is its turn."""
+        admission = self.admission
+        assert admission is not None, "nothing waits without it"
+
+        def start() -> Placed | None:
+            choices = self._choices(request, tried=(), avoid=())
+            if self._is_held_back(choices, request):
+                return None
+            return self._with_room(admission, choices, request, sink, turn, passes=False)
+
+        return await admission.wait(request, start, is_new=_is_new(request))
+
+    def _is_held_back(self, choices: Sequence[Member], request: TokenRequest) -> bool:
+        """Whether sessions that are under way go before this one, which begins another."""
+        if self.router is None or len(choices) == 1 or not _is_new(request):
+            return False
+        return self.router.holds_back([member.name for member in choices], request)
+
+    def require_room(self, model: str, priority: int) -> None:
+        """Refuse a request for the model now that would be refused later. Raises Overloaded."""
+        if self.admission is not None:
+            self.admission.require_room(model, priority)
+
+    def _usable(self) -> list[str]:
+        return [one.name for one in self._members.values() if one.available and one.models]
 
     def _dispatch(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
@@ -386,13 +470,20 @@ class Pool:
         is_told = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
-        if health_check.is_well and self.router is not None and len(self._members) > 1:
-            await self._read_load(self.router, member, was_reachable=was_reachable)
+        router = self.router if len(self._members) > 1 else None
+        if health_check.is_well and (router is not None or self.admission is not None):
+            await self._read_load(router, member, was_reachable=was_reachable)
 
-    async def _read_load(self, router: Router, member: Member, *, was_reachable: bool) -> None:
+    async def _read_load(
+        self, router: Router | None, member: Member, *, was_reachable: bool
+    ) -> None:
         """Ask a backend what it has to do, where it tells that."""
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
+        if self.admission is not None:
+            self.admission.slots(member.name).reported(load.waiting, load.running)
+        if router is None:
+            return
         if not was_reachable:
             router.returned(member.name, epoch=load.epoch)
         router.probed(member.name, waiting=load.waiting, epoch=load.epoch, kv_tokens=load.kv_tokens)

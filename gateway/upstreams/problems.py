@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _CALLER_AT_FAULT: Final = frozenset({400, 422})
 _NOT_FOUND: Final = 404
 _ANSWERED: Final = "answered"
+_BUSY: Final = frozenset({429, 503})
 _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
@@ -44,6 +45,10 @@ class GrammarFailed(UpstreamFailed):
 
 class ModelGone(UpstreamUnavailable):
     """The backend does not serve this model any more, and is well otherwise."""
+
+
+class Busy(UpstreamUnavailable):
+    """The backend has too much to do to take the request."""
 
 
 class NoTokenIds(UpstreamUnavailable):
@@ -67,6 +72,8 @@ def refusal(
         return BrokeDown(text, upstream=upstream)
     if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone(text, upstream=upstream)
+    if status in _BUSY:
+        return Busy(text, upstream=upstream, retry_after_s=retry_after_s)
     is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
     if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)

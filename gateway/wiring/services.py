@@ -99,6 +99,7 @@ class Services:
                 database=base.database,
                 retrieval=retrieval,
                 lease_keeper=replica.lease_keeper,
+                models=models,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
             pass_through=_pass_through(base, models),

@@ -17,6 +17,8 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.sessions import Sessions
 from gateway.telemetry import Metrics
+from gateway.upstreams.admission.admission import Admission
+from gateway.upstreams.admission.policy import AdmissionPolicy
 from gateway.upstreams.backend import Backend, Prefill, StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
@@ -187,4 +189,14 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         router = Router(
             settings.routing.fill(RoutingPolicy), settings.cache_salt_key, metrics=metrics
         )
-    return Pool(backends(settings), client, policy=policy, metrics=metrics, router=router)
+    admission = None
+    if settings.admission.enabled:
+        admission = Admission(settings.admission.fill(AdmissionPolicy), metrics=metrics)
+    return Pool(
+        backends(settings),
+        client,
+        policy=policy,
+        metrics=metrics,
+        router=router,
+        admission=admission,
+    )

@@ -10,6 +10,7 @@ import orjson
 
 from gateway.generation import Sampling, TokenRequest
 from gateway.telemetry import Metrics
+from gateway.upstreams.admission.admission import Admission
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
@@ -22,6 +23,7 @@ from tests.fakes.raw_server import RawServer, Script, response
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from gateway.upstreams.admission.policy import AdmissionPolicy
     from gateway.upstreams.routing.router import Router
 
 REQUEST = TokenRequest(
@@ -90,6 +92,7 @@ async def fleet(
     *servers: RawServer,
     backends: Sequence[Backend] | None = None,
     router: Router | None = None,
+    admission: AdmissionPolicy | None = None,
     **policy: object,
 ) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
@@ -110,6 +113,11 @@ async def fleet(
             metrics=metrics,
             clock=lambda: now[0],
             router=router,
+            admission=(
+                None
+                if admission is None
+                else Admission(admission, metrics=metrics, clock=lambda: now[0])
+            ),
         )
         stack.push_async_callback(pool.close)
         await pool.start()

@@ -61,6 +61,7 @@ def workloads() -> tuple[Workload, ...]:
     from tests.load.workloads.history import Turns
     from tests.load.workloads.hosted_turn import HostedTurn
     from tests.load.workloads.memory import Memory
+    from tests.load.workloads.overload import Overload
     from tests.load.workloads.postgres import OnePostgres
     from tests.load.workloads.replicas import Replicas
     from tests.load.workloads.resume import Resume
@@ -85,6 +86,7 @@ def workloads() -> tuple[Workload, ...]:
         HostedTurn(),
         RoutingDecision(),
         OnePostgres(),
+        Overload(),
     )
 
 

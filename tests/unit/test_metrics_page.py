@@ -47,6 +47,10 @@ LABELS = {
     "gateway_routing_mispredictions": "upstream",
     "gateway_routing_caches_lost": "upstream",
     "gateway_routing_horizon_seconds": "upstream",
+    "gateway_admission_queue_length": "class",
+    "gateway_admission_wait_seconds": "class",
+    "gateway_admission_refusals": "class, reason",
+    "gateway_admission_slots": "upstream",
 }
 
 

@@ -19,7 +19,13 @@ from gateway.upstreams.routing.boundaries import HashedPrefix, Keys
 from gateway.upstreams.routing.index import MEMBERS_MAX, TICKS_PER_S, PrefixIndex
 from gateway.upstreams.routing.load import EXPECTED_MIN, MISS, MemberLoad, PeerLoad
 from gateway.upstreams.routing.placement import Placement, marks_of, member_id
-from gateway.upstreams.routing.policy import WARM_SHARE, Candidate, choose, choose_owner
+from gateway.upstreams.routing.policy import (
+    WARM_SHARE,
+    Candidate,
+    choose,
+    choose_owner,
+    hold_back,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,6 +165,23 @@ class Router:
         members = [self.member(name) for name in names]
         known = self._known(members, prefix, self._placement(route), route)
         return self._candidates(members, prefix, known)
+
+    def holds_back(self, names: Sequence[str], request: TokenRequest) -> bool:
+        """Whether a request waits until the members with these names are less busy."""
+        policy, now, rate = self.policy, self._clock(), self._default_rate
+        limit_s, idle = policy.hold_back_delay_s, 0
+        for name in names:
+            one = self.member(name)
+            idle += one.delay_s(one.rate or rate, now) <= limit_s
+            if 2 * idle > len(names):  # as nearly always: nothing is hashed
+                return False
+        route = request.route
+        return hold_back(
+            self.candidates(names, self.prefix(request), route),
+            len(request.prompt_ids),
+            is_continued=route is not None and route.placement is not None,
+            policy=policy,
+        )
 
     def begin(self, decision: Decision, route: Route | None = None) -> Flight:
         """The prompt is sent to the member that was chosen. `close` must be called in the end."""

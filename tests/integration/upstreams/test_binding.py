@@ -16,14 +16,13 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamLost,
     UpstreamRejected,
-    UpstreamUnavailable,
 )
 from gateway.generation import Constraint, Literal, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
-from gateway.upstreams.problems import BrokeDown, GrammarFailed
+from gateway.upstreams.problems import BrokeDown, Busy, GrammarFailed
 from gateway.upstreams.request_writer import BLOCK_IDS
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import capture
@@ -150,7 +149,7 @@ async def test_who_refuses_every_grammar_is_not_sent_another_until_asked_anew(
     ("first", "second", "kind"),
     [
         (BAD_TAG, BAD_TAG, UpstreamRejected),  # something else is wrong with the request
-        (BAD_TAG, (response(b"", status=503),), UpstreamUnavailable),
+        (BAD_TAG, (response(b"", status=503),), Busy),
         (BROKE_DOWN, (response(b"", status=503),), BrokeDown),  # it did not survive the first
         (BROKE_DOWN, (Act.RESET,), BrokeDown),
         (BROKE_DOWN, BAD_TAG, UpstreamRejected),
@@ -172,7 +171,7 @@ async def test_a_request_is_tried_without_its_grammar_once(
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
-        ((response(b"", status=503),), UpstreamUnavailable),
+        ((response(b"", status=503),), Busy),
         ((Act.RESET,), UpstreamLost),
         ((STREAM_HEAD, said([1]), Act.RESET), UpstreamFailed),
         ((capture("e_too_long").response,), ContextOverflow),

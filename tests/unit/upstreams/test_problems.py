@@ -14,6 +14,7 @@ from gateway.errors import (
 )
 from gateway.upstreams.problems import (
     BrokeDown,
+    Busy,
     GrammarFailed,
     ModelGone,
     breakage,
@@ -67,9 +68,9 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
         (401, UpstreamUnavailable),
         (307, UpstreamUnavailable),
         (405, UpstreamUnavailable),
-        (429, UpstreamUnavailable),
+        (429, Busy),
         (500, BrokeDown),
-        (503, UpstreamUnavailable),
+        (503, Busy),
     ],
 )
 def test_only_the_callers_own_mistakes_are_rejections(status: int, kind: type) -> None:

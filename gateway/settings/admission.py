@@ -1,0 +1,69 @@
+"""The settings of admission: how much a backend is sent at once, and what becomes of the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from gateway.settings.sections import Section
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Admission(Section):
+    """Requests wait in the gateway when the backends have enough to do."""
+
+    enabled: bool = Field(
+        default=True, description="false: all requests are sent on at once, and wait at backends."
+    )
+    slots_start: PositiveInt = Field(
+        64, description="Requests that one backend is sent at once by this process, at first."
+    )
+    slots_min: PositiveInt = Field(4, description="The least that is learned from late answers.")
+    slots_max: PositiveInt = Field(16_384, description="The most that is learned from early ones.")
+    first_token_target_s: PositiveFloat = Field(
+        3.0,
+        description="Seconds to the first token, beside those to read the prompt, from which on a "
+        "backend counts as late; where more of them are, it is sent fewer requests at once.",
+    )
+    read_tokens_per_s: float = Field(
+        2_000.0,
+        ge=10,
+        description="Tokens of a prompt that a backend may take a second to read until it is late.",
+    )
+    late_share: float = Field(
+        0.05, ge=0, le=0.5, description="Share of first tokens that may be late."
+    )
+    shrink_share: float = Field(
+        0.9, ge=0.1, le=0.99, description="Share that is left of the slots of a late backend."
+    )
+    background_share: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of the slots that background responses and service_tier flex may take.",
+    )
+    queue_length_max: PositiveInt = Field(
+        1_000,
+        description="Requests that wait for a backend in this process; one more is answered 503. "
+        "Background responses come on top, up to background.running_max.",
+    )
+    wait_max_s: PositiveFloat = Field(
+        5.0,
+        description="Seconds a request may wait for a backend until it is answered 503; more where "
+        "clients do not try again by themselves.",
+    )
+    background_wait_max_s: PositiveFloat = Field(
+        600.0, description="The same for a background response, which fails then."
+    )
+    promotion_s: PositiveFloat = Field(
+        120.0, description="Seconds after which what waits goes with the class above it."
+    )
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        if not self.slots_min <= self.slots_start <= self.slots_max:
+            raise ValueError("expected slots_min <= slots_start <= slots_max")
+        return self

@@ -1,0 +1,216 @@
+"""What the pool asks before it sends a request: may it go now, and if not, when.
+
+A request waits here and not at a backend: here it is in order, can be cancelled, and is sent where
+there is room when its turn comes. While nobody waits it costs a comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from gateway.concurrency import OnceEvent
+from gateway.errors import Overloaded
+from gateway.upstreams.admission.policy import WorkClass, class_of
+from gateway.upstreams.admission.queue import AdmissionQueue, Demand, RefusedFor, Ticket
+from gateway.upstreams.admission.slots import MemberSlots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gateway.generation import TokenRequest
+    from gateway.telemetry import Metrics
+    from gateway.upstreams.admission.policy import AdmissionPolicy
+
+
+class Closable(Protocol):
+    """What was begun for a request: closed, it is as if it had not been."""
+
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closable)
+
+LOOK_S: Final = 0.1
+"""While somebody waits: delays get shorter, and backends come back, without anything happening."""
+RETRY_AFTER_MIN_S: Final = 1.0
+RETRY_AFTER_MAX_S: Final = 60.0
+"""openai-python does not wait longer, and tries again at once instead."""
+
+_CAUSES: Final[dict[RefusedFor, str]] = {
+    "full": "as many requests wait as may",
+    "wait": "it would wait too long for a backend",
+    "deadline": "it waited too long for a backend",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionState:
+    """Admission now: `queued` by class, slots and those taken by backend. `saturation` is how much
+    of the slots is asked for, by what is under way and what waits.
+    """
+
+    queued: dict[str, int]
+    slots: dict[str, int]
+    taken: dict[str, int]
+    saturation: float
+
+
+class Admission:
+    """The slots of all backends, and the queue of one process."""
+
+    def __init__(
+        self,
+        policy: AdmissionPolicy,
+        *,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives seconds and never goes back."""
+        self.policy = policy
+        self._metrics = metrics
+        self._clock = clock
+        self._members: dict[str, MemberSlots] = {}
+        self._serving: Callable[[], Iterable[str]] = self._members.keys
+        self._queue: AdmissionQueue[Any] = AdmissionQueue(policy)
+        self._accepted = 0
+        """How many of those that wait are responses in background, which were accepted."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.waiting = 0
+        """How many wait. Where nobody does, who finds room may take it."""
+        metrics.admission_reads(
+            queued={
+                work.label: partial(self._queue.lengths.__getitem__, work) for work in WorkClass
+            },
+            saturation=lambda: self.saturation,
+        )
+
+    def serves(self, serving: Callable[[], Iterable[str]]) -> None:
+        """`serving` names the backends that take requests; only their slots can be used."""
+        self._serving = serving
+
+    def slots(self, name: str) -> MemberSlots:
+        """Those of the backend of that name."""
+        known = self._members.get(name)
+        if known is None:
+            known = self._members[name] = MemberSlots(name, self.policy)
+            self._metrics.admission_slots(name, lambda: known.bound)
+        return known
+
+    @property
+    def saturation(self) -> float:
+        """Requests under way and waiting, for each slot that there is: above 1 there is too little.
+        Where there is no slot, as if there were one.
+        """
+        members = [self.slots(name) for name in self._serving()]
+        asked = self.waiting + sum(one.in_flight for one in members)
+        return asked / max(1, sum(one.bound for one in members))
+
+    def state(self) -> AdmissionState:
+        """A copy of what is known now, for health reports."""
+        return AdmissionState(
+            {work.label: count for work, count in self._queue.lengths.items()},
+            {name: one.bound for name, one in self._members.items()},
+            {name: one.in_flight for name, one in self._members.items()},
+            self.saturation,
+        )
+
+    def require_room(self, model: str, priority: int) -> None:
+        """Refuse now what would be refused when it is sent. Raises `Overloaded`."""
+        work = class_of(priority, is_background=False)
+        if self.waiting and (cause := self._cause(work, model)) is not None:
+            raise self._refusal(work, model, cause)
+
+    async def wait(
+        self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
+    ) -> T:
+        """What `start` returns when it is the turn of the request: see `queue.Ticket`.
+
+        Raises `Overloaded` at once where it cannot be its turn in time, or when it was not; and
+        what `start` raises. Who is cancelled leaves at once.
+        """
+        work, model = class_of(request.priority, is_background=request.background), request.model
+        if not request.background and (cause := self._cause(work, model)) is not None:
+            raise self._refusal(work, model, cause)
+        policy, now, settled = self.policy, self._clock(), OnceEvent()
+        wait_s = policy.background_wait_max_s if request.background else policy.wait_max_s
+        ticket: Ticket[T] = Ticket(
+            work,
+            _demand(request, is_new=is_new),
+            start,
+            since=now,
+            deadline=now + wait_s,
+            on_settled=settled.set,
+            tenant=request.cache_salt,
+            tokens=len(request.prompt_ids),
+        )
+        self._queue.push(ticket, now)
+        self._accepted += request.background
+        try:
+            self.pump()
+            await settled.within(wait_s)
+        except BaseException:
+            if ticket.result is not None:
+                ticket.result.close()
+            raise
+        finally:
+            self._accepted -= request.background
+            if not settled.is_set():
+                self._queue.remove(ticket)
+                self.waiting = len(self._queue)
+        return self._outcome(ticket)
+
+    def pump(self) -> None:
+        """Something has changed: send all that can go now."""
+        queue = self._queue
+        if self._queue:
+            queue.pump(self._clock())
+        self.waiting = len(queue)
+        if self.waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _outcome(self, ticket: Ticket[T]) -> T:
+        if ticket.error is not None:
+            raise ticket.error
+        work = ticket.work
+        if ticket.result is None:
+            raise self._refusal(work, ticket.demand.model, ticket.refused_for or "deadline")
+        self._metrics.admission_waited(work.label, self._clock() - ticket.since)
+        return ticket.result
+
+    def _cause(self, work: WorkClass, model: str) -> RefusedFor | None:
+        """Why one that comes now cannot wait; None if it can."""
+        if self.waiting - self._accepted >= self.policy.queue_length_max:
+            return "full"
+        seconds = self._until_its_turn_s(work, model)
+        is_long = seconds is not None and seconds > self.policy.wait_max_s
+        return "wait" if is_long else None
+
+    def _until_its_turn_s(self, work: WorkClass, model: str) -> float | None:
+        count = self._queue.ahead(work, model) + 1
+        return self._queue.drain_s(count, model, self._clock())
+
+    def _refusal(self, work: WorkClass, model: str, cause: RefusedFor) -> Overloaded:
+        """The error, with the time in which those go that wait now."""
+        self._metrics.admission_refused(work.label, cause)
+        seconds = self._until_its_turn_s(work, model)
+        if seconds is None:
+            seconds = self.policy.wait_max_s
+        told_s = min(max(seconds, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
+        return Overloaded(model, _CAUSES[cause], retry_after_s=told_s)
+
+
+def _demand(request: TokenRequest, *, is_new: bool) -> Demand:
+    return Demand(
+        request.model,
+        wants_logprobs=request.sampling.logprobs is not None,
+        is_bound=request.constraint is not None,
+        is_new=is_new,
+    )

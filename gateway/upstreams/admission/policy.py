@@ -1,0 +1,62 @@
+"""The numbers of admission, and the classes of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class WorkClass(IntEnum):
+    """What goes first, the first first."""
+
+    PRIORITY = 0
+    DEFAULT = 1
+    BACKGROUND = 2
+
+    @property
+    def label(self) -> str:
+        """What metrics and `/readyz` call it."""
+        return self.name.lower()
+
+
+def class_of(priority: int, *, is_background: bool) -> WorkClass:
+    """The class of a request with a `TokenRequest.priority`. What nobody waits for goes one class
+    lower than its tier, and flex is the lowest.
+    """
+    if not priority:  # as nearly always
+        return WorkClass.BACKGROUND if is_background else WorkClass.DEFAULT
+    rank = WorkClass.DEFAULT - priority + is_background
+    return WorkClass(min(max(rank, WorkClass.PRIORITY), WorkClass.BACKGROUND))
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    """Every number of admission.
+
+    A backend is sent `slots_start` requests at once, in the beginning, and between `slots_min` and
+    `slots_max` later. A first token is late that takes longer than `first_token_target_s`, and what
+    it takes to read the prompt at `read_tokens_per_s`. Where more than `late_share` of them are
+    late, the slots become `shrink_share` of what they were.
+
+    Work of the background takes up to `background_share` of the slots. In the queue are
+    `queue_length_max` requests at most; responses in background that were accepted come on top,
+    whose number is bounded where they are claimed. What waited `wait_max_s` is refused
+    (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up.
+    """
+
+    slots_start: int = 64
+    slots_min: int = 4
+    slots_max: int = 16_384
+    first_token_target_s: float = 3.0
+    read_tokens_per_s: float = 2_000.0
+    late_share: float = 0.05
+    shrink_share: float = 0.9
+    background_share: float = 0.8
+    queue_length_max: int = 1_000
+    wait_max_s: float = 5.0
+    background_wait_max_s: float = 600.0
+    promotion_s: float = 120.0
+
+    def target_s(self, prompt: int) -> float:
+        """Within how many seconds the first token for a prompt of so many tokens is on time."""
+        return self.first_token_target_s + prompt / self.read_tokens_per_s

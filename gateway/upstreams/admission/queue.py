@@ -1,0 +1,248 @@
+"""Who goes next: one queue for all that wait for a backend.
+
+Classes go in order, and within a class who came first. Requests that not every backend can take, or
+that are held back, must not keep others waiting: those with the same demand are a line of their
+own, and a line whose first cannot go is passed over. Time is given to everything as an argument.
+
+How a line is ordered is a policy (`Order`). `Fifo` is the one there is; fairness among tenants is
+another one: tickets say whose they are, and how much they ask for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from gateway.upstreams.admission.policy import WorkClass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gateway.upstreams.admission.policy import AdmissionPolicy
+
+T = TypeVar("T")
+
+GRANTS_KEPT: Final = 256
+GRANTS_MIN: Final = 4
+"""So many must have gone since somebody began to wait until it is known how fast they go."""
+RATE_MIN_S: Final = 0.5
+"""And so long ago that must be: the first to go are those that there was room for."""
+
+RefusedFor = Literal["full", "wait", "deadline"]
+"""Why a request is refused: the queue is full; it would have to wait too long; it has."""
+
+
+class Demand(NamedTuple):
+    """What a request needs of a backend. Of those with the same one, none can go before the first
+    of them can.
+    """
+
+    model: str
+    wants_logprobs: bool = False
+    is_bound: bool = False
+    is_new: bool = False
+    """It begins a session, and may be held back."""
+
+
+class Ticket(Generic[T]):
+    """One request that waits. `tenant` is whose it is, by a name that tells nothing, `tokens` are
+    those of its prompt. `start` sends it to a backend if there is room, and returns what came of
+    that, else None; `result` is that, or `error` what it raised. `on_settled` is called after that,
+    or once it is refused.
+    """
+
+    __slots__ = (
+        "deadline", "demand", "error", "number", "on_settled", "refused_for", "result", "since",
+        "start", "tenant", "tokens", "work",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0913 - all that is known of a request
+        self,
+        work: WorkClass,
+        demand: Demand,
+        start: Callable[[], T | None],
+        *,
+        since: float,
+        deadline: float,
+        on_settled: Callable[[], None],
+        tenant: str = "",
+        tokens: int = 0,
+    ) -> None:
+        self.work = work
+        self.demand = demand
+        self.start = start
+        self.since = since
+        self.deadline = deadline
+        self.on_settled = on_settled
+        self.tenant = tenant
+        self.tokens = tokens
+        self.number = 0
+        self.result: T | None = None
+        self.error: Exception | None = None
+        self.refused_for: RefusedFor | None = None
+
+
+class Order(Protocol[T]):
+    """The order of one line."""
+
+    def push(self, ticket: Ticket[T]) -> None: ...
+
+    def remove(self, ticket: Ticket[T]) -> None:
+        """It goes, or has left."""
+        ...
+
+    def head(self) -> Ticket[T]:
+        """Who goes next; there must be one."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Ticket[T]]: ...
+
+
+class Fifo(Generic[T]):
+    """First come, first served."""
+
+    __slots__ = ("_tickets",)
+
+    def __init__(self) -> None:
+        self._tickets: OrderedDict[int, Ticket[T]] = OrderedDict()
+
+    def push(self, ticket: Ticket[T]) -> None:
+        """The last one."""
+        self._tickets[ticket.number] = ticket
+
+    def remove(self, ticket: Ticket[T]) -> None:
+        """It goes, or has left."""
+        del self._tickets[ticket.number]
+
+    def head(self) -> Ticket[T]:
+        """Who came first."""
+        return next(iter(self._tickets.values()))
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __iter__(self) -> Iterator[Ticket[T]]:
+        return iter(tuple(self._tickets.values()))
+
+
+class DrainRate:
+    """How many requests a second go, while others wait."""
+
+    __slots__ = ("_at", "_began")
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque(maxlen=GRANTS_KEPT)
+        self._began = 0.0
+
+    def begin(self, now: float) -> None:
+        """Somebody waits, and nobody did before."""
+        self._at.clear()
+        self._began = now
+
+    def count(self, now: float) -> None:
+        """One goes."""
+        if len(self._at) == GRANTS_KEPT:
+            self._began = self._at[0]
+        self._at.append(now)
+
+    def per_s(self, now: float) -> float | None:
+        """None while too little is known."""
+        seconds = now - self._began
+        if len(self._at) < GRANTS_MIN or seconds < RATE_MIN_S:
+            return None
+        return len(self._at) / seconds
+
+
+class AdmissionQueue(Generic[T]):
+    """All that wait, of all models."""
+
+    def __init__(
+        self, policy: AdmissionPolicy, new_order: Callable[[], Order[T]] | None = None
+    ) -> None:
+        """`new_order` makes the order of a line."""
+        self._policy = policy
+        self._new_order: Callable[[], Order[T]] = Fifo if new_order is None else new_order
+        self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
+        self._rates: dict[str, DrainRate] = {}
+        self._number = 0
+        self.lengths = dict.fromkeys(WorkClass, 0)
+        """How many wait, by class."""
+
+    def __len__(self) -> int:
+        return sum(self.lengths.values())
+
+    def ahead(self, work: WorkClass, model: str) -> int:
+        """How many go before one of this class that comes now."""
+        return sum(
+            len(line)
+            for (one, demand), line in self._lines.items()
+            if one <= work and demand.model == model
+        )
+
+    def drain_s(self, count: int, model: str, now: float) -> float | None:
+        """In how many seconds so many more of the model go, at the rate that they go at now; None
+        while that is not known.
+        """
+        rate = self._rates.get(model)
+        per_s = None if rate is None else rate.per_s(now)
+        return None if per_s is None else count / per_s
+
+    def push(self, ticket: Ticket[T], now: float) -> None:
+        """It waits from now on."""
+        self._number += 1
+        ticket.number = self._number
+        model = ticket.demand.model
+        if not any(demand.model == model for _, demand in self._lines):
+            self._rates.setdefault(model, DrainRate()).begin(now)
+        key = (ticket.work, ticket.demand)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = self._new_order()
+        line.push(ticket)
+        self.lengths[ticket.work] += 1
+
+    def remove(self, ticket: Ticket[T]) -> None:
+        """It goes, or has left."""
+        key = (ticket.work, ticket.demand)
+        line = self._lines[key]
+        line.remove(ticket)
+        self.lengths[ticket.work] -= 1
+        if not line:
+            del self._lines[key]
+
+    def pump(self, now: float) -> None:
+        """Send all that can go now, in order. What has waited too long is refused instead."""
+        self._refuse_late(now)
+        lines = dict(self._lines)
+        while lines:
+            key = min(lines, key=lambda key: self._turn(lines[key].head(), now))
+            if not self._start(lines[key].head(), now) or not lines[key]:
+                del lines[key]
+
+    def _turn(self, head: Ticket[T], now: float) -> tuple[int, int]:
+        """What goes first is the least."""
+        is_promoted = now - head.since >= self._policy.promotion_s
+        return head.work - is_promoted, head.number
+
+    def _start(self, ticket: Ticket[T], now: float) -> bool:
+        """Whether it goes, or need not go any more."""
+        try:
+            ticket.result = ticket.start()
+        except Exception as error:  # noqa: BLE001 - it belongs to who waits, not to who ended
+            ticket.error = error
+        else:
+            if ticket.result is None:
+                return False
+            self._rates[ticket.demand.model].count(now)
+        self.remove(ticket)
+        ticket.on_settled()
+        return True
+
+    def _refuse_late(self, now: float) -> None:
+        for line in list(self._lines.values()):
+            while line and (head := line.head()).deadline <= now:
+                head.refused_for = "deadline"
+                self.remove(head)
+                head.on_settled()

@@ -1,0 +1,182 @@
+"""How many requests a backend is sent at once, learned from how soon it begins to answer them.
+
+The bound of a backend goes up a little after some first tokens on time, and down by a share after
+some late ones (AIMD): a server that lets requests wait begins late, whatever it says of itself.
+Until it goes down for the first time it goes up fast. What a backend reports of its queue is more
+exact: as much of the bound goes as waits there.
+
+Only requests that were sent while the bound was nearly used tell anything of it. After each change
+those count that were sent later: it takes as long as a first token until a change shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.upstreams.admission.policy import WorkClass
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from gateway.upstreams.admission.policy import AdmissionPolicy
+
+FULL_SHARE: Final = 0.9
+"""Of the bound. First tokens of requests that were sent when so much was used let it grow."""
+BUSY_SHARE: Final = 0.5
+"""Late ones below that have another cause than too many requests."""
+ROUND: Final = 8
+"""First tokens on time for each step up."""
+FAST_ROUND: Final = 4
+"""The same, as long as the bound has not gone down."""
+FAST_GROWTH: Final = 1.5
+WAITING_FREE_SHARE: Final = 0.02
+"""Of those that run. So few may wait at a backend: it must find somebody when one ends."""
+HALF: Final = 0.5
+"""No report takes more than that: it is of a moment, and of what others sent, too."""
+REPORTS_MIN: Final = 2
+"""Reports in a row of a queue. One alone may be a burst that is being read."""
+
+
+class MemberSlots:
+    """The slots of one backend: it is sent `bound` requests at once, `background_bound` of them
+    work of the background (one at least, or there would be none).
+
+    `in_flight` are those taken, `background` how many of them by work of the background. It may be
+    more than `bound`: what goes on with a response does not wait.
+    """
+
+    __slots__ = (
+        "_exact", "_has_shrunk", "_late", "_on_time", "_policy", "_queued_reports", "_round",
+        "_seen", "background", "background_bound", "bound", "in_flight", "name",
+    )  # fmt: skip
+
+    def __init__(self, name: str, policy: AdmissionPolicy) -> None:
+        self.name = name
+        self.in_flight = 0
+        self.background = 0
+        self._policy = policy
+        self._has_shrunk = False
+        self._queued_reports = 0
+        self._round = 0
+        self._seen = self._on_time = self._late = 0
+        self._set(min(max(policy.slots_start, policy.slots_min), policy.slots_max))
+
+    def _set(self, bound: float) -> None:
+        self._exact = bound
+        self.bound = int(bound)
+        self.background_bound = max(1, int(bound * self._policy.background_share))
+
+    def has_room(self, work: WorkClass) -> bool:
+        """Whether one more request of that class may be sent."""
+        if self.in_flight >= self.bound:
+            return False
+        return work is not WorkClass.BACKGROUND or self.background < self.background_bound
+
+    def take(self, work: WorkClass, prompt: int) -> Slot:
+        """Send a request with a prompt of so many tokens, whether there is room or not."""
+        self.in_flight += 1
+        is_background = work is WorkClass.BACKGROUND
+        self.background += is_background
+        return Slot(self, self._round, self.in_flight / self._exact, prompt, is_background)
+
+    def answered(self, slot: Slot, seconds: float) -> None:
+        """The first token of a request came so many seconds after it was sent."""
+        if slot.round != self._round or slot.used < BUSY_SHARE:
+            return
+        self._seen += 1
+        if seconds > self._policy.target_s(slot.prompt):
+            self._late += 1
+            if self._late > max(1, self._policy.late_share * self._seen):
+                self._shrink(self._exact * self._policy.shrink_share)
+            return
+        self._on_time += slot.used >= FULL_SHARE
+        if self._on_time >= (ROUND if self._has_shrunk else FAST_ROUND):
+            self._grow()
+
+    def refused(self, slot: Slot) -> None:
+        """It says that it is busy, and did not take the request."""
+        if slot.round == self._round:
+            self._shrink(self._exact * self._policy.shrink_share)
+
+    def reported(self, waiting: int | None, running: int | None) -> None:
+        """What it says of its queue. None: it does not say."""
+        if waiting is None or waiting <= max(1, WAITING_FREE_SHARE * (running or 0)):
+            self._queued_reports = 0
+            return
+        self._queued_reports += 1
+        if self._queued_reports < REPORTS_MIN:
+            return
+        if running:
+            # As much of what this process sent waits there as of what all did.
+            begun = self.in_flight * running / (running + waiting)
+            bound = max(begun + max(1, WAITING_FREE_SHARE * begun), self._exact * HALF)
+            self._shrink(min(self._exact, bound))
+        else:
+            self._shrink(self._exact * self._policy.shrink_share)
+
+    def _shrink(self, bound: float) -> None:
+        self._set(max(bound, self._policy.slots_min))
+        self._has_shrunk = True
+        self._begin_round()
+
+    def _grow(self) -> None:
+        if not self._queued_reports:
+            grown = self._exact + 1 if self._has_shrunk else self._exact * FAST_GROWTH
+            self._set(min(grown, self._policy.slots_max))
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._round += 1
+        self._seen = self._on_time = self._late = 0
+
+
+class Slot:
+    """The place of one request at a backend, from when it is sent until it has ended.
+
+    `used` is which share of the bound was in use then, this one among it. A context, which gives it
+    back; `release` may be called again.
+    """
+
+    __slots__ = ("_is_background", "_is_held", "_slots", "prompt", "round", "used")
+
+    def __init__(
+        self,
+        slots: MemberSlots,
+        round_: int,
+        used: float,
+        prompt: int,
+        is_background: bool,  # noqa: FBT001 - made for each request, and nowhere else
+    ) -> None:
+        self.round = round_
+        self.used = used
+        self.prompt = prompt
+        self._slots = slots
+        self._is_background = is_background
+        self._is_held = True
+
+    def first(self, seconds: float) -> None:
+        """The first token came, so many seconds after the request was sent."""
+        self._slots.answered(self, seconds)
+
+    def refused(self) -> None:
+        """The backend is too busy to take the request."""
+        self._slots.refused(self)
+
+    def release(self) -> None:
+        """The request has ended, whatever became of it."""
+        if self._is_held:
+            self._is_held = False
+            self._slots.in_flight -= 1
+            self._slots.background -= self._is_background
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
