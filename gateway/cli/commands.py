@@ -13,6 +13,7 @@ from typing_extensions import override
 from gateway import __version__
 from gateway.cli import (
     access,
+    backends,
     configuration,
     containers,
     database,
@@ -67,6 +68,7 @@ commands.command()(serve)
 commands.command()(doctor)
 commands.command()(simulate)
 commands.add_typer(launch.commands, name="launch")
+commands.add_typer(backends.commands, name="backends")
 commands.add_typer(configuration.commands, name="config")
 commands.add_typer(containers.commands, name="containers")
 commands.add_typer(database.commands, name="db")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.errors import ConfigError
+from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -92,6 +93,10 @@ class Settings(BaseModel):
         (), description="Models offered; empty: every model that a backend serves."
     )
     backends: tuple[Backend, ...] = Field((), description="The inference servers.")
+    discovery: tuple[Discovery, ...] = Field(
+        (), description="Where further inference servers are found, which may come and go."
+    )
+    membership: Membership = Membership()
     upstream: Upstream = Upstream()
     routing: Routing = Routing()
     limits: Limits = Limits()
@@ -112,6 +117,9 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _names_are_unambiguous(self) -> Self:
         _refuse_repeated("names of backends", (backend.name for backend in self.backends))
+        _refuse_repeated(
+            "names of sources in discovery", ("settings", *(one.name for one in self.discovery))
+        )
         _refuse_repeated(
             "ids and aliases of models",
             (name for model in self.models for name in (model.id, *model.aliases)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from gateway.settings.discovery import Discovery
 from gateway.settings.model import Settings
 from gateway.settings.sections import Backend, Model
 from gateway.settings.sources import CONFIG_VARIABLE, CUSTOMARY, FILE_SUFFIX, variables
@@ -24,6 +25,7 @@ _NO_STATIC_DEFAULT = {"data_dir": "~/.local/share/harmony-gateway"}
 _EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "models": (Model, {"id": "gpt-oss-120b", "served_as": "openai/gpt-oss-120b"}),
     "backends": (Backend, {"name": "gpu-1", "url": "http://gpu-1:8000"}),
+    "discovery": (Discovery, {"name": "more", "kind": "file", "path": "backends.yaml"}),
 }
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.

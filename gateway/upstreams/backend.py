@@ -19,7 +19,8 @@ class Backend:
     adapter); empty: every model it lists, under its own name. `base_url` is given with or without
     `/v1`. `context_lengths` (tokens, prompt and output together, by public id) go before what the
     server says of itself. `grammars` may be used to bind the model where the engine can;
-    `priorities` are understood, because the server schedules by them.
+    `priorities` are understood, because the server schedules by them. `source` is who said that it
+    is there.
     """
 
     name: str
@@ -29,10 +30,16 @@ class Backend:
     context_lengths: Mapping[str, int] = field(default_factory=dict)
     grammars: bool = True
     priorities: bool = False
+    source: str = "settings"
 
     def url(self, path: str) -> httpx2.URL:
         """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
+
+    def has_origin_of(self, other: Backend) -> bool:
+        """Whether both are reached over the same connections."""
+        one, two = self.url("/"), other.url("/")
+        return (one.scheme, one.host, one.port) == (two.scheme, two.host, two.port)
 
     def headers(self) -> dict[str, str]:
         """What identifies the gateway to this backend."""

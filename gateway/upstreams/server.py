@@ -225,6 +225,13 @@ class InferenceServer:
             connection.hang_up("silent, and not reachable")
         return len(silent)
 
+    def hang_up(self, reason: str) -> int:
+        """Break off every generation; how many those are. One that connects is not among them."""
+        connections = [one.connection for one in self._streams if one.connection is not None]
+        for connection in connections:
+            connection.hang_up(reason)
+        return len(connections)
+
     async def _open(
         self, request: TokenRequest, grammar: Grammar | None, stream: TokenStream
     ) -> ResponseBody:

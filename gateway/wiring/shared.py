@@ -14,13 +14,15 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.sessions import Sessions
 from gateway.telemetry import Metrics
-from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
+from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.membership.membership import Membership
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
+from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import engines
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Shared:
     sealer: Sealer
     executor: ThreadExecutor
     pool: Pool
+    membership: Membership
     sessions: Sessions
     engines: Sequence[Engine]
     owner: str
@@ -50,6 +53,7 @@ class Shared:
         nothing.
         """
         metrics, limits, python = Metrics(), settings.limits, settings.tools.python
+        pool = _pool(settings, metrics)
         return cls(
             settings=settings,
             metrics=metrics,
@@ -60,7 +64,14 @@ class Shared:
                 inline_bytes_max=limits.inline_tokenize_chars_max,
                 waiting_bytes_max=limits.tokenize_waiting_bytes_max,
             ),
-            pool=_pool(settings, metrics),
+            pool=pool,
+            membership=Membership(
+                backends(settings),
+                sources(settings),
+                pool.apply,
+                members_max=settings.membership.members_max,
+                metrics=metrics,
+            ),
             sessions=Sessions(connections_max=settings.websockets.connections_max, metrics=metrics),
             engines=engines(python) if python.enabled else (),
             owner=ids.new_replica_id(),
@@ -77,38 +88,17 @@ class Shared:
         silently.
         """
         try:
+            await self.membership.start()
             await self.pool.start()
+            always = (self.pool.run, self.membership.run)
             async with asyncio.TaskGroup() as group:
-                running = [group.create_task(helper()) for helper in (self.pool.run, *helpers)]
+                running = [group.create_task(helper()) for helper in (*always, *helpers)]
                 yield
                 for helper in running:
                     helper.cancel()
         finally:
             self.executor.close()
             await self.pool.close()
-
-
-def backends(settings: Settings) -> list[Backend]:
-    """The inference servers, each with the models that it is asked for."""
-    served = {model.id: model.served_as or model.id for model in settings.models}
-    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
-    return [
-        Backend(
-            name=backend.name,
-            base_url=backend.url,
-            models={
-                public: name
-                for public, name in served.items()
-                if not backend.models or name in backend.models
-            }
-            or {name: name for name in backend.models},
-            api_key=backend.api_key.get_secret_value() if backend.api_key else None,
-            context_lengths=lengths,
-            grammars=backend.grammars == "auto",
-            priorities=backend.priorities,
-        )
-        for backend in settings.backends
-    ]
 
 
 def formats(settings: Settings) -> Formats:
@@ -143,6 +133,7 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
             describe_timeout_s=upstream.probe_timeout_s,
         ),
         limits=upstream.fill(StreamLimits),
+        leave_s=settings.membership.leave_s,
     )
     router = None
     if settings.routing.policy == "prefix":
