@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -111,4 +112,6 @@ def _default(key: str, field: FieldInfo) -> str:
         return _NO_STATIC_DEFAULT[key]
     if field.default is None or field.default is PydanticUndefined:
         return ""
-    return field.default if isinstance(field.default, str) else json.dumps(field.default)
+    if isinstance(field.default, str | Path):
+        return str(field.default)
+    return json.dumps(field.default)
