@@ -26,8 +26,11 @@ _NO_STATIC_DEFAULT = {"data_dir": "~/.local/share/harmony-gateway"}
 _EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "models": (Model, {"id": "gpt-oss-120b", "served_as": "openai/gpt-oss-120b"}),
     "backends": (Backend, {"name": "gpu-1", "url": "http://gpu-1:8000"}),
+}
+_OPTIONAL_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "discovery": (Discovery, {"name": "more", "kind": "file", "path": "backends.yaml"}),
 }
+"""Those that a gateway works without, which are commented out."""
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.
 # Copy to gateway.yaml, or name the file with --config or GATEWAY_CONFIG.
@@ -82,6 +85,11 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
             yield from _comment(field.description or "", indent)
             yield f"{key}:"
             yield from _item(*_EXAMPLE_ITEMS[key])
+            yield ""
+        elif key in _OPTIONAL_ITEMS and not indent:
+            yield from _comment(field.description or "", indent)
+            lines = (f"{key}:", *_item(*_OPTIONAL_ITEMS[key]))
+            yield from (f"# {line}" for line in lines)
             yield ""
         else:
             yield from _comment(field.description or "", indent)

@@ -27,9 +27,8 @@ def endpoints(slices: Iterable[Mapping[str, Any]], port: int | None) -> list[End
     Slices are what others wrote: what is not as it should be is left out.
     """
     found: dict[str, Endpoint] = {}
-    families = {one.get("addressType") for one in slices}
     by_family = sorted(
-        (one for one in slices if one.get("addressType") in families.intersection(_FAMILIES)),
+        (one for one in slices if one.get("addressType") in _FAMILIES),
         key=lambda one: (_FAMILIES.index(one["addressType"]), _name(one)),
     )
     for one in by_family:
