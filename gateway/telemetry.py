@@ -12,13 +12,14 @@ import json
 import logging
 import sys
 import traceback
+from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, TypeVar, Unpack
 
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -33,10 +34,16 @@ if TYPE_CHECKING:
     Event = dict[str, Any]
     Render = Callable[[Event], str]
 
+T = TypeVar("T", Counter, Gauge, Histogram)
+
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
 
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
+UPSTREAM: Final = "upstream"
+"""The label that has the name of a backend."""
+UPSTREAMS_GONE_MAX: Final = 64
+"""Backends that are gone, and whose metrics are still there."""
 MCP_SERVERS_MAX: Final = 64
 """MCP servers that metrics tell apart."""
 MORE_SERVERS: Final = "(more)"
@@ -83,6 +90,8 @@ class Fields(Context, total=False):
     ignored_parameters: str
     model: str
     upstream: str
+    source: str
+    in_flight: int
     attempt: int
     replica: str
     epoch: int
@@ -266,6 +275,7 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
         ProcessCollector(registry=registry)
+        self._of_upstreams: list[Counter | Gauge | Histogram] = []
         self._request_seconds = self._histogram(
             "gen_ai_server_request_duration_seconds",
             "Time from a request's first byte to the end of its response.",
@@ -326,13 +336,13 @@ class Metrics:
         self._followers = self._gauge("followers", "Streams that follow a durable log.")
         self._notices = self._counter("notices", "Notices heard from other replicas.", "kind")
         self._add_tools()
-        self._web = self._counters_of_web()
         self._add_routing()
         self._add_admission()
         self._connections = self._counter("connections", "WebSocket connections opened.")
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
     def _add_tools(self) -> None:
+        self._web = self._counters_of_web()
         self._tool_calls = self._counter(
             "tool_calls", "Calls that the gateway answered itself.", "kind", "outcome"
         )
@@ -381,10 +391,15 @@ class Metrics:
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"gateway_{name}", text, labels, registry=self.registry)
+        return self._noted(Counter(f"gateway_{name}", text, labels, registry=self.registry), labels)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
+        return self._noted(Gauge(f"gateway_{name}", text, labels, registry=self.registry), labels)
+
+    def _noted(self, metric: T, labels: Sequence[str]) -> T:
+        if UPSTREAM in labels:
+            self._of_upstreams.append(metric)
+        return metric
 
     def _read_gauge(self, name: str, text: str) -> None:
         """A gauge that has what the attribute of its name is when the metrics are read."""
@@ -396,7 +411,8 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is the whole name: some are OpenTelemetry's."""
-        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+        made = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+        return self._noted(made, labels)
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""
@@ -507,6 +523,42 @@ class Metrics:
         """Set whether a backend takes requests (1) or does not (0)."""
         self._upstream_up.labels(upstream).set(up)
 
+    def upstream_joined(self, upstream: str) -> None:
+        """There is a backend of that name, perhaps again."""
+        if upstream in self._upstreams_gone:
+            self._upstreams_gone.remove(upstream)
+
+    def upstream_left(self, upstream: str) -> None:
+        """There is no backend of that name any more. What was counted of it stays until so many
+        others are gone: names may be new for each that comes.
+        """
+        self._upstream_up.remove_by_labels({UPSTREAM: upstream})
+        self._upstreams_gone.append(upstream)
+        while len(self._upstreams_gone) > UPSTREAMS_GONE_MAX:
+            gone = self._upstreams_gone.popleft()
+            self._generations_now.pop(gone, None)
+            for metric in self._of_upstreams:
+                metric.remove_by_labels({UPSTREAM: gone})
+
+    def source_told(self, source: str, *, members: int, is_up: bool) -> None:
+        """Set how many backends a source has, and whether it said so when it was asked last."""
+        self._source_members.labels(source).set(members)
+        self._source_up.labels(source).set(int(is_up))
+
+    def backends_drained(self, count: int) -> None:
+        """Set how many backends are drained."""
+        self._drained.set(count)
+
+    def _add_membership(self) -> None:
+        self._upstreams_gone: deque[str] = deque()
+        self._source_members = self._gauge(
+            "discovery_members", "Backends that a source says there are.", "source"
+        )
+        self._source_up = self._gauge(
+            "discovery_up", "1: the source said so when it was asked last, 0: it failed.", "source"
+        )
+        self._drained = self._gauge("backends_drained", "Backends that get nothing new.")
+
     def _add_routing(self) -> None:
         self._routed = self._counter(
             "routing_decisions", "Prompts by backend, and why it was chosen.", "upstream", "reason"
@@ -535,6 +587,7 @@ class Metrics:
             "routing_exchange_age_seconds", "Since other replicas told what they placed."
         )
         self._index_entries = self._gauge("routing_index_entries", "Prefixes remembered.")
+        self._add_membership()
 
     def routing_reads(self, *, age_s: Callable[[], float], entries: Callable[[], float]) -> None:
         """Where the age of the exchange, and the size of the index, are read."""

@@ -16,7 +16,7 @@ from gateway.upstreams.adapters import Adapter, Adapters, Outcome
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
-from gateway.wiring import shared
+from gateway.wiring.membership import backends as backends_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -73,7 +73,7 @@ def _ask(config: Path | None, question: Callable[[Adapters], Awaitable[T]]) -> T
         settings = load_settings(config)
         async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
             ask_s = settings.upstream.probe_timeout_s
-            backends = shared.backends(settings)
+            backends = backends_of(settings)
             adapters = Adapters(backends, client, ask_s=ask_s, load_s=LOAD_TIMEOUT_S)
             return await question(adapters)
 

@@ -75,11 +75,12 @@ def require_complete(settings: Settings) -> None:
 
 
 def _gaps(settings: Settings) -> Iterator[ConfigError]:
-    if not settings.backends:
+    if not settings.backends and not settings.discovery:
         yield ConfigError(
             "no backend is configured",
             where="backends",
-            remedy="Name one in gateway.yaml (see gateway.example.yaml), or run: "
+            remedy="Name one in gateway.yaml (see gateway.example.yaml), or a source of some in "
+            "discovery, or run: "
             "harmony-gateway demo",
         )
     database = settings.database

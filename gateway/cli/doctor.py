@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from gateway import ids
-from gateway.cli import libraries, mcp, terminal
+from gateway.cli import backends, libraries, mcp, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
@@ -117,7 +117,10 @@ async def examine(config: Path | None) -> list[Finding]:
         await _web_search(settings, findings)
     if formats is None:
         return findings
-    if not settings.backends:
+    for name, (ok, detail) in (await backends.examine(settings)).items():
+        remedy = "" if ok else "See docs/backends.md; harmony-gateway backends list asks again."
+        findings.append(Finding(f"source {name}", ok=ok, detail=detail, remedy=remedy))
+    if not settings.backends and not settings.discovery:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
     async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
@@ -237,7 +240,7 @@ class _Look:
 async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     """What is there, what it serves, and whether one token of each model comes back as an id."""
     looks: dict[str, _Look | UpstreamError] = {}
-    for backend in shared.backends(settings):
+    for backend in (await backends.found(settings)).backends.values():
         try:
             looks[backend.name] = await _look(settings, backend, client)
         except UpstreamError as error:

@@ -31,7 +31,8 @@ from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
 from gateway.services.history_source import History
-from gateway.services.run_builder import PRIORITIES, DueSummary, service_tier
+from gateway.services.run_builder import DueSummary
+from gateway.services.sampling import PRIORITIES, service_tier
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.telemetry import Metrics
     from gateway.upstreams.member import BackendState
+    from gateway.upstreams.membership.membership import Membership
     from gateway.upstreams.pool import Pool
 
 
@@ -130,9 +131,14 @@ class Health:
     """Tells load balancers whether to send requests to this process, and operators its metrics."""
 
     def __init__(
-        self, databases: Mapping[str, DatabaseCheck], pool: Pool, metrics: Metrics
+        self,
+        databases: Mapping[str, DatabaseCheck],
+        pool: Pool,
+        metrics: Metrics,
+        membership: Membership | None = None,
     ) -> None:
         """`databases` by name. While one of them answers, its tenants are to be served."""
+        self._membership = membership
         self._databases = databases
         self._pool = pool
         self._metrics = metrics
@@ -157,10 +163,17 @@ class Health:
         reasons = [] if is_one_well else list(named)
         reasons += self._backends_missing(states)
         backends = [
-            {"name": state.name, "healthy": state.healthy, "in_flight": state.in_flight}
+            {
+                "name": state.name,
+                "healthy": state.healthy,
+                "in_flight": state.in_flight,
+                "drained": state.is_drained,
+                "source": state.source,
+            }
             for state in states
         ]
-        warnings = [*(named if is_one_well else ()), *self._pool.warnings]
+        sources = () if self._membership is None else self._membership.warnings
+        warnings = [*(named if is_one_well else ()), *sources, *self._pool.warnings]
         return Report(reasons, backends, warnings, admission=self._admission())
 
     def _admission(self) -> dict[str, Any] | None:
@@ -177,6 +190,10 @@ class Health:
     def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
         """Why no backend can be sent a request: with its cause, where that is known."""
         reasons = []
+        if not states:
+            return ["no backend is known", *(self._membership.warnings if self._membership else ())]
+        if all(state.is_drained for state in states):
+            return ["every backend is drained: harmony-gateway backends undrain NAME"]
         if not any(state.healthy for state in states):
             is_open = any(state.healthy is None for state in states)
             reasons.append("no backend has answered yet" if is_open else "no backend is healthy")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,6 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
-from gateway.generation import Sampling
 from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
@@ -58,6 +56,12 @@ from gateway.protocol.tools import (
 from gateway.sealing import Binding
 from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
 from gateway.services.history_source import History, route_of
+from gateway.services.sampling import (
+    PRIORITIES,
+    reasoning_budget,
+    sampling_of,
+    service_tier,
+)
 from gateway.services.tool_grants import (
     NOTHING_GRANTED,
     Granted,
@@ -78,7 +82,6 @@ if TYPE_CHECKING:
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
-    from gateway.protocol.responses.body import ServiceTier
     from gateway.protocol.responses.create import CreateResponse, RequestKey
     from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
@@ -87,7 +90,7 @@ if TYPE_CHECKING:
     from gateway.services.models import Model, Models
     from gateway.services.prompt_executor import PromptExecutor
     from gateway.services.tool_grants import ToolGrants
-    from gateway.tenancy import Principal, TenantId, TenantPolicy
+    from gateway.tenancy import Principal, TenantId
 
     Echo = dict[str, Any]
     """What a response repeats of its request."""
@@ -112,13 +115,8 @@ GRAMMAR_BYTES_MIN: Final = 80 << 10
 """What it weighs however short it is: a class of Unicode's letters takes most of a MiB."""
 
 
-PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
-"""The `TokenRequest.priority` of each tier."""
-
 _LOOKING_BACK: Final = (Compaction, CompactionTrigger, ItemReference, McpApprovalResponse)
 """New items whose prompt depends on the items before them."""
-_FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
-"""Names of what is better than the default; here it is all one tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,49 +615,6 @@ class SpecBuilder:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
         digest = hmac.digest(self._cache_salt_key, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
-
-
-def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
-    """The tier that the request gets: no better one than its tenant may have."""
-    if request.service_tier == "flex":
-        return "flex"
-    is_faster = request.service_tier in _FASTER and policy.service_tier_max == "priority"
-    return "priority" if is_faster else "default"
-
-
-def reasoning_budget(
-    request: CreateResponse,
-    policy: TenantPolicy,
-    *,
-    max_tokens: int,
-    answer_share: float,
-    framing_tokens: int,
-) -> int | None:
-    """How many tokens the model may think; None: as many as it likes.
-
-    Of `max_tokens`, all that it may say, `answer_share` is left to the answer, and before that
-    `framing_tokens`, what it takes to get from the one to the other.
-    """
-    budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
-    if not budget:
-        return None
-    left = max_tokens - framing_tokens
-    return max(1, min(budget, left - math.ceil(answer_share * left)))
-
-
-def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
-    """Explicit parameters; at most `room` tokens fit behind the prompt."""
-    return Sampling(
-        max_tokens=min(request.max_output_tokens or room, room),
-        temperature=request.temperature,
-        top_p=request.top_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        seed=request.seed,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        logprobs=request.top_logprobs if request.wants_logprobs else None,
-    )
 
 
 def is_compiled(request: CreateResponse) -> bool:

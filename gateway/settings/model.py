@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 
 from gateway.errors import ConfigError
 from gateway.settings.admission import Admission
+from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -93,6 +94,10 @@ class Settings(BaseModel):
         (), description="Models offered; empty: every model that a backend serves."
     )
     backends: tuple[Backend, ...] = Field((), description="The inference servers.")
+    discovery: tuple[Discovery, ...] = Field(
+        (), description="Where further inference servers are found, which may come and go."
+    )
+    membership: Membership = Membership()
     upstream: Upstream = Upstream()
     routing: Routing = Routing()
     admission: Admission = Admission()
@@ -114,6 +119,9 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _names_are_unambiguous(self) -> Self:
         _refuse_repeated("names of backends", (backend.name for backend in self.backends))
+        _refuse_repeated(
+            "names of sources in discovery", ("settings", *(one.name for one in self.discovery))
+        )
         _refuse_repeated(
             "ids and aliases of models",
             (name for model in self.models for name in (model.id, *model.aliases)),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from gateway.settings.discovery import Discovery
 from gateway.settings.model import Settings
 from gateway.settings.sections import Backend, Model
 from gateway.settings.sources import CONFIG_VARIABLE, CUSTOMARY, FILE_SUFFIX, variables
@@ -25,6 +27,10 @@ _EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "models": (Model, {"id": "gpt-oss-120b", "served_as": "openai/gpt-oss-120b"}),
     "backends": (Backend, {"name": "gpu-1", "url": "http://gpu-1:8000"}),
 }
+_OPTIONAL_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "discovery": (Discovery, {"name": "more", "kind": "file", "path": "backends.yaml"}),
+}
+"""Those that a gateway works without, which are commented out."""
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.
 # Copy to gateway.yaml, or name the file with --config or GATEWAY_CONFIG.
@@ -80,6 +86,11 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
             yield f"{key}:"
             yield from _item(*_EXAMPLE_ITEMS[key])
             yield ""
+        elif key in _OPTIONAL_ITEMS and not indent:
+            yield from _comment(field.description or "", indent)
+            lines = (f"{key}:", *_item(*_OPTIONAL_ITEMS[key]))
+            yield from (f"# {line}" for line in lines)
+            yield ""
         else:
             yield from _comment(field.description or "", indent)
             yield f"{' ' * indent}# {key}: {_default(key, field)}".rstrip()
@@ -109,4 +120,6 @@ def _default(key: str, field: FieldInfo) -> str:
         return _NO_STATIC_DEFAULT[key]
     if field.default is None or field.default is PydanticUndefined:
         return ""
-    return field.default if isinstance(field.default, str) else json.dumps(field.default)
+    if isinstance(field.default, str | Path):
+        return str(field.default)
+    return json.dumps(field.default)

@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "7d20c4b8e1f6"
+REVISION: Final = "2e8b6f40d9a7"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -31,6 +31,7 @@ OLDER_REVISIONS: Final = (
     "a4c1f7d20b68",
     "f4d8217ab6c3",
     "9d27e4b1c06f",
+    "7d20c4b8e1f6",
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -112,6 +113,11 @@ COLUMNS: Final = {
     # of all tenants, under the nil one, without content. UNLOGGED: a crash may empty it.
     "placements": "tenant_id uuid!, replica text!, number bigint!, at timestamptz!,"
     " load bytea!, entries bytea!",
+    # Backends that operators have taken out of use, for all tenants, under the nil one.
+    "backend_drains": "tenant_id uuid!, name text!, drained_at timestamptz!, drained_by text!",
+    # What is under way at them, by each replica's own account. UNLOGGED.
+    "drain_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!,"
+    " in_flight integer!",
     # No foreign key: what was metered outlives the response.
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
     " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"

@@ -38,7 +38,7 @@ class Backend:
     `adapters_of` (public ids) its adapters are served too, each by its name there. `admin_key` is
     what it takes to load one, where that is another key. `dp_rank` is the data parallel rank that
     is asked, where each is a backend of its own. `prefill` reads the prompts of this server, which
-    then only decodes.
+    then only decodes. `source` is who said that it is there.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Backend:
     dp_rank: int | None = None
     prefill: Prefill | None = None
     admin_key: str | None = field(default=None, repr=False)
+    source: str = "settings"
 
     def at(self, base_url: str) -> Backend:
         """The same at another address."""
@@ -60,6 +61,11 @@ class Backend:
     def url(self, path: str) -> httpx2.URL:
         """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
+
+    def has_origin_of(self, other: Backend) -> bool:
+        """Whether both are reached over the same connections."""
+        one, two = self.url("/"), other.url("/")
+        return (one.scheme, one.host, one.port) == (two.scheme, two.host, two.port)
 
     def headers(self) -> dict[str, str]:
         """What identifies the gateway to this backend, and a rank of it to its router."""

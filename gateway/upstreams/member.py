@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -193,7 +194,8 @@ class BackendState:
     `models` are context lengths (tokens, None: not known yet) by public id. `healthy` is None until
     it has answered, or failed to for long enough. `available` also holds for an ejected backend
     whose trial is due, and for one of which nothing is known. `problem` is the weightiest thing
-    that is wrong. `can` is None until it has said what it is.
+    that is wrong. `can` is None until it has said what it is. `is_drained`: the operator wants it
+    to get nothing new. `source` is who said that it is there.
     """
 
     name: str
@@ -205,6 +207,8 @@ class BackendState:
     version: str | None = None
     problem: str | None = None
     can: Capabilities | None = None
+    is_drained: bool = False
+    source: str = "settings"
 
 
 class Place(Protocol):
@@ -247,6 +251,13 @@ class Member:
         """The base models of its adapters, by public id."""
         self.unusable: Unusable | None = None
         """Why nothing is ever sent to it."""
+        self.is_drained = False
+        """The operator wants it to get nothing new."""
+        self.has_left = asyncio.Event()
+        """It is no member any more, and gets nothing new."""
+        self.is_idle = asyncio.Event()
+        """Nothing is in flight there."""
+        self.is_idle.set()
         self._server = server
         self._served: Mapping[str, Served] = {}
         self._metrics = metrics
@@ -300,7 +311,14 @@ class Member:
             version=self.engine.version if self.engine is not None else None,
             problem=self._faults.worst,
             can=self.can,
+            is_drained=self.is_drained,
+            source=self.backend.source,
         )
+
+    @property
+    def in_flight(self) -> int:
+        """How many generations are under way there, of this process."""
+        return self._in_flight
 
     async def generate(
         self, request: TokenRequest, sink: TokenSink, place: Place | None = None
@@ -309,6 +327,7 @@ class Member:
         started_at = self._clock()
         on_trial = self.health.begin_trial(started_at)
         self._in_flight += 1
+        self.is_idle.clear()
         self._metrics.upstream_started(self.name)
         outcome = "cancelled"
 
@@ -329,6 +348,8 @@ class Member:
             raise
         finally:
             self._in_flight -= 1
+            if not self._in_flight:
+                self.is_idle.set()
             self._metrics.upstream_finished(self.name, outcome)
             if on_trial:
                 self.health.end_trial()
@@ -420,6 +441,10 @@ class Member:
             for model, one in served.items()
         }
 
+    def hang_up(self) -> int:
+        """Break off all that is under way there, so that others go on with it; how many."""
+        return self._server.hang_up("the backend has left")
+
     def _lose(self, model: str) -> None:
         """Send no more requests for `model` until the backend lists it anew."""
         self.models = {name: self.models[name] for name in self.models if name != model}
@@ -463,5 +488,5 @@ class Member:
         return "unavailable" if isinstance(error, UpstreamUnavailable) else "failed"
 
     def _report(self) -> None:
-        if (healthy := self.healthy) is not None:
+        if (healthy := self.healthy) is not None and not self.has_left.is_set():
             self._metrics.upstream_is_up(self.name, int(healthy))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import (
     InvalidRequest,
@@ -21,6 +21,7 @@ from gateway.upstreams.admission.placed import Placed
 from gateway.upstreams.admission.policy import class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.member import EjectionPolicy, Health, Member
+from gateway.upstreams.membership.wanted import changes, named
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
@@ -84,6 +85,9 @@ def round_robin(choices: Sequence[Member], turn: int) -> Member:
 _log = EventLog("gateway.upstreams")
 
 SILENT = "no backend has said yet what it serves"
+HANG_UP_AGAIN_S: Final = 1.0
+"""Until what had not begun when its backend was hung up on has, or has failed."""
+DRAINED = "every backend of it is drained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ class PoolPolicy:
 
     `attempts_max` counts backends tried for one request before its first token, `losses_max` those
     of them that took it and broke down. A generation that is silent for `silent_s` at a backend
-    to which there is no connection any more is broken off.
+    to which there is no connection any more is broken off, and so is one that still goes on
+    `leave_s` after its backend has left.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -127,6 +132,7 @@ class PoolPolicy:
     attempts_max: int = 3
     losses_max: int = 2
     silent_s: float = 2.0
+    leave_s: float = 600.0
 
 
 class Pool:
@@ -155,6 +161,7 @@ class Pool:
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
+        self._metrics = metrics
         self._clock = clock
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
@@ -163,17 +170,13 @@ class Pool:
         self._models: tuple[ModelInfo, ...] = ()
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
-        prompts = PromptEncoder()
+        self._prompts = PromptEncoder()
+        self._left: set[Member] = set()
+        """Those that get nothing new, and have something to finish."""
+        self._drained: frozenset[str] = frozenset()
+        self._group: asyncio.TaskGroup | None = None
         for backend in backends:
-            server = InferenceServer(
-                backend,
-                client,
-                timeouts=policy.timeouts,
-                limits=policy.limits,
-                prompts=prompts,
-            )
-            health = Health(policy.ejection)
-            self._members[backend.name] = Member(backend, server, health, metrics, clock)
+            self._members[backend.name] = self._new_member(backend)
         if admission is not None:
             admission.serves(self._usable)
         self._note_models()
@@ -189,9 +192,56 @@ class Pool:
     async def run(self) -> None:
         """Poll and describe every backend at its intervals, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for member in self._members.values():
-                group.create_task(self._keep_polling(member))
-                group.create_task(self._keep_describing(member))
+            self._group = group
+            try:
+                for member in (*self._members.values(), *self._left):
+                    group.create_task(self._keep(member))
+                await asyncio.Future()
+            finally:
+                self._group = None
+
+    def apply(self, backends: Sequence[Backend]) -> None:
+        """Have these backends from now on, in their order.
+
+        A new one gets work once it has said what it serves. One that is not among them gets nothing
+        new, and what it has begun ends by itself, within `leave_s`. One that has changed does both.
+        """
+        wanted = named(backends)
+        change = changes({name: one.backend for name, one in self._members.items()}, wanted)
+        if not change.join and not change.leave:
+            return
+        members = {name: one for name, one in self._members.items() if name not in change.leave}
+        for name in change.leave:
+            self._dismiss(self._members[name])
+        new = {name: self._new_member(wanted[name]) for name in change.join}
+        self._members = {name: members.get(name) or new[name] for name in wanted}
+        self._name_models()
+        for name, member in new.items():
+            member.is_drained = name in self._drained
+            is_known = self.router is not None and self.router.knows(name)
+            self._metrics.upstream_joined(name)
+            _log.info("a backend joins", upstream=name, url=member.backend.base_url)
+            if self._group is not None:
+                self._group.create_task(self._keep(member, is_new=True, is_known=is_known))
+
+    def drain(self, names: Collection[str]) -> None:
+        """Send nothing new to the backends of these names, and to all others again."""
+        if self._drained == frozenset(names):
+            return
+        self._drained = frozenset(names)
+        for member in self._members.values():
+            if member.is_drained != (member.name in self._drained):
+                member.is_drained = not member.is_drained
+                told = "a backend is drained" if member.is_drained else "a backend is back in use"
+                _log.info(told, upstream=member.name, in_flight=member.in_flight)
+        self._note_models()
+
+    def in_flight(self) -> dict[str, int]:
+        """How much is under way at each backend, also at those that have left, by name."""
+        counts = dict.fromkeys(self._members, 0)
+        for member in (*self._members.values(), *self._left):
+            counts[member.name] = counts.get(member.name, 0) + member.in_flight
+        return counts
 
     async def poll(self) -> None:
         """Ask every backend once whether it is there."""
@@ -231,6 +281,11 @@ class Pool:
         name = shown or model
         members = self._members.values()
         asked = [member for member in members if model in member.backend.models]
+        serving = [member for member in members if model in member.models]
+        if serving and all(member.is_drained for member in serving):
+            return NoUpstreamAvailable(
+                name, DRAINED, retry_after_s=self._policy.schedule.describe_interval_s
+            )
         if any(model in member.models and member.listed is not None for member in members):
             return NoUpstreamAvailable(
                 name,
@@ -414,7 +469,11 @@ class Pool:
             self.admission.require_room(model, priority)
 
     def _usable(self) -> list[str]:
-        return [one.name for one in self._members.values() if one.available and one.models]
+        return [
+            one.name
+            for one in self._members.values()
+            if one.available and one.models and not one.is_drained
+        ]
 
     def _dispatch(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
@@ -422,7 +481,8 @@ class Pool:
         """The one of these that the request goes to, and the sink to be used while it is there."""
         router = self.router
         if router is None or len(self._serving.get(request.model, ())) == 1:
-            return round_robin(choices, turn), nullcontext(sink)
+            member = round_robin(choices, turn)
+            return member, nullcontext(sink) if router is None else router.visit(member.name, sink)
         names = [member.name for member in choices]
         decision = router.choose(names, router.prefix(request), request.route)
         flight = router.begin(decision, request.route)
@@ -445,7 +505,61 @@ class Pool:
             param="include",
         )
 
-    async def _keep_polling(self, member: Member) -> None:
+    def _new_member(self, backend: Backend) -> Member:
+        policy = self._policy
+        server = InferenceServer(
+            backend,
+            self.client,
+            timeouts=policy.timeouts,
+            limits=policy.limits,
+            prompts=self._prompts,
+        )
+        return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
+
+    def _dismiss(self, member: Member) -> None:
+        """It has left. Without a task of its own its streams are seen to once this runs."""
+        _log.info("a backend leaves", upstream=member.name, in_flight=member.in_flight)
+        self._left.add(member)
+        member.has_left.set()
+
+    async def _keep(self, member: Member, *, is_new: bool = False, is_known: bool = False) -> None:
+        """Ask a member how it is until it has left, and is done. One that `is_new` is asked at
+        once; where it `is_known`, one of its name was here before.
+        """
+        async with asyncio.TaskGroup() as group:
+            polling = group.create_task(
+                self._keep_polling(member, is_new=is_new, is_known=is_known)
+            )
+            describing = group.create_task(self._keep_describing(member))
+            await member.has_left.wait()
+            describing.cancel()
+            await self._see_off(member)
+            polling.cancel()
+
+    async def _see_off(self, member: Member) -> None:
+        """Wait for what a member has begun that has left, as long as that may last."""
+        try:
+            async with asyncio.timeout(self._policy.leave_s):
+                await member.is_idle.wait()
+        except TimeoutError:
+            _log.warning("streams are broken off", upstream=member.name, count=member.in_flight)
+        while not member.is_idle.is_set():
+            member.hang_up()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HANG_UP_AGAIN_S):
+                    await member.is_idle.wait()
+        self._left.discard(member)
+        others = [*self._members.values(), *self._left]
+        if not any(one.backend.has_origin_of(member.backend) for one in others):
+            await self.client.transport.forget(member.backend.url("/"))
+        if not any(one.name == member.name for one in others):
+            self._metrics.upstream_left(member.name)
+            if self.router is not None:
+                self.router.forget(member.name)
+
+    async def _keep_polling(self, member: Member, *, is_new: bool, is_known: bool) -> None:
+        if is_new:
+            await self._poll(member, is_back=is_known)
         while True:
             await asyncio.sleep(self._policy.schedule.health_interval_s)
             await self._poll(member)
@@ -455,8 +569,8 @@ class Pool:
             await asyncio.sleep(self._policy.schedule.describe_interval_s)
             await self._describe(member)
 
-    async def _poll(self, member: Member) -> None:
-        was_reachable = member.health.reachable
+    async def _poll(self, member: Member, *, is_back: bool = False) -> None:
+        was_reachable = member.health.reachable and not is_back
         schedule = self._policy.schedule
         asked_at = self._clock()
         health_check = await check(
@@ -470,7 +584,8 @@ class Pool:
         is_told = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
-        router = self.router if len(self._members) > 1 else None
+        is_alone = len(self._members) == 1 or member.has_left.is_set()
+        router = None if is_alone else self.router
         if health_check.is_well and (router is not None or self.admission is not None):
             await self._read_load(router, member, was_reachable=was_reachable)
 
@@ -495,6 +610,10 @@ class Pool:
         except UpstreamUnavailable as error:
             member.undescribed(error.reason)
             return
+        self._name_models()
+
+    def _name_models(self) -> None:
+        """Find out anew which model each of them means by its names."""
         known = {name for member in self._members.values() for name in member.listed or ()}
         for one in self._members.values():
             one.name_models(known)
@@ -509,7 +628,8 @@ class Pool:
         parents: dict[str, str] = {}
         for member in self._members.values():
             for model, length in member.models.items():
-                self._serving.setdefault(model, []).append(member)
+                if not member.is_drained:
+                    self._serving.setdefault(model, []).append(member)
                 if model in member.parents:
                     parents[model] = member.parents[model]
                 if length is not None:

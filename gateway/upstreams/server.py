@@ -335,6 +335,13 @@ class InferenceServer:
             connection.hang_up("silent, and not reachable")
         return len(silent)
 
+    def hang_up(self, reason: str) -> int:
+        """Break off every generation; how many those are. One that connects is not among them."""
+        connections = [one.connection for one in self._streams if one.connection is not None]
+        for connection in connections:
+            connection.hang_up(reason)
+        return len(connections)
+
     async def _open(self, attempt: _Attempt, stream: TokenStream) -> ResponseBody:
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
         posting = self._post_to(attempt.endpoint.path)(

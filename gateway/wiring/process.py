@@ -58,7 +58,7 @@ class Process:
             access=access(
                 settings, {name: one.foundation.database for name, one in services.items()}
             ),
-            health=Health(checks, shared.pool, shared.metrics),
+            health=Health(checks, shared.pool, shared.metrics, shared.membership),
         )
 
     @property

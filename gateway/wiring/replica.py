@@ -24,9 +24,10 @@ from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.store import claims, flushes, notifications, placements, remote_logs
+from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.notifications import Listener, Notice
+from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.foundation import housekeeping
 from gateway.wiring.tools import Rooms
@@ -109,6 +110,7 @@ class Replica:
     scheduler: TakeoverScheduler
     notifier: Notifier
     rooms: Rooms
+    drains: Drains | None
     helpers: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
     @classmethod
@@ -127,7 +129,7 @@ class Replica:
         listening_notifier = notifier if settings.database.listen else None
         watcher = _watcher(base, listening_notifier)
         router = NotificationRouter(watcher, lease_keeper, listening_notifier, metrics)
-        rooms = Rooms(base)
+        rooms, drained = Rooms(base), _drains(base)
         dependencies = _dependencies(base, lease_keeper, router, notifier, rooms)
         runs = DurableRuns(dependencies, claimed_max=settings.background.running_max)
         scheduler = TakeoverScheduler(
@@ -161,6 +163,7 @@ class Replica:
             scheduler=scheduler,
             notifier=notifier,
             rooms=rooms,
+            drains=drained,
             helpers=(
                 dependencies.writer.run,
                 dependencies.archive.run,
@@ -171,6 +174,7 @@ class Replica:
                 housekeeping(settings, database).run,
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
+                *([drained.run] if drained is not None else []),
                 *([rooms.run] if rooms.executor is not None else []),
             ),
         )
@@ -273,11 +277,29 @@ def _dependencies(
 
 def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Where there is no choice there is nothing to tell. Replicas meet in the first database."""
-    is_first = base.settings.database_url == base.shared.settings.database_url
-    if base.pool.router is None or len(base.settings.backends) < 2 or not is_first:
+    settings = base.settings
+    is_alone = len(settings.backends) < 2 and not settings.discovery
+    if base.pool.router is None or is_alone or not _is_first(base):
         return []
     board = partial(placements.exchange, base.notices, base.owner)
     return [Exchange(base.pool.router, board).run]
+
+
+def _drains(base: Foundation) -> Drains | None:
+    """What operators drain is in the first database, whatever others there are."""
+    if not _is_first(base):
+        return None
+    return Drains(
+        base.pool,
+        partial(drains.drained, base.notices),
+        partial(drains.report, base.notices, base.owner),
+        interval_s=base.settings.membership.drain_poll_s,
+        metrics=base.metrics,
+    )
+
+
+def _is_first(base: Foundation) -> bool:
+    return base.settings.database_url == base.shared.settings.database_url
 
 
 def _listening(

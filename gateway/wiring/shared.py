@@ -6,7 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import orjson
 
@@ -19,14 +18,16 @@ from gateway.services.sessions import Sessions
 from gateway.telemetry import Metrics
 from gateway.upstreams.admission.admission import Admission
 from gateway.upstreams.admission.policy import AdmissionPolicy
-from gateway.upstreams.backend import Backend, Prefill, StreamLimits, Timeouts
+from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.membership.membership import Membership
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from gateway.upstreams.tokenization import Tokenization
+from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import engines
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from gateway.settings import Settings
     from gateway.settings.sections import Model
-    from gateway.settings.sections import Prefill as PrefillSettings
     from gateway.tools.python.engine import Engine
 
 
@@ -48,6 +48,7 @@ class Shared:
     sealer: Sealer
     executor: ThreadExecutor
     pool: Pool
+    membership: Membership
     sessions: Sessions
     engines: Sequence[Engine]
     owner: str
@@ -70,6 +71,13 @@ class Shared:
                 waiting_bytes_max=limits.tokenize_waiting_bytes_max,
             ),
             pool=pool,
+            membership=Membership(
+                backends(settings),
+                sources(settings),
+                pool.apply,
+                members_max=settings.membership.members_max,
+                metrics=metrics,
+            ),
             sessions=Sessions(connections_max=settings.websockets.connections_max, metrics=metrics),
             engines=engines(python) if python.enabled else (),
             owner=ids.new_replica_id(),
@@ -86,49 +94,17 @@ class Shared:
         silently.
         """
         try:
+            await self.membership.start()
             await self.pool.start()
+            always = (self.pool.run, self.membership.run)
             async with asyncio.TaskGroup() as group:
-                running = [group.create_task(helper()) for helper in (self.pool.run, *helpers)]
+                running = [group.create_task(helper()) for helper in (*always, *helpers)]
                 yield
                 for helper in running:
                     helper.cancel()
         finally:
             self.executor.close()
             await self.pool.close()
-
-
-def backends(settings: Settings) -> list[Backend]:
-    """The inference servers, each with the models that it is asked for."""
-    served = {model.id: model.served_as or model.id for model in settings.models}
-    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
-    return [
-        Backend(
-            name=backend.name,
-            base_url=backend.url,
-            models={
-                public: name
-                for public, name in served.items()
-                if not backend.models or name in backend.models
-            }
-            or {name: name for name in backend.models},
-            api_key=backend.api_key.get_secret_value() if backend.api_key else None,
-            context_lengths=lengths,
-            grammars=backend.grammars == "auto",
-            priorities=backend.priorities,
-            dp_rank=backend.dp_rank,
-            prefill=_prefill(backend.prefill),
-            adapters_of=frozenset(model.id for model in settings.models if model.adapters),
-            admin_key=backend.admin_key.get_secret_value() if backend.admin_key else None,
-        )
-        for backend in settings.backends
-    ]
-
-
-def _prefill(wanted: PrefillSettings | None) -> Prefill | None:
-    if wanted is None:
-        return None
-    host = wanted.host or urlsplit(wanted.url).hostname or ""
-    return Prefill(wanted.url, host, wanted.port)
 
 
 def formats(settings: Settings) -> Formats:
@@ -183,6 +159,7 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
             describe_timeout_s=upstream.probe_timeout_s,
         ),
         limits=upstream.fill(StreamLimits),
+        leave_s=settings.membership.leave_s,
     )
     router = None
     if settings.routing.policy == "prefix":

@@ -170,6 +170,8 @@ _table("web_documents", "tenant_id key")
 _table("mcp_servers", "tenant_id id", UniqueConstraint("tenant_id", "label"))
 _table("tool_approvals", "tenant_id request_id", Index(None, "tenant_id", "expires_at"))
 _table("placements", "tenant_id replica number", prefixes=["UNLOGGED"])
+_table("backend_drains", "tenant_id name")
+_table("drain_reports", "tenant_id name replica", prefixes=["UNLOGGED"])
 usage = _table(
     "usage",
     "tenant_id response_id",

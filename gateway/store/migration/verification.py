@@ -79,7 +79,7 @@ _OF_RUNS: Final = (
     "files",
     "placements",
 )
-_OPERATED: Final = ("tenants", "api_keys", "web_documents")
+_OPERATED: Final = ("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports")
 _SHARED: Final = ("web_documents",)
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
@@ -126,6 +126,8 @@ GRANTS: Final = {
         "containers": "SELECT (tenant_id, id, expires_at), DELETE",
         "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
         "placements": "SELECT, INSERT, DELETE",
+        "backend_drains": "SELECT",
+        "drain_reports": _EVERYTHING,
     },
 }
 """What each role may do to each table, or to some of its columns."""

@@ -95,12 +95,18 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
         """The connections to scheme, host and port of `url`. Raises `UnsupportedProtocol`."""
         if url.scheme not in _DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")
-        origin = _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
+        origin = _origin_of(url)
         pool = self._origins.get(origin)
         if pool is None:
             pool = OriginPool(origin, self._keep_alive, self._limits, self._tls(origin))
             self._origins[origin] = pool
         return pool
+
+    async def forget(self, url: httpx2.URL) -> None:
+        """Abort every connection to the origin of `url`, of which nothing is wanted any more."""
+        pool = self._origins.pop(_origin_of(url), None)
+        if pool is not None:
+            await pool.aclose()
 
     def _tls(self, origin: _Origin) -> ssl.SSLContext | None:
         if origin.scheme == "http":
@@ -108,6 +114,10 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
         if self._ssl_context is None:
             self._ssl_context = httpx2.create_ssl_context(trust_env=False)
         return self._ssl_context
+
+
+def _origin_of(url: httpx2.URL) -> _Origin:
+    return _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
 
 
 class Answer(NamedTuple):

@@ -78,6 +78,13 @@ def packed_entries(entries: Iterable[PlacedEntry]) -> bytes:
     return b"".join(_ENTRY.pack(*entry) for entry in entries)
 
 
+def in_flight_of(load: bytes) -> dict[int, int]:
+    """Of each member what a replica has in flight there; nothing of what another release wrote."""
+    if len(load) % _LOAD.size:
+        return {}
+    return {member: here for member, here, _ in _LOAD.iter_unpack(load)}
+
+
 def report_of(posted: Posted) -> PeerReport | None:
     """What was told; None for what another release wrote."""
     if len(posted.load) % _LOAD.size or len(posted.entries) % _ENTRY.size:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
@@ -28,14 +29,16 @@ from gateway.upstreams.routing.policy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gateway.generation import Route, TokenRequest
+    from gateway.generation import Route, TokenRequest, TokenSink
     from gateway.telemetry import Metrics
     from gateway.upstreams.routing.boundaries import Prefix
     from gateway.upstreams.routing.policy import Reason, RoutingPolicy
 
 NO_AGE: Final = 0.0
+NUMBERS_MIN: Final = 1_024
+"""So many numbers are given before that of a member that is gone is given again."""
 
 
 class Known(NamedTuple):
@@ -106,6 +109,9 @@ class Router:
         self._random = random or Random()  # noqa: S311 - spreads load, no secret
         self._started_at = clock()
         self._members: dict[str, MemberLoad] = {}
+        self._numbers = 0
+        """The highest number that a member was given."""
+        self._numbers_free: deque[int] = deque()
         self._by_id: dict[int, MemberLoad] = {}
         self.index = PrefixIndex(policy.entries_max)
         self._default_rate = policy.read_tokens_per_s
@@ -119,11 +125,45 @@ class Router:
         """What is known of the member of that name; nothing, the first time."""
         known = self._members.get(name)
         if known is None:
-            number = min(len(self._members) + 1, MEMBERS_MAX)
-            known = MemberLoad(name, number, member_id(name), self.policy)
+            known = MemberLoad(name, 0, member_id(name), self.policy)
+            self._number(known)
             self._members[name] = self._by_id[known.id] = known
             self._bound_index()
         return known
+
+    def _number(self, member: MemberLoad) -> None:
+        """Give it a number. Of one that another had the index may know something still: what is
+        older than the member does not count.
+        """
+        if self._numbers_free and self._numbers >= NUMBERS_MIN:
+            member.number = self._numbers_free.popleft()
+            member.since = self._clock()
+        else:
+            member.number = self._numbers = min(self._numbers + 1, MEMBERS_MAX)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is, or just was, a member of that name."""
+        return name in self._members
+
+    def forget(self, name: str) -> None:
+        """There is no member of that name any more, and nothing of it is under way."""
+        member = self._members.pop(name, None)
+        if member is None:
+            return
+        del self._by_id[member.id]
+        if not member.in_flight:
+            self._numbers_free.append(member.number)
+        self._bound_index()
+
+    @contextmanager
+    def visit(self, name: str, sink: TokenSink) -> Iterator[TokenSink]:
+        """Count a prompt at a member that was not chosen here, while entered."""
+        member = self.member(name)
+        member.in_flight += 1
+        try:
+            yield sink
+        finally:
+            member.in_flight -= 1
 
     def prefix(self, request: TokenRequest) -> HashedPrefix:
         """The prompt of a request, hashed."""
@@ -285,7 +325,7 @@ class Router:
     ) -> dict[str, Known]:
         """Who holds some of the prompt, by name."""
         now, ticks = self._clock(), self._ticks(self._clock())
-        oldest = [0] * (len(self._members) + 1)
+        oldest = [0] * (self._numbers + 1)
         for one in members:
             oldest[one.number] = max(0, self._ticks(max(one.since, now - one.horizon_s)))
         found = self.index.find(prefix, oldest)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.generation import Sampling
-from gateway.services.run_builder import (
+from gateway.services.run_builder import is_compiled
+from gateway.services.sampling import (
     PRIORITIES,
-    is_compiled,
     reasoning_budget,
     sampling_of,
     service_tier,

@@ -65,7 +65,7 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
         (
             sections.Upstream,
             PoolPolicy,
-            {"timeouts", "limits", "ejection", "schedule", "silent_s"},
+            {"timeouts", "limits", "ejection", "schedule", "silent_s", "leave_s"},
         ),
         (sections.Upstream, ProbeSchedule, {"describe_interval_s", "describe_timeout_s"}),
         (sections.Upstream, StreamLimits, {"error_bytes_max"}),

@@ -1,0 +1,325 @@
+"""`backends`: the inference servers that there are, and which of them get nothing new."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.errors import StartupError, UpstreamUnavailable
+from gateway.settings import load_settings
+from gateway.store import drains
+from gateway.tenancy import FIRST_DATABASE
+from gateway.upstreams.client import build_client
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.membership.membership import SETTINGS
+from gateway.upstreams.membership.source import SourceError
+from gateway.upstreams.membership.wanted import merged
+from gateway.upstreams.probe import check, describe
+from gateway.upstreams.routing.exchange import in_flight_of
+from gateway.upstreams.routing.placement import member_id
+from gateway.wiring import membership
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+
+    from gateway.settings import Settings
+    from gateway.store.drains import Drain
+    from gateway.store.postgres.database import Database
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.client import Client
+    from gateway.upstreams.probe import Description
+
+commands = typer.Typer(
+    help="List the inference servers, take them out of use and back.", no_args_is_help=True
+)
+
+LOAD_FRESH_S: Final = 10.0
+"""What a replica told longer ago does not count."""
+LOOK_AGAIN_S: Final = 0.5
+NAMES_MAX: Final = 8
+POLLS: Final = 3
+"""Replicas of which nothing is known have heard of it after so many of their polls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A backend as `list` shows it. `in_flight` is of all replicas; None: they do not tell."""
+
+    name: str
+    state: str
+    models: tuple[str, ...]
+    engine: str | None
+    in_flight: int | None
+    source: str
+    url: str
+    problem: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "models": list(self.models),
+            "engine": self.engine,
+            "in_flight": self.in_flight,
+            "source": self.source,
+            "url": self.url,
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """All backends by name, and what sources could not say, in words."""
+
+    backends: Mapping[str, Backend]
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the database has of backends: who is drained, and the last of each replica."""
+
+    drained: Mapping[str, Drain]
+    at_drained: Mapping[str, Mapping[str, int]]
+    """Of each drained one, in flight by replica."""
+    loads: Mapping[str, Mapping[int, int]]
+    """Of each replica, in flight by member id."""
+
+    def in_flight(self, name: str) -> int | None:
+        """Of all replicas that tell."""
+        if name in self.drained:
+            counts = self.at_drained.get(name)
+            return None if counts is None else sum(counts.values())
+        if not self.loads:
+            return None
+        return sum(load.get(member_id(name), 0) for load in self.loads.values())
+
+
+@commands.command("list")
+def list_backends(config: Config = None, json_: Json = False) -> None:
+    """Every backend, asked now from here: what it serves, and whether it takes requests.
+
+    What is in flight is what replicas tell each other, `-` where they do not. Of Kubernetes only a
+    process in the cluster can ask. Exit code 1: a source could not say what there is.
+    """
+    rows, faults = run(_list(load_settings(config)))
+    if json_:
+        body = {"backends": [row.body() for row in rows], "faults": list(faults)}
+        terminal.show(json.dumps(body))
+    else:
+        terminal.table(
+            ("NAME", "STATE", "MODELS", "ENGINE", "IN FLIGHT", "SOURCE", "URL"),
+            [
+                (
+                    row.name,
+                    row.state,
+                    ", ".join(row.models) or "-",
+                    row.engine or "-",
+                    "-" if row.in_flight is None else str(row.in_flight),
+                    row.source,
+                    row.url,
+                )
+                for row in rows
+            ],
+        )
+        for row in rows:
+            if row.problem is not None:
+                terminal.note(f"{row.name}: {row.problem}")
+        for fault in faults:
+            terminal.note(fault)
+    if faults:
+        raise typer.Exit(terminal.FAILED)
+
+
+@commands.command("drain")
+def drain_backend(
+    name: Annotated[str, typer.Argument(help="The backend, as `backends list` shows it.")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until nothing of it is in flight at any replica.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option(min=0, help="With --wait: give up after so many seconds.")
+    ] = 600.0,
+    config: Config = None,
+) -> None:
+    """Send nothing new to a backend; what it has begun goes on. It stays so until `undrain`.
+
+    All replicas follow within membership.drain_poll_s. Exit code 1: with --wait something is still
+    in flight; it is drained all the same.
+    """
+    settings = load_settings(config)
+    left = run(_drain(settings, name, timeout_s if wait else None))
+    if left is None:
+        terminal.step(terminal.OK, "draining", f"{name} gets nothing new")
+    elif left:
+        terminal.step(terminal.BAD, "draining", f"{name}: {left} after {timeout_s:g} s")
+        raise typer.Exit(terminal.FAILED)
+    else:
+        terminal.step(terminal.OK, "drained", f"nothing of {name} is in flight")
+
+
+@commands.command("undrain")
+def undrain_backend(
+    name: Annotated[str, typer.Argument(help="The backend, as `backends list` shows it.")],
+    config: Config = None,
+) -> None:
+    """Send requests to a backend again. Exit code 1: it was not drained."""
+    if not run(_on(load_settings(config), lambda one, _: drains.undrain(one, name))):
+        terminal.step(terminal.BAD, "not drained", name)
+        raise typer.Exit(terminal.FAILED)
+    terminal.step(terminal.OK, "in use", f"{name} gets requests again")
+
+
+async def _on(
+    settings: Settings, act: Callable[[Database, Settings], Coroutine[Any, Any, Any]]
+) -> Any:
+    """What comes of acting on the first database, where drains are."""
+    first = settings.of_database(FIRST_DATABASE) if settings.database.others else settings
+    async with provisioned(first) as complete, connected(complete) as database:
+        return await act(database, complete)
+
+
+async def _list(settings: Settings) -> tuple[list[Row], tuple[str, ...]]:
+    members = await found(settings)
+    told: Told = await _on(settings, lambda database, _: _told(database))
+    async with _client() as client:
+        rows = await asyncio.gather(
+            *(_row(settings, client, one, told) for one in members.backends.values())
+        )
+    return list(rows), members.faults
+
+
+async def found(settings: Settings) -> Members:
+    """All backends that the settings and their sources name now."""
+    said: dict[str, Sequence[Backend]] = {SETTINGS: membership.backends(settings)}
+    faults = []
+    for source in membership.sources(settings):
+        try:
+            said[source.name] = await source.look()
+        except SourceError as error:
+            faults.append(f"{source.name} does not say which backends there are: {error}")
+    wanted = merged(said, settings.membership.members_max)
+    return Members(wanted.backends, (*faults, *wanted.unused))
+
+
+async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
+    """Of each source whether it says what there is, and what it says."""
+    told = {}
+    for source in membership.sources(settings):
+        try:
+            names = [one.name for one in await source.look()]
+        except SourceError as error:
+            told[source.name] = (False, str(error))
+        else:
+            listed = ", ".join(names[:NAMES_MAX]) + (", …" if len(names) > NAMES_MAX else "")
+            told[source.name] = (True, f"{len(names)} backends: {listed}".removesuffix(": "))
+    return told
+
+
+@asynccontextmanager
+async def _client() -> AsyncIterator[Client]:
+    async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
+        yield client
+
+
+async def _told(database: Database) -> Told:
+    at_drained: dict[str, dict[str, int]] = {}
+    for report in await drains.reports(database):
+        at_drained.setdefault(report.name, {})[report.replica] = report.in_flight
+    loads = await drains.loads(database, fresh_s=LOAD_FRESH_S)
+    return Told(
+        {one.name: one for one in await drains.drains(database)},
+        at_drained,
+        {replica: in_flight_of(load) for replica, load in loads.items()},
+    )
+
+
+async def _row(settings: Settings, client: Client, backend: Backend, told: Told) -> Row:
+    name, upstream = backend.name, settings.upstream
+    said: Description | None = None
+    problem = None
+    try:
+        said = await describe(client, backend, timeout_s=upstream.health_timeout_s)
+        health = await check(
+            client,
+            backend,
+            said.engine,
+            timeout_s=upstream.health_timeout_s,
+            working_s=upstream.health_timeout_s,
+        )
+        problem = health.cause
+    except UpstreamUnavailable as error:
+        problem = error.reason
+    in_flight = told.in_flight(name)
+    state = "unreachable" if problem is not None else "healthy"
+    if name in told.drained:
+        state = "drained" if in_flight == 0 else "draining"
+    return Row(
+        name=name,
+        state=state,
+        models=() if said is None else tuple(said.models),
+        engine=None if said is None or said.engine is None else str(said.engine),
+        in_flight=in_flight,
+        source=backend.source,
+        url=backend.base_url,
+        problem=problem,
+    )
+
+
+async def _drain(settings: Settings, name: str, timeout_s: float | None) -> str | None:
+    """Drain it; without a timeout None, else what is left after it, empty: nothing."""
+    members = await found(settings)
+    if name not in members.backends and not members.faults:
+        close = get_close_matches(name, members.backends, n=1)
+        raise StartupError(
+            f"there is no backend {name!r}",
+            remedy=f"Did you mean {close[0]!r}?" if close else "See: harmony-gateway backends list",
+        )
+
+    async def act(database: Database, _: Settings) -> str | None:
+        await drains.drain(database, name, by=f"{getpass.getuser()}@{socket.gethostname()}")
+        if timeout_s is None:
+            return None
+        patience_s = POLLS * settings.membership.drain_poll_s
+        return await wait_until_idle(database, name, timeout_s=timeout_s, patience_s=patience_s)
+
+    left: str | None = await _on(settings, act)
+    return left
+
+
+async def wait_until_idle(
+    database: Database, name: str, *, timeout_s: float, patience_s: float
+) -> str:
+    """Wait until all replicas say that nothing is in flight there; what is left after `timeout_s`.
+
+    Replicas are those that tell of their loads, or of this drain. Where there is but one backend
+    they do not, and one may not have heard of it before `patience_s`.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        told = await _told(database)
+        counts = told.at_drained.get(name, {})
+        silent = told.loads.keys() - counts.keys()
+        waited_s = loop.time() - began
+        is_known = bool(told.loads) or waited_s >= patience_s
+        if is_known and not silent and not any(counts.values()):
+            return ""
+        if waited_s >= timeout_s:
+            if any(counts.values()):
+                return f"{sum(counts.values())} in flight"
+            return "not all replicas have said so"
+        await asyncio.sleep(min(LOOK_AGAIN_S, timeout_s))

@@ -1,0 +1,62 @@
+"""What a request asks of generation: its tier, its sampling, and how long the model may think."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from gateway.generation import Sampling
+
+if TYPE_CHECKING:
+    from gateway.protocol.responses.body import ServiceTier
+    from gateway.protocol.responses.create import CreateResponse
+    from gateway.tenancy import TenantPolicy
+
+PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
+"""The `TokenRequest.priority` of each tier."""
+
+_FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
+"""Names of what is better than the default; here it is all one tier."""
+
+
+def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
+    """The tier that the request gets: no better one than its tenant may have."""
+    if request.service_tier == "flex":
+        return "flex"
+    is_faster = request.service_tier in _FASTER and policy.service_tier_max == "priority"
+    return "priority" if is_faster else "default"
+
+
+def reasoning_budget(
+    request: CreateResponse,
+    policy: TenantPolicy,
+    *,
+    max_tokens: int,
+    answer_share: float,
+    framing_tokens: int,
+) -> int | None:
+    """How many tokens the model may think; None: as many as it likes.
+
+    Of `max_tokens`, all that it may say, `answer_share` is left to the answer, and before that
+    `framing_tokens`, what it takes to get from the one to the other.
+    """
+    budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
+    if not budget:
+        return None
+    left = max_tokens - framing_tokens
+    return max(1, min(budget, left - math.ceil(answer_share * left)))
+
+
+def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
+    """Explicit parameters; at most `room` tokens fit behind the prompt."""
+    return Sampling(
+        max_tokens=min(request.max_output_tokens or room, room),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.seed,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        logprobs=request.top_logprobs if request.wants_logprobs else None,
+    )

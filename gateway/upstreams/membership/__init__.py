@@ -1,0 +1,1 @@
+"""Which backends there are: sources say so, and the pool follows."""

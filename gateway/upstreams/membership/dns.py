@@ -1,0 +1,83 @@
+"""Backends from DNS: the addresses of a host, or its SRV records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.upstreams.membership.dns_message import AAAA, SRV, A
+from gateway.upstreams.membership.source import looked
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.membership.resolver import Resolver
+    from gateway.upstreams.membership.source import Template
+    from gateway.upstreams.membership.wanted import Answer
+
+DEFAULT_PORT: Final = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class DnsTiming:
+    """Seconds between two looks, and for which it is not believed that there is nothing."""
+
+    refresh_s: float
+    empty_s: float
+
+
+class DnsSource:
+    """Looks a host up at an interval. Members are named by address and port, or by the name and
+    the port that an SRV record has: both stay as long as the server does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        resolver: Resolver,
+        template: Template,
+        timing: DnsTiming,
+        *,
+        port: int | None = DEFAULT_PORT,
+    ) -> None:
+        """`port` None: SRV records are asked for, which have ports."""
+        self.name = name
+        self.empty_s = timing.empty_s
+        self._host = host
+        self._resolver = resolver
+        self._template = template
+        self._port = port
+        self._refresh_s = timing.refresh_s
+
+    async def look(self) -> tuple[Backend, ...]:
+        """All that there are now. Raises `SourceError`."""
+        if self._port is None:
+            return self._backends(await self._services())
+        return self._backends(f"{one}:{self._port}" for one in await self._addresses())
+
+    def answers(self) -> AsyncGenerator[Answer]:
+        """All that there are, at an interval."""
+        return looked(self.look, self._refresh_s)
+
+    async def _addresses(self) -> list[str]:
+        """Those of IPv6 where there are no others: a server with both is one server."""
+        found = await self._resolver.ask(self._host, A)
+        if found is not None:
+            return list(found.addresses)
+        found = await self._resolver.ask(self._host, AAAA)
+        return [] if found is None else [f"[{one}]" for one in found.addresses]
+
+    async def _services(self) -> list[str]:
+        found = await self._resolver.ask(self._host, SRV)
+        services = () if found is None else found.services
+        first = min((one.priority for one in services), default=0)
+        # A single `.` says that there is no such service.
+        return [
+            f"{one.target}:{one.port}" for one in services if one.priority == first and one.target
+        ]
+
+    def _backends(self, places: Iterable[str]) -> tuple[Backend, ...]:
+        """In one order, whatever order they were told in: name servers turn it."""
+        return tuple(self._template.backend(place) for place in sorted(set(places)))

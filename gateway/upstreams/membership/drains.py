@@ -1,0 +1,89 @@
+"""What operators drain gets nothing new, and they are told how much is still under way there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.errors import StoreError
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from gateway.telemetry import Metrics
+
+TOLD_AGAIN_S: Final = 10.0
+"""What has not changed is told so often: where it is not, the replica is gone."""
+
+_log = EventLog("gateway.upstreams")
+
+
+class Drainable(Protocol):
+    """Has members that can be drained."""
+
+    def drain(self, names: Collection[str]) -> None: ...
+
+    def in_flight(self) -> Mapping[str, int]: ...
+
+
+class Drains:
+    """Asks the table for what is drained, at an interval; no request waits for it.
+
+    While the database is away what was known before counts.
+    """
+
+    def __init__(
+        self,
+        pool: Drainable,
+        drained: Callable[[], Awaitable[Collection[str]]],
+        report: Callable[[Mapping[str, int]], Awaitable[None]],
+        *,
+        interval_s: float,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`drained` asks for names, `report` tells how much is under way at each. Both raise
+        `StoreError`.
+        """
+        self._pool = pool
+        self._drained = drained
+        self._report = report
+        self._interval_s = interval_s
+        self._metrics = metrics
+        self._clock = clock
+        self._told: dict[str, int] = {}
+        self._told_at = float("-inf")
+        self._is_well = True
+
+    async def run(self) -> None:
+        """Follow the table until cancelled."""
+        while True:
+            await self.once()
+            await asyncio.sleep(self._interval_s)
+
+    async def once(self) -> None:
+        """Look once, and tell what has changed since it was told last."""
+        try:
+            names = sorted(await self._drained())
+            self._pool.drain(names)
+            self._metrics.backends_drained(len(names))
+            await self._tell(names)
+        except StoreError as error:
+            if self._is_well:
+                _log.warning("it is not known which backends are drained", error=error)
+            self._is_well = False
+        else:
+            self._is_well = True
+
+    async def _tell(self, names: Collection[str]) -> None:
+        """Also that there is nothing under way, or no such backend here: it is waited for."""
+        here = self._pool.in_flight()
+        counts = {name: here.get(name, 0) for name in names}
+        now = self._clock()
+        if not counts or (counts == self._told and now - self._told_at < TOLD_AGAIN_S):
+            self._told = counts
+            return
+        await self._report(counts)
+        self._told, self._told_at = counts, now

@@ -1,0 +1,40 @@
+"""Backends from a file that is watched."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gateway.errors import StartupError
+from gateway.upstreams.membership.source import SourceError, looked
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.membership.wanted import Answer
+
+
+class FileSource:
+    """Reads the file at an interval: it may be replaced, be behind links, or on a network."""
+
+    empty_s = 0.0
+
+    def __init__(
+        self, name: str, read: Callable[[], tuple[Backend, ...]], *, refresh_s: float
+    ) -> None:
+        """`read` reads the file, and may block. It raises `StartupError`."""
+        self.name = name
+        self._read = read
+        self._refresh_s = refresh_s
+
+    async def look(self) -> tuple[Backend, ...]:
+        """What the file has now. Raises `SourceError`."""
+        try:
+            return await asyncio.to_thread(self._read)
+        except StartupError as error:
+            raise SourceError(str(error)) from error
+
+    def answers(self) -> AsyncGenerator[Answer]:
+        """What the file has, at an interval."""
+        return looked(self.look, self._refresh_s)

@@ -1,0 +1,137 @@
+"""The pool follows what the sources say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.telemetry import EventLog
+from gateway.upstreams.membership.source import SourceError
+from gateway.upstreams.membership.wanted import Fault, Known, merged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.telemetry import Metrics
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.membership.source import Source
+    from gateway.upstreams.membership.wanted import Answer
+
+SETTINGS: Final = "settings"
+START_WAIT_S: Final = 10.0
+"""How long the start waits for a source: what is not known then joins later."""
+
+_log = EventLog("gateway.upstreams")
+
+
+class SourceState(NamedTuple):
+    """A source now: how many backends it has, and why it cannot say more; None: it can."""
+
+    name: str
+    members: int
+    fault: str | None
+
+
+class Membership:
+    """Asks the sources, and tells `apply` all backends whenever they are others.
+
+    `start` asks each once, `run` goes on until it is cancelled. A source that fails keeps what it
+    said last.
+    """
+
+    def __init__(
+        self,
+        fixed: Sequence[Backend],
+        sources: Sequence[Source],
+        apply: Callable[[Sequence[Backend]], None],
+        *,
+        members_max: int,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`fixed` are always there, and go before those that are found."""
+        self._fixed = tuple(fixed)
+        self._sources = sources
+        self._apply = apply
+        self._members_max = members_max
+        self._metrics = metrics
+        self._clock = clock
+        self._known = {one.name: Known(one.empty_s) for one in sources}
+        self._unused: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What operators should know of the sources."""
+        faults = [
+            f"{name} does not say which backends there are: {known.fault}. "
+            f"Those known before count: {len(known.members)}"
+            for name, known in self._known.items()
+            if known.fault is not None
+        ]
+        doubted = [
+            f"{name} says that there are no backends, and is not believed yet: "
+            f"{len(known.members)} stay"
+            for name, known in self._known.items()
+            if known.is_doubted
+        ]
+        return (*faults, *doubted, *self._unused)
+
+    def states(self) -> tuple[SourceState, ...]:
+        """Every source now."""
+        return tuple(
+            SourceState(name, len(known.members), known.fault)
+            for name, known in self._known.items()
+        )
+
+    async def start(self) -> None:
+        """Ask every source once; one that does not answer is asked again by `run`."""
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(self._look(source))
+
+    async def run(self) -> None:
+        """Follow every source, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(self._follow(source))
+
+    async def _look(self, source: Source) -> None:
+        try:
+            async with asyncio.timeout(START_WAIT_S):
+                answer: Answer = await source.look()
+        except SourceError as error:
+            answer = Fault(str(error))
+        except TimeoutError:
+            answer = Fault("it does not answer")
+        self.hear(source.name, answer)
+
+    async def _follow(self, source: Source) -> None:
+        async with aclosing(source.answers()) as answers:
+            async for answer in answers:
+                self.hear(source.name, answer)
+
+    def hear(self, source: str, answer: Answer) -> None:
+        """Take in what a source says."""
+        known = self._known[source]
+        before = known.fault
+        has_changed = known.hear(answer, self._clock())
+        if known.fault != before:
+            if known.fault is None:
+                _log.info("a source of backends is back", source=source)
+            else:
+                _log.warning("a source of backends fails", source=source, reason=known.fault)
+        self._metrics.source_told(source, members=len(known.members), is_up=known.fault is None)
+        if has_changed:
+            self._follow_all()
+
+    def _follow_all(self) -> None:
+        """Have the pool follow."""
+        said = {name: known.members for name, known in self._known.items()}
+        wanted = merged({SETTINGS: self._fixed, **said}, self._members_max)
+        for text in wanted.unused:
+            if text not in self._unused:
+                _log.warning("a backend that was found is not used", reason=text)
+        self._unused = wanted.unused
+        self._apply(tuple(wanted.backends.values()))

@@ -1,0 +1,108 @@
+"""Which backends are wanted, by what the sources said last. No I/O here.
+
+Known     what is believed of one source
+merged    the wanted ones of all sources
+changes   what has to be done for the pool to have them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gateway.upstreams.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A source could not say what there is, and why."""
+
+    reason: str
+
+
+Answer = tuple["Backend", ...] | Fault
+"""What a source says: all backends that there are, or that it cannot say."""
+
+
+class Known:
+    """What is believed of one source: the last that it said.
+
+    A source that fails has said nothing new. An empty answer is believed once it has been given for
+    `empty_s`: name servers that have lost their data give it, too. Times are seconds of a clock
+    that never goes back.
+    """
+
+    def __init__(self, empty_s: float = 0.0) -> None:
+        self.members: tuple[Backend, ...] = ()
+        self.fault: str | None = None
+        self._empty_s = empty_s
+        self._empty_since: float | None = None
+
+    @property
+    def is_doubted(self) -> bool:
+        """It says that there is nothing, and is not believed yet."""
+        return self._empty_since is not None and bool(self.members)
+
+    def hear(self, answer: Answer, now: float) -> bool:
+        """Take in an answer; True if other backends are believed to be there now."""
+        if isinstance(answer, Fault):
+            self.fault = answer.reason
+            return False
+        self.fault = None
+        if answer:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        if not answer and self._empty_since is not None and now - self._empty_since < self._empty_s:
+            return False
+        before, self.members = self.members, answer
+        return before != answer
+
+
+class Wanted(NamedTuple):
+    """The backends that are wanted by name, and what of the answers is not used, in words."""
+
+    backends: dict[str, Backend]
+    unused: tuple[str, ...] = ()
+
+
+def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Wanted:
+    """The backends of all sources, in their order; of several with one name the first."""
+    backends: dict[str, Backend] = {}
+    unused, beyond = [], 0
+    for source, found in sources.items():
+        for backend in found:
+            if (known := backends.get(backend.name)) is not None:
+                unused.append(
+                    f"{backend.name} of {source} is not used: {known.source} has one of that name"
+                )
+            elif len(backends) >= members_max:
+                beyond += 1
+            else:
+                backends[backend.name] = backend
+    if beyond:
+        unused.append(f"{beyond} more backends are not used: membership.members_max is reached")
+    return Wanted(backends, tuple(unused))
+
+
+class Changes(NamedTuple):
+    """Names of backends that `join` and `leave`; one that has changed does both."""
+
+    join: tuple[str, ...]
+    leave: tuple[str, ...]
+
+
+def changes(known: Mapping[str, Backend], wanted: Mapping[str, Backend]) -> Changes:
+    """What leads from the backends that there are to those that are wanted."""
+    return Changes(
+        join=tuple(name for name, one in wanted.items() if known.get(name) != one),
+        leave=tuple(name for name, one in known.items() if wanted.get(name) != one),
+    )
+
+
+def named(backends: Iterable[Backend]) -> dict[str, Backend]:
+    """By name."""
+    return {backend.name: backend for backend in backends}

@@ -1,0 +1,105 @@
+"""Which backends there are: those of the settings, and the sources of further ones."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from gateway.errors import ConfigError
+from gateway.settings.backends_file import read_backends
+from gateway.upstreams.backend import Backend, Prefill
+from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource, DnsTiming
+from gateway.upstreams.membership.file import FileSource
+from gateway.upstreams.membership.kubernetes import Account, KubernetesSource, Service
+from gateway.upstreams.membership.membership import SETTINGS
+from gateway.upstreams.membership.resolver import Resolver
+from gateway.upstreams.membership.source import SourceError, Template
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+    from gateway.settings.discovery import Discovery
+    from gateway.settings.sections import Backend as BackendSettings
+    from gateway.settings.sections import Prefill as PrefillSettings
+    from gateway.upstreams.membership.source import Source
+
+
+def backends(settings: Settings) -> list[Backend]:
+    """The inference servers of the settings, each with the models that it is asked for."""
+    return [_backend(settings, backend, SETTINGS) for backend in settings.backends]
+
+
+def sources(settings: Settings) -> list[Source]:
+    """The sources of further ones, in the order of the settings."""
+    return [_source(settings, one) for one in settings.discovery]
+
+
+def _source(settings: Settings, found_by: Discovery) -> Source:
+    name, membership = found_by.name, settings.membership
+
+    def new_backend(of: str, url: str) -> Backend:
+        return _backend(settings, found_by.backend(of, url), name)
+
+    template = Template(new_backend, found_by.scheme)
+    if (path := found_by.path) is not None and found_by.kind == "file":
+
+        def read() -> tuple[Backend, ...]:
+            return tuple(_backend(settings, one, name) for one in read_backends(path))
+
+        return FileSource(name, read, refresh_s=membership.refresh_s)
+    if (service := found_by.service) is not None and found_by.kind == "kubernetes":
+        known = Service(
+            service,
+            api_url=partial(_api_url, found_by),
+            account=Account.of(found_by.account_folder),
+            namespace=found_by.namespace,
+            port=found_by.port,
+        )
+        return KubernetesSource(name, known, template, answer_s=membership.answer_s)
+    assert found_by.host is not None, "the settings see to it"
+    return DnsSource(
+        name,
+        found_by.host,
+        Resolver(found_by.servers, answer_s=membership.answer_s),
+        template,
+        DnsTiming(membership.refresh_s, membership.empty_s),
+        port=None if found_by.kind == "srv" else found_by.port or DEFAULT_PORT,
+    )
+
+
+def _api_url(found_by: Discovery) -> str:
+    try:
+        return found_by.api_server
+    except ConfigError as error:
+        raise SourceError(str(error)) from error
+
+
+def _backend(settings: Settings, backend: BackendSettings, source: str) -> Backend:
+    served = {model.id: model.served_as or model.id for model in settings.models}
+    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
+    return Backend(
+        name=backend.name,
+        base_url=backend.url,
+        models={
+            public: name
+            for public, name in served.items()
+            if not backend.models or name in backend.models
+        }
+        or {name: name for name in backend.models},
+        api_key=backend.api_key.get_secret_value() if backend.api_key else None,
+        context_lengths=lengths,
+        grammars=backend.grammars == "auto",
+        priorities=backend.priorities,
+        dp_rank=backend.dp_rank,
+        prefill=_prefill(backend.prefill),
+        adapters_of=frozenset(model.id for model in settings.models if model.adapters),
+        admin_key=backend.admin_key.get_secret_value() if backend.admin_key else None,
+        source=source,
+    )
+
+
+def _prefill(wanted: PrefillSettings | None) -> Prefill | None:
+    if wanted is None:
+        return None
+    host = wanted.host or urlsplit(wanted.url).hostname or ""
+    return Prefill(wanted.url, host, wanted.port)
