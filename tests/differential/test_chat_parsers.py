@@ -43,12 +43,12 @@ def batches(family: Family, count: int, seed: int) -> Iterator[tuple[list[list[i
 
 @pytest.mark.skipif(not PYTHON, reason="TEST_VLLM_PYTHON is not set")
 def test_turns_are_read_as_vllm_reads_them(tmp_path: Path) -> None:
-    log = tmp_path / "worker.log"
+    log = (tmp_path / "worker.log").open("w+")
     worker = subprocess.Popen(
         [PYTHON, str(WORKER)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=log.open("w"),
+        stderr=log,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
     )
@@ -71,10 +71,12 @@ def test_turns_are_read_as_vllm_reads_them(tmp_path: Path) -> None:
                 worker.stdin.write(json.dumps(batch) + "\n")
                 worker.stdin.flush()
                 line = worker.stdout.readline()
-                assert line, log.read_text()[-2000:]
+                assert line, Path(log.name).read_text()[-2000:]
                 for ids, answer in zip(turns, json.loads(line), strict=True):
                     compared.add(name, known, ids, answer)
     finally:
         worker.stdin.close()
         worker.wait(30)
+        worker.stdout.close()
+        log.close()
     compared.check()

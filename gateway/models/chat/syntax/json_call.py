@@ -266,7 +266,9 @@ class JsonCall:
             return ""
         self._phase = _Phase.BEHIND
         if self._key == "name" and self.name is None:
-            self.name = function_name(string_in("".join(self._token)) or "")
+            written = string_in("".join(self._token)) or ""
+            self.name = function_name(written)
+            self._is_sloppy = self._is_sloppy or written != written.strip()
             self._tell(events)
         return text[end:]
 

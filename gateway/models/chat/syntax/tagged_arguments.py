@@ -122,7 +122,9 @@ def as_json(value: str, types: frozenset[str]) -> str:
     for name, read in _READERS:
         if name in types and (found := read(value)) is not None:
             return found
-    return _quoted(value)
+    # It is of none of them: what is JSON is told as that, for whoever checks it.
+    other = None if "string" in types else _nested(value)
+    return _quoted(value) if other is None else other
 
 
 def _quoted(text: str) -> str:

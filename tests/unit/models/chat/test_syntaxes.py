@@ -60,6 +60,7 @@ def check(
         (f"<tool_call>{F}{{}}}} x</tool_call>", ["f({})"], {"call_leftover"}),
         ('<tool_call>{"name": "f",, "arguments": {}}</tool_call>', ["f({})"], {"sloppy_json"}),
         ('<tool_call>{"name": "f", "arguments": {},}</tool_call>', ["f({})"], {"sloppy_json"}),
+        ('<tool_call>{"name": " f", "arguments": {}}</tool_call>', ["f({})"], {"sloppy_json"}),
         ('<tool_call>{"name": "f", "name": "g", "arguments": {}}</tool_call>',
          ["f({})"], {"sloppy_json"}),
         ('<tool_call>{"name": "f", arguments: {}}</tool_call>',
