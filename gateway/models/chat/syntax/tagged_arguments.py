@@ -165,10 +165,16 @@ def _nested(value: str) -> str | None:
     if scanner.deepest > DEPTH_MAX:
         return None
     try:
-        json.loads(text, parse_int=str, parse_float=_finite, parse_constant=_no_number)
+        json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=_no_number)
     except ValueError:
         return None
     return text
+
+
+def _short(number: str) -> str:
+    if len(number) > INTEGER_DIGITS_MAX:
+        raise ValueError("too many digits")
+    return number
 
 
 def _finite(number: str) -> float:
