@@ -287,10 +287,8 @@ class JsonCall:
         """What can be told: the function with the first of its arguments, and these."""
         if self.name is None or self._arguments is None or not self._arguments.is_begun:
             return
-        if not self.is_told:
-            self.is_told = True
-            self._raw = []
-            events.append(Called(self.name))
+        self.is_told, self._raw = True, []
+        events.append(Called(self.name))
         if waiting := "".join(self._waiting):
             events.append(Argued(waiting))
         self._waiting = []

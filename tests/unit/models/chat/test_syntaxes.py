@@ -358,6 +358,7 @@ def test_mistral_before_version_11(text: str, said: list[str], rules: set[str]) 
         ('Hi {"name": "f", "parameters": {}}', ['final: Hi {"name": "f", "parameters": {}}'],
          set()),
         ('{"name": "f", "parameters": {}} Hi', ["f({})", "final: Hi"], set()),
+        ('{"name": "f", "parameters": {}}</b>', ["f({})", "final: </b>"], set()),
         ("<|python_tag|>print(1)", ["final: print(1)"], {"not_a_call"}),
         ('<|python_tag|>{"name": "f"<|python_tag|>{"name": "g", "parameters": {}}',
          ["f({})", "g({})"], {"empty_arguments"}),
