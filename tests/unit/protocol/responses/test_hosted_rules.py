@@ -62,7 +62,12 @@ def test_each_has_its_kind_and_its_names() -> None:
     assert {tools[name].kind for name in BROWSER_TOOLS} == {SegmentKind.WEB_SEARCH_CALL}
     assert tools[PYTHON_TOOL] == ToolRule(PYTHON_TOOL, SegmentKind.CODE_INTERPRETER_CALL, "python")
     assert tools["crm.add"] == ToolRule(
-        "crm.add", SegmentKind.MCP_APPROVAL_REQUEST, "add", "crm", schema=ADD.parameters
+        "crm.add",
+        SegmentKind.MCP_APPROVAL_REQUEST,
+        "add",
+        "crm",
+        schema=ADD.parameters,
+        declared=ADD.parameters,
     )
     assert tools["wiki.drop.all"].kind is SegmentKind.MCP_CALL
     assert (tools["wiki.drop.all"].namespace, tools["wiki.drop.all"].shown_name) == (
