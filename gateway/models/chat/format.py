@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.errors import ConfigError, InvalidRequest
+from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable
 from gateway.generation import Framing, Prompt, SegmentKind, Where
 from gateway.models.chat.callee import offered_name
 from gateway.models.chat.families import NO_EFFORT, Family
@@ -79,13 +79,15 @@ class ChatFormat:
         vocabulary: Vocabulary,
         family: Family,
         *,
+        model: str = "",
         size: int = 0,
         end_ids: Iterable[int] = (),
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """`size` is how many ids the model has, `end_ids` those that it ends its turns with beside
-        those that are known by their text.
+        """`model` is its name at its servers, `size` how many ids it has, `end_ids` those that it
+        ends its turns with beside those that are known by their text.
         """
+        self._model = model
         self.vocabulary = vocabulary
         self.syntax = family.syntax
         self._family = family
@@ -119,6 +121,7 @@ class ChatFormat:
         return cls(
             vocabulary,
             family,
+            model=options.model,
             size=facts.size,
             end_ids=facts.end_ids,
             template_kwargs=orjson.loads(options.template_kwargs),
@@ -225,6 +228,10 @@ class ChatFormat:
                 code="invalid_value",
                 param="input",
             )
+        if max(answer, default=0) >= self.vocabulary_size:
+            # An engine that has no such id may die of it.
+            why = "its servers render ids that its tokenizer has not: see harmony-gateway doctor"
+            raise NoUpstreamAvailable(self._model, why)
         return Prompt(answer, made.spans(len(answer)))
 
     def _worded(self, item: ContextItem) -> ContextItem:
