@@ -100,6 +100,7 @@ class ChatFormat:
         self._markers = Markers(filter(None, map(vocabulary.special_text, specials)))
         openers = self._openers()
         self.header_markers = frozenset(self._lexicon.ids[text] for text in openers)
+        self._brace = tuple(vocabulary.encode(_BRACE))
         self._learned: Template | None = None
         self.probes = Probes.of(self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs)
 
@@ -367,21 +368,28 @@ class ChatFormat:
     def _continued(self, ids: Sequence[int], parser: TokenParser) -> Sequence[int]:
         parser.feed(ids)
         place, reasoning = parser.place, self.syntax.reasoning
-        if place.where is Where.BODY and place.kind is SegmentKind.REASONING and reasoning:
+        if reasoning and place.where is Where.BODY and place.kind is SegmentKind.REASONING:
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
             return [*ids, *self._spelled(closing)]
-        is_call = place.where is Where.BODY and place.kind is not SegmentKind.FINAL
-        is_prose = place.kind is SegmentKind.COMMENTARY
-        if place.where is Where.HEADER or (is_call and not is_prose):
-            return ids[: place.start]
-        return ids
+        if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
+            # What stood behind the thought was taken back, white space and all.
+            return [*ids, *self._spelled((reasoning.behind,))]
+        return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
+
+    def _is_left_out(self, place: ParserPosition, message: Sequence[int]) -> bool:
+        """Whether the open message is a call that was cut off, or was begun for it in vain."""
+        if place.where is Where.HEADER:
+            return True
+        if place.where is not Where.BODY or place.kind is SegmentKind.COMMENTARY:
+            return False
+        return place.kind is not SegmentKind.FINAL or tuple(message) == self._brace
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
         """Nothing but, from the second attempt on, the brace of an object: behind a thought that is
         closed the answer begins by itself.
         """
         wants_object = rules.answer is not None and rules.answer.demand.get("type") == "object"
-        return tuple(self.vocabulary.encode(_BRACE)) if attempt and wants_object else ()
+        return self._brace if attempt and wants_object else ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
         """The beginning of the call that is demanded: up to its arguments where there is one tool,
