@@ -42,12 +42,13 @@ def batches(family: Family, count: int, seed: int) -> Iterator[tuple[list[list[i
 
 
 @pytest.mark.skipif(not PYTHON, reason="TEST_VLLM_PYTHON is not set")
-def test_turns_are_read_as_vllm_reads_them() -> None:
+def test_turns_are_read_as_vllm_reads_them(tmp_path: Path) -> None:
+    log = (tmp_path / "worker.log").open("w+")
     worker = subprocess.Popen(
         [PYTHON, str(WORKER)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=log,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
     )
@@ -69,10 +70,13 @@ def test_turns_are_read_as_vllm_reads_them() -> None:
                 }
                 worker.stdin.write(json.dumps(batch) + "\n")
                 worker.stdin.flush()
-                answers = json.loads(worker.stdout.readline())
-                for ids, answer in zip(turns, answers, strict=True):
+                line = worker.stdout.readline()
+                assert line, Path(log.name).read_text()[-2000:]
+                for ids, answer in zip(turns, json.loads(line), strict=True):
                     compared.add(name, known, ids, answer)
     finally:
         worker.stdin.close()
         worker.wait(30)
+        worker.stdout.close()
+        log.close()
     compared.check()

@@ -79,6 +79,8 @@ def read_streamed(parser: Any, tokenizer: Any, request: Any, ids: list[int]) -> 
         said[0] += told.reasoning or ""
         said[1] += told.content or ""
         for call in told.tool_calls or ():
+            if call.index < 0:
+                return f"a call at {call.index}"
             while len(calls) <= call.index:
                 calls.append(["", ""])
             function = call.function

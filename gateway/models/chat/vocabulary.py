@@ -32,6 +32,7 @@ FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """The largest that are in use have 35 MB."""
 IDS_MAX: Final = 4_000_000
 
+_PARTS: Final = ("normalizers", "pretokenizers")
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE: Final = "\u2581"
 _REMEDY: Final = "Set the model's tokenizer to the tokenizer.json of its server, or to its folder."
@@ -223,5 +224,24 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
         vocab = {text: token for text, token in vocab.items() if text not in added}
     # The library gives an added token the id that its text has in the vocabulary, else the next.
     vocab |= {one["content"]: int(one["id"]) for one in spaces}
-    absent = {"post_processor": None, "truncation": None, "padding": None}
-    return {**data, **absent, "added_tokens": spaces, "model": {**data["model"], "vocab": vocab}}
+    return data | {
+        "added_tokens": spaces,
+        "normalizer": _unprefixed(data.get("normalizer")),
+        "pre_tokenizer": _unprefixed(data.get("pre_tokenizer")),
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+        "model": data["model"] | {"vocab": vocab},
+    }
+
+
+def _unprefixed(step: Any) -> Any:
+    """The same step without the space that some put in front of every text: what is written here
+    goes on with what stands before it.
+    """
+    if not isinstance(step, dict) or step.get("type") == "Prepend":
+        return None
+    parts = {key: list(filter(None, map(_unprefixed, step[key]))) for key in _PARTS if key in step}
+    scheme = {"prepend_scheme": "never"} if "prepend_scheme" in step else {}
+    prefix = {"add_prefix_space": False} if "add_prefix_space" in step else {}
+    return step | parts | scheme | prefix

@@ -266,7 +266,9 @@ class JsonCall:
             return ""
         self._phase = _Phase.BEHIND
         if self._key == "name" and self.name is None:
-            self.name = function_name(string_in("".join(self._token)) or "")
+            written = string_in("".join(self._token)) or ""
+            self.name = function_name(written)
+            self._is_sloppy = self._is_sloppy or written != written.strip()
             self._tell(events)
         return text[end:]
 
@@ -285,10 +287,8 @@ class JsonCall:
         """What can be told: the function with the first of its arguments, and these."""
         if self.name is None or self._arguments is None or not self._arguments.is_begun:
             return
-        if not self.is_told:
-            self.is_told = True
-            self._raw = []
-            events.append(Called(self.name))
+        self.is_told, self._raw = True, []
+        events.append(Called(self.name))
         if waiting := "".join(self._waiting):
             events.append(Argued(waiting))
         self._waiting = []

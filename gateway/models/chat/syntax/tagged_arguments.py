@@ -122,7 +122,9 @@ def as_json(value: str, types: frozenset[str]) -> str:
     for name, read in _READERS:
         if name in types and (found := read(value)) is not None:
             return found
-    return _quoted(value)
+    # It is of none of them: what is JSON is told as that, for whoever checks it.
+    other = None if "string" in types else _nested(value)
+    return _quoted(value) if other is None else other
 
 
 def _quoted(text: str) -> str:
@@ -163,10 +165,16 @@ def _nested(value: str) -> str | None:
     if scanner.deepest > DEPTH_MAX:
         return None
     try:
-        json.loads(text, parse_int=str, parse_float=_finite, parse_constant=_no_number)
+        json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=_no_number)
     except ValueError:
         return None
     return text
+
+
+def _short(number: str) -> str:
+    if len(number) > INTEGER_DIGITS_MAX:
+        raise ValueError("too many digits")
+    return number
 
 
 def _finite(number: str) -> float:

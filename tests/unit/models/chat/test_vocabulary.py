@@ -118,6 +118,40 @@ def test_sentence_piece_writes_spaces_and_bytes_in_its_own_way(tmp_path: Path) -
     assert known.byte_ids[10] == 10
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"normalizer": {"type": "Prepend", "prepend": "\u2581"}},
+        {
+            "normalizer": {
+                "type": "Sequence",
+                "normalizers": [
+                    {"type": "Prepend", "prepend": "\u2581"},
+                    {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+                ],
+            }
+        },
+        {
+            "normalizer": None,
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {
+                        "type": "Metaspace",
+                        "replacement": "\u2581",
+                        "prepend_scheme": "always",
+                        "split": False,
+                    }
+                ],
+            },
+        },
+    ],
+)
+def test_no_space_is_put_in_front_of_a_text(tmp_path: Path, steps: dict[str, Any]) -> None:
+    known = load(tmp_path, sentence_piece() | steps)
+    assert known.decode(known.encode("Hi")) == "Hi"
+
+
 def test_a_vocabulary_without_all_bytes_spells_none(tmp_path: Path) -> None:
     data = sentence_piece()
     del data["model"]["vocab"]["<0x0A>"]
