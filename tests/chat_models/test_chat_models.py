@@ -201,7 +201,9 @@ async def test_turns_behind_hosted_tools_extend_each_other(fleet: Fleet, tools: 
         for before, behind in pairwise(recorder.exchanges):
             size = len(before.prompt)
             assert behind.prompt[:size] == before.prompt
-            assert behind.prompt[size : size + KEPT] == before.output[:KEPT]
+            # Of a stream that the gateway breaks off a recorder may have noted nothing.
+            said = before.output[:KEPT]
+            assert behind.prompt[size : size + len(said)] == said
 
 
 async def test_a_conversation_of_twelve_turns(fleet: Fleet) -> None:

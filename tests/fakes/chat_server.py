@@ -44,7 +44,16 @@ class Refused(Exception):
 def toy_tokenizer() -> Tokenizer:
     """Bytes, some words of English, and ChatML's markers."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pairs = [("t", "h"), ("th", "e"), ("i", "n"), ("o", "u"), ("Ġ", "the"), ("e", "r"), ("Ċ", "Ċ")]
+    pairs = [
+        ("t", "h"),
+        ("th", "e"),
+        ("i", "n"),
+        ("o", "u"),
+        ("Ġ", "the"),
+        ("e", "r"),
+        ("s", "t"),
+        ("Ċ", "Ċ"),
+    ]
     words = [*letters, *("".join(pair) for pair in pairs)]
     vocab = {word: at for at, word in enumerate(words)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=pairs))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.errors import ConfigError, InvalidRequest
+from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable
 from gateway.generation import Framing, Prompt, SegmentKind, Where
 from gateway.models.chat.callee import offered_name
 from gateway.models.chat.families import NO_EFFORT, Family
@@ -79,13 +79,15 @@ class ChatFormat:
         vocabulary: Vocabulary,
         family: Family,
         *,
+        model: str = "",
         size: int = 0,
         end_ids: Iterable[int] = (),
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """`size` is how many ids the model has, `end_ids` those that it ends its turns with beside
-        those that are known by their text.
+        """`model` is its name at its servers, `size` how many ids it has, `end_ids` those that it
+        ends its turns with beside those that are known by their text.
         """
+        self._model = model
         self.vocabulary = vocabulary
         self.syntax = family.syntax
         self._family = family
@@ -98,6 +100,7 @@ class ChatFormat:
         self._markers = Markers(filter(None, map(vocabulary.special_text, specials)))
         openers = self._openers()
         self.header_markers = frozenset(self._lexicon.ids[text] for text in openers)
+        self._brace = tuple(vocabulary.encode(_BRACE))
         self._learned: Template | None = None
         self.probes = Probes.of(self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs)
 
@@ -119,6 +122,7 @@ class ChatFormat:
         return cls(
             vocabulary,
             family,
+            model=options.model,
             size=facts.size,
             end_ids=facts.end_ids,
             template_kwargs=orjson.loads(options.template_kwargs),
@@ -225,6 +229,10 @@ class ChatFormat:
                 code="invalid_value",
                 param="input",
             )
+        if max(answer, default=0) >= self.vocabulary_size:
+            # An engine that has no such id may die of it.
+            why = "its servers render ids that its tokenizer has not: see harmony-gateway doctor"
+            raise NoUpstreamAvailable(self._model, why)
         return Prompt(answer, made.spans(len(answer)))
 
     def _worded(self, item: ContextItem) -> ContextItem:
@@ -360,21 +368,28 @@ class ChatFormat:
     def _continued(self, ids: Sequence[int], parser: TokenParser) -> Sequence[int]:
         parser.feed(ids)
         place, reasoning = parser.place, self.syntax.reasoning
-        if place.where is Where.BODY and place.kind is SegmentKind.REASONING and reasoning:
+        if reasoning and place.where is Where.BODY and place.kind is SegmentKind.REASONING:
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
             return [*ids, *self._spelled(closing)]
-        is_call = place.where is Where.BODY and place.kind is not SegmentKind.FINAL
-        is_prose = place.kind is SegmentKind.COMMENTARY
-        if place.where is Where.HEADER or (is_call and not is_prose):
-            return ids[: place.start]
-        return ids
+        if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
+            # What stood behind the thought was taken back, white space and all.
+            return [*ids, *self._spelled((reasoning.behind,))]
+        return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
+
+    def _is_left_out(self, place: ParserPosition, message: Sequence[int]) -> bool:
+        """Whether the open message is a call that was cut off, or was begun for it in vain."""
+        if place.where is Where.HEADER:
+            return True
+        if place.where is not Where.BODY or place.kind is SegmentKind.COMMENTARY:
+            return False
+        return place.kind is not SegmentKind.FINAL or tuple(message) == self._brace
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
         """Nothing but, from the second attempt on, the brace of an object: behind a thought that is
         closed the answer begins by itself.
         """
         wants_object = rules.answer is not None and rules.answer.demand.get("type") == "object"
-        return tuple(self.vocabulary.encode(_BRACE)) if attempt and wants_object else ()
+        return self._brace if attempt and wants_object else ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
         """The beginning of the call that is demanded: up to its arguments where there is one tool,

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
 from gateway.entries import Compacted
-from gateway.errors import ConfigError, InvalidRequest, VocabularyError
+from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable, VocabularyError
 from gateway.generation import FinishReason, Prompt, SegmentKind
 from gateway.models.chat.families import SWITCHES, Family
 from gateway.models.chat.format import ChatFormat
@@ -76,6 +76,12 @@ def test_what_the_template_refuses_is_an_invalid_request() -> None:
 
     with pytest.raises(InvalidRequest, match="roles must alternate"):
         rendered(loaded(), [items.user("boo")], template)
+
+
+def test_ids_that_no_backend_may_know_are_never_sent() -> None:
+    small = ChatFormat(FORMAT.vocabulary, Family.of(FormatOptions("qwen3")), size=9)
+    with pytest.raises(NoUpstreamAvailable, match="doctor"):
+        rendered(small, [items.user()])
 
 
 def test_tools_are_refused_where_the_template_shows_none() -> None:
@@ -180,6 +186,9 @@ def retold(*said: str, rules: OutputRules = RULES) -> str:
         ("Hello<|im_end|>", "Hello"),
         ("<think>\nI s", "<think>\nI s\n</think>\n\n"),
         ("<think>\n", "<think>\n\n</think>\n\n"),
+        ("<think>\nhm\n</think>", "<think>\nhm\n</think>\n\n"),
+        ("{", ""),
+        ("<think>\nhm\n</think>\n\nSo {", "<think>\nhm\n</think>\n\nSo {"),
         ("<think>\nhm\n</think>\n\nSo", "<think>\nhm\n</think>\n\nSo"),
         (f"So\n{CALL}", f"So\n{CALL}"),
         ('So\n<tool_call>\n{"name": "f", "argu', "So\n"),

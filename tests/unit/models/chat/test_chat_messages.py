@@ -196,6 +196,11 @@ def test_every_result_names_its_call() -> None:
     assert len(set(made)) == 3
 
 
+def test_what_says_nothing_is_not_told() -> None:
+    context = (items.user(""), items.answer(""), items.said("system", ""), items.thought(""))
+    assert told(*context) == [{"user": ""}]
+
+
 def test_two_answers_are_two_paragraphs() -> None:
     context = (items.user(), items.answer("One.", "commentary"), items.answer("Two."))
     assert told(*context)[1:] == [{"assistant": "One.\n\nTwo."}]
