@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 _READ_BYTES: Final = 1 << 16
+_GENERATING = (b"POST /v1/completions", b"POST /generate")
 _END: Final = b"data: [DONE]"
 
 
@@ -72,7 +73,7 @@ class BreakingProxy:
     ) -> None:
         with suppress(ConnectionError):
             while part := await reader.read(_READ_BYTES):
-                if b"/v1/completions" in part or writer in self._answering:
+                if any(path in part for path in _GENERATING) or writer in self._answering:
                     self._answering.add(writer)
                 else:
                     self._answering.discard(writer)
