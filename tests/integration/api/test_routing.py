@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.routed_sessions import Watched, later_turns
+from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     import httpx2
 
     from tests.fakes.gateway import RunningGateway
@@ -16,9 +23,31 @@ if TYPE_CHECKING:
 MODEL = "gpt-oss-20b"
 
 
+@pytest.fixture(scope="module")
+async def gateways(shared_database_url: str) -> AsyncIterator[tuple[RunningGateway, ...]]:
+    """Two replicas, and two backends that nobody else asks, and that are never in doubt."""
+    one, two = (create_simulator(SimulatorOptions(name=name)) for name in ("b0", "b1"))
+    async with serving(one) as first, serving(two) as second:
+        settings = gateway_settings(
+            shared_database_url,
+            (first, second),
+            models=[{"id": MODEL}],
+            upstream={"health_timeout_s": 60.0},
+        )
+        async with running_gateway(settings) as here, running_gateway(settings) as there:
+            yield here, there
+
+
 @pytest.fixture
-def watched(gateway: RunningGateway, second_gateway: RunningGateway) -> Watched:
-    return Watched(gateway, second_gateway)
+async def clients(
+    gateways: tuple[RunningGateway, ...],
+) -> AsyncIterator[tuple[httpx2.AsyncClient, ...]]:
+    headers = gateways[0].headers
+    async with (
+        http_client(gateways[0].url, headers=headers) as here,
+        http_client(gateways[1].url, headers=headers) as there,
+    ):
+        yield here, there
 
 
 async def created(client: httpx2.AsyncClient, text: str = "", **more: Any) -> dict[str, Any]:
@@ -29,25 +58,27 @@ async def created(client: httpx2.AsyncClient, text: str = "", **more: Any) -> di
 
 
 async def test_a_chain_stays_at_its_backend_whichever_replica_is_asked(
-    client: httpx2.AsyncClient, second: httpx2.AsyncClient, watched: Watched
+    gateways: tuple[RunningGateway, ...], clients: tuple[httpx2.AsyncClient, ...]
 ) -> None:
-    body = await created(client, "one")
+    watched = Watched(*gateways)
+    body = await created(clients[0], "one")
     ((place, reason),) = watched.new()
     assert reason == "cold"
     for turn in range(6):
-        asked = (second, client)[turn % 2]
+        asked = clients[1 - turn % 2]
         body = await created(asked, f"turn {turn}", previous_response_id=body["id"])
         assert watched.new() == {(place, "row"): 1}
 
 
 async def test_a_conversation_stays_at_its_backend(
-    client: httpx2.AsyncClient, second: httpx2.AsyncClient, watched: Watched
+    gateways: tuple[RunningGateway, ...], clients: tuple[httpx2.AsyncClient, ...]
 ) -> None:
-    conversation = (await client.post("/v1/conversations", json={})).json()["id"]
-    await created(client, "one", conversation=conversation)
+    watched = Watched(*gateways)
+    conversation = (await clients[0].post("/v1/conversations", json={})).json()["id"]
+    await created(clients[0], "one", conversation=conversation)
     ((place, _),) = watched.new()
     for turn in range(4):
-        await created((second, client)[turn % 2], f"turn {turn}", conversation=conversation)
+        await created(clients[1 - turn % 2], f"turn {turn}", conversation=conversation)
         assert watched.new() == {(place, "row"): 1}
 
 
@@ -56,13 +87,10 @@ BLOCK_IDS = 16
 
 
 async def test_what_is_expected_is_what_backends_report(
-    gateway: RunningGateway,
-    second_gateway: RunningGateway,
-    client: httpx2.AsyncClient,
-    second: httpx2.AsyncClient,
+    gateways: tuple[RunningGateway, ...], clients: tuple[httpx2.AsyncClient, ...]
 ) -> None:
     """Whichever of the replicas is asked, stored or not."""
-    hits = await later_turns((gateway, second_gateway), (client, second), MODEL)
+    hits = await later_turns(gateways, clients, MODEL)
     # One more than expected is the marker that begins a thought and an answer alike.
     near = [abs(hit.expected - hit.reported) <= BLOCK_IDS for hit in hits]
     assert len(hits) == 60
