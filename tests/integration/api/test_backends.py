@@ -97,7 +97,7 @@ async def test_a_failure_before_the_first_token_is_tried_elsewhere(
     client: httpx2.AsyncClient, backends: Backends, fault: str
 ) -> None:
     attempts = []
-    for _ in range(2):  # round robin: one of the two begins at the faulty backend
+    for _ in range(4):  # some of them begin at the faulty backend, more likely than not
         response = await create(client, input=f"[[sim {fault} only=b0]] hello", store=False)
         assert response["status"] == "completed"
         attempts.append(len(await backends.of_response(response["id"])))

@@ -130,7 +130,9 @@ async def test_what_a_backend_adds_to_an_answer_changes_nothing(
 async def test_another_backend_goes_on_where_one_sends_nonsense(
     shared_database_url: str, hostile_url: str, well_url: str, way: str
 ) -> None:
-    settings = gateway_settings(shared_database_url, [hostile_url, well_url])
+    settings = gateway_settings(
+        shared_database_url, [hostile_url, well_url], routing={"policy": "round_robin"}
+    )
     async with (
         running_gateway(settings) as gateway,
         http_client(gateway.url, headers=gateway.headers, timeout=60) as client,

@@ -26,7 +26,7 @@ from gateway.engine.run_state import (
     request_of,
 )
 from gateway.entries import Alive, Compacted, ToolsListed, pack
-from gateway.generation import Sampling
+from gateway.generation import Route, Sampling
 from gateway.protocol.calls import call_fields
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.responses.body import LONG_ECHO_BYTES, HarmonyMessages, kept_echo, rules_of
@@ -119,6 +119,15 @@ def test_a_run_taken_over_has_no_policy_and_no_items_of_its_own() -> None:
     assert rebuilt is not None
     assert rebuilt.principal == spec.principal
     assert rebuilt.added == ()
+
+
+@pytest.mark.parametrize("placement", [None, b"where the context was generated"])
+def test_a_replica_that_goes_on_knows_where_the_context_was_generated(
+    placement: bytes | None,
+) -> None:
+    rebuilt = rebuild(claimed(replace(durable(), route=Route(placement))))
+    assert rebuilt is not None
+    assert rebuilt.route.placement == placement
 
 
 def test_a_plan_of_another_version_is_left_to_those_that_know_it() -> None:
