@@ -24,7 +24,7 @@ class Admission(Section):
     slots_min: PositiveInt = Field(4, description="The least that is learned from late answers.")
     slots_max: PositiveInt = Field(16_384, description="The most that is learned from early ones.")
     first_token_target_s: PositiveFloat = Field(
-        3.0,
+        2.0,
         description="Seconds to the first token, beside those to read the prompt, from which on a "
         "backend counts as late; where more of them are, it is sent fewer requests at once.",
     )
@@ -51,9 +51,14 @@ class Admission(Section):
         "Background responses come on top, up to background.running_max.",
     )
     wait_max_s: PositiveFloat = Field(
-        5.0,
+        10.0,
         description="Seconds a request may wait for a backend until it is answered 503; more where "
         "clients do not try again by themselves.",
+    )
+    overload_wait_max_s: PositiveFloat = Field(
+        1.0,
+        description="The same for those that come when somebody has been waiting all the time for "
+        "wait_max_s: what waits then is no burst, and a longer queue only makes all wait longer.",
     )
     background_wait_max_s: PositiveFloat = Field(
         600.0, description="The same for a background response, which fails then."

@@ -76,8 +76,6 @@ class Admission:
         self._members: dict[str, MemberSlots] = {}
         self._serving: Callable[[], Iterable[str]] = self._members.keys
         self._queue: AdmissionQueue[Any] = AdmissionQueue(policy)
-        self._accepted = 0
-        """How many of those that wait are responses in background, which were accepted."""
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
         """How many wait. Where nobody does, who finds room may take it."""
@@ -146,9 +144,9 @@ class Admission:
             on_settled=settled.set,
             tenant=request.cache_salt,
             tokens=len(request.prompt_ids),
+            is_accepted=request.background,
         )
         self._queue.push(ticket, now)
-        self._accepted += request.background
         try:
             self.pump()
             await settled.within(wait_s)
@@ -157,7 +155,6 @@ class Admission:
                 ticket.result.close()
             raise
         finally:
-            self._accepted -= request.background
             if not settled.is_set():
                 self._queue.remove(ticket)
                 self.waiting = len(self._queue)
@@ -186,21 +183,12 @@ class Admission:
         return ticket.result
 
     def _cause(self, work: WorkClass, model: str) -> RefusedFor | None:
-        """Why one that comes now cannot wait; None if it can."""
-        if self.waiting - self._accepted >= self.policy.queue_length_max:
-            return "full"
-        seconds = self._until_its_turn_s(work, model)
-        is_long = seconds is not None and seconds > self.policy.wait_max_s
-        return "wait" if is_long else None
-
-    def _until_its_turn_s(self, work: WorkClass, model: str) -> float | None:
-        count = self._queue.ahead(work, model) + 1
-        return self._queue.drain_s(count, model, self._clock())
+        return self._queue.refuses(work, model, self._clock())
 
     def _refusal(self, work: WorkClass, model: str, cause: RefusedFor) -> Overloaded:
         """The error, with the time in which those go that wait now."""
         self._metrics.admission_refused(work.label, cause)
-        seconds = self._until_its_turn_s(work, model)
+        seconds = self._queue.until_its_turn_s(work, model, self._clock())
         if seconds is None:
             seconds = self.policy.wait_max_s
         told_s = min(max(seconds, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)

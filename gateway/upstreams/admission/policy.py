@@ -41,19 +41,22 @@ class AdmissionPolicy:
     Work of the background takes up to `background_share` of the slots. In the queue are
     `queue_length_max` requests at most; responses in background that were accepted come on top,
     whose number is bounded where they are claimed. What waited `wait_max_s` is refused
-    (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up.
+    (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up. Once
+    somebody has been waiting all the time for `wait_max_s`, only those come in whose turn is within
+    `overload_wait_max_s`.
     """
 
     slots_start: int = 64
     slots_min: int = 4
     slots_max: int = 16_384
-    first_token_target_s: float = 3.0
+    first_token_target_s: float = 2.0
     read_tokens_per_s: float = 2_000.0
     late_share: float = 0.05
     shrink_share: float = 0.9
     background_share: float = 0.8
     queue_length_max: int = 1_000
-    wait_max_s: float = 5.0
+    wait_max_s: float = 10.0
+    overload_wait_max_s: float = 1.0
     background_wait_max_s: float = 600.0
     promotion_s: float = 120.0
 

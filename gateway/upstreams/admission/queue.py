@@ -46,14 +46,14 @@ class Demand(NamedTuple):
 
 class Ticket(Generic[T]):
     """One request that waits. `tenant` is whose it is, by a name that tells nothing, `tokens` are
-    those of its prompt. `start` sends it to a backend if there is room, and returns what came of
-    that, else None; `result` is that, or `error` what it raised. `on_settled` is called after that,
-    or once it is refused.
+    those of its prompt, `is_accepted` one that was promised to be done. `start` sends it to a
+    backend if there is room, and returns what came of that, else None; `result` is that, or `error`
+    what it raised. `on_settled` is called after that, or once it is refused.
     """
 
     __slots__ = (
-        "deadline", "demand", "error", "number", "on_settled", "refused_for", "result", "since",
-        "start", "tenant", "tokens", "work",
+        "deadline", "demand", "error", "is_accepted", "number", "on_settled", "refused_for",
+        "result", "since", "start", "tenant", "tokens", "work",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - all that is known of a request
@@ -67,6 +67,7 @@ class Ticket(Generic[T]):
         on_settled: Callable[[], None],
         tenant: str = "",
         tokens: int = 0,
+        is_accepted: bool = False,
     ) -> None:
         self.work = work
         self.demand = demand
@@ -76,6 +77,7 @@ class Ticket(Generic[T]):
         self.on_settled = on_settled
         self.tenant = tenant
         self.tokens = tokens
+        self.is_accepted = is_accepted
         self.number = 0
         self.result: T | None = None
         self.error: Exception | None = None
@@ -130,16 +132,18 @@ class Fifo(Generic[T]):
 class DrainRate:
     """How many requests a second go, while others wait."""
 
-    __slots__ = ("_at", "_began")
+    __slots__ = ("_at", "_began", "since")
 
     def __init__(self) -> None:
+        self.since = 0.0
+        """Since when somebody waits."""
         self._at: deque[float] = deque(maxlen=GRANTS_KEPT)
         self._began = 0.0
 
     def begin(self, now: float) -> None:
         """Somebody waits, and nobody did before."""
         self._at.clear()
-        self._began = now
+        self._began = self.since = now
 
     def count(self, now: float) -> None:
         """One goes."""
@@ -167,11 +171,33 @@ class AdmissionQueue(Generic[T]):
         self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
+        self._accepted = 0
         self.lengths = dict.fromkeys(WorkClass, 0)
         """How many wait, by class."""
 
     def __len__(self) -> int:
         return sum(self.lengths.values())
+
+    def refuses(self, work: WorkClass, model: str, now: float) -> RefusedFor | None:
+        """Why one of this class that comes now must not wait; None if it may."""
+        if len(self) - self._accepted >= self._policy.queue_length_max:
+            return "full"
+        seconds = self.until_its_turn_s(work, model, now)
+        return "wait" if seconds is not None and seconds > self._patience_s(model, now) else None
+
+    def until_its_turn_s(self, work: WorkClass, model: str, now: float) -> float | None:
+        """How long one of this class that comes now would wait, if others go as fast as they do;
+        None while that is not known.
+        """
+        return self.drain_s(self.ahead(work, model) + 1, model, now)
+
+    def _patience_s(self, model: str, now: float) -> float:
+        """How long one that comes now may wait. A burst is over soon. A queue that was not empty
+        for long stays, and who has to wait in it gains nothing by its length.
+        """
+        policy = self._policy
+        is_overload = now - self._rates[model].since > policy.wait_max_s
+        return policy.overload_wait_max_s if is_overload else policy.wait_max_s
 
     def ahead(self, work: WorkClass, model: str) -> int:
         """How many go before one of this class that comes now."""
@@ -185,16 +211,20 @@ class AdmissionQueue(Generic[T]):
         """In how many seconds so many more of the model go, at the rate that they go at now; None
         while that is not known.
         """
-        rate = self._rates.get(model)
-        per_s = None if rate is None else rate.per_s(now)
+        if not self._waits(model):
+            return None
+        per_s = self._rates[model].per_s(now)
         return None if per_s is None else count / per_s
+
+    def _waits(self, model: str) -> bool:
+        return any(demand.model == model for _, demand in self._lines)
 
     def push(self, ticket: Ticket[T], now: float) -> None:
         """It waits from now on."""
         self._number += 1
         ticket.number = self._number
         model = ticket.demand.model
-        if not any(demand.model == model for _, demand in self._lines):
+        if not self._waits(model):
             self._rates.setdefault(model, DrainRate()).begin(now)
         key = (ticket.work, ticket.demand)
         line = self._lines.get(key)
@@ -202,6 +232,7 @@ class AdmissionQueue(Generic[T]):
             line = self._lines[key] = self._new_order()
         line.push(ticket)
         self.lengths[ticket.work] += 1
+        self._accepted += ticket.is_accepted
 
     def remove(self, ticket: Ticket[T]) -> None:
         """It goes, or has left."""
@@ -209,6 +240,7 @@ class AdmissionQueue(Generic[T]):
         line = self._lines[key]
         line.remove(ticket)
         self.lengths[ticket.work] -= 1
+        self._accepted -= ticket.is_accepted
         if not line:
             del self._lines[key]
 

@@ -199,7 +199,7 @@ async def test_a_full_queue_stores_nothing_of_what_it_refuses(
         waiting = full.ask()
         await full.until_waiting(1)
         answer = await full.ask(store=True)
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
         accepted = await full.ask(background=True, store=True)
         assert accepted.json()["status"] == "queued"
         await full.free()

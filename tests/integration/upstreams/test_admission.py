@@ -235,7 +235,7 @@ async def test_a_full_queue_refuses_all_but_what_was_accepted(
         await until_waiting(known, 2)
         with pytest.raises(Overloaded) as refused:
             await known.ids()
-        assert refused.value.retry_after_s == 5  # nobody knows better yet
+        assert refused.value.retry_after_s == 10  # nobody knows better yet
         with pytest.raises(Overloaded):
             known.pool.require_room("m", 0)
         waiting.append(asks(known, replace(REQUEST, background=True)))
@@ -249,7 +249,7 @@ async def test_a_full_queue_refuses_all_but_what_was_accepted(
 async def test_one_that_would_wait_too_long_is_refused_at_once(
     gated: Gated, server: RawServer
 ) -> None:
-    async with bounded(server, policy=replace(ONE_SLOT, wait_max_s=5)) as known:
+    async with bounded(server, policy=replace(ONE_SLOT, wait_max_s=9)) as known:
         asked = [asks(known)]
         await gated.gates[0].reached.wait()
         asked += [asks(known) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""(o) What becomes of three times as much as the backends can do.
+"""(p) What becomes of three times as much as the backends can do.
 
 Two simulated servers with `SLOTS` places each, which let what comes on top wait, as engines do.
 Requests come at random (open loop), whatever becomes of those before. Capacity is what the places
@@ -61,7 +61,7 @@ class Seen:
 class Overload:
     """Rows are loads, as shares of what the servers can do."""
 
-    letter = "o"
+    letter = "p"
     title = "more than the backends can do, at two simulated servers"
     is_quick = False
     columns = (
@@ -151,18 +151,19 @@ class OpenLoop:
             if answer.status_code == 503:
                 self._seen.refused += is_counted
                 return
+            has_begun = False
             async for line in answer.aiter_lines():
-                if line == "event: response.output_text.delta":
-                    break
-                if line == "event: response.failed":
+                if line == "event: response.output_text.delta" and not has_begun:
+                    has_begun = True
+                    self._first(time.perf_counter(), began)
+                elif line == "event: response.failed":
                     self._seen.failed += is_counted
                     return
-            now = time.perf_counter()
-            if self._since <= now <= self._until:
-                self._seen.first_s.append(now - began)
-            async for _ in answer.aiter_bytes():
-                pass
         self._seen.tokens.append((time.perf_counter(), tokens))
+
+    def _first(self, now: float, began: float) -> None:
+        if self._since <= now <= self._until:
+            self._seen.first_s.append(now - began)
 
     def _figures(self, measured_s: float, backend_p99_s: float) -> Figures:
         seen = self._seen

@@ -150,6 +150,32 @@ def test_the_rate_follows_what_happens_now() -> None:
     assert queue.drain_s(10, "m", 330.0) == pytest.approx(10, rel=0.01)
 
 
+def test_a_rate_of_long_ago_refuses_nobody() -> None:
+    queue, place = AdmissionQueue[int](POLICY), Place()
+    for name in range(10):
+        pushed(queue, place, name)
+    for second in range(10):
+        place.room = 1
+        queue.pump(float(second))
+    assert len(queue) == 0
+    assert queue.refuses(DEFAULT, "m", 10_000.0) is None
+
+
+def test_a_burst_may_wait_longer_than_what_comes_into_an_overload() -> None:
+    queue, place = AdmissionQueue[int](POLICY), Place()
+    for name in range(100):
+        pushed(queue, place, name)
+    for second in range(1, 10):
+        place.room = 4
+        queue.pump(float(second))
+    assert queue.refuses(DEFAULT, "m", 9.0) == "wait"  # 64 wait, for 16 s
+    assert queue.refuses(PRIORITY, "m", 9.0) is None
+    place.room = 40
+    queue.pump(9.5)
+    assert queue.refuses(DEFAULT, "m", 9.5) is None  # 24 wait, for 3 s
+    assert queue.refuses(DEFAULT, "m", 10.5) == "wait"
+
+
 class Overload(RuleBasedStateMachine):
     """Arrivals, ends, failures, leavers and time, in any order, at one backend."""
 
