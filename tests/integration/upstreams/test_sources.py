@@ -94,7 +94,10 @@ async def test_a_file_is_followed_however_it_is_replaced(
         ("backends: []\nmodels: []", "nothing else"),
         ("backends: [{name: a}]", "backends[0].url: it is required"),
         ("backends: [{name: a, url: 'ftp://a'}]", "expected a URL such as"),
-        ("backends:\n  - name: a\n    url: http://a\n    colour: red", "4: backends[0].colour: there is no such setting"),
+        (
+            "backends:\n  - name: a\n    url: http://a\n    colour: red",
+            "4: backends[0].colour: there is no such setting",
+        ),
         ("backends: [{name: a, url: 'http://a'}, {name: a, url: 'http://b'}]", "must differ"),
         ("backends: [{name: a, url: 'http://a', api_key: '${NO_SUCH_THING}'}]", "is not set"),
         ("backends: [", "not YAML"),
