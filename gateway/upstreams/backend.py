@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httpx2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,16 @@ class Backend:
     def url(self, path: str) -> httpx2.URL:
         """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
+
+    def checked(self) -> Backend:
+        """Itself. Raises `ValueError` if requests cannot even be made for its URL."""
+        try:
+            port = self.url("/").port
+        except httpx2.InvalidURL as error:
+            raise ValueError(str(error)) from error
+        if port is not None and not 0 < port <= PORT_MAX:
+            raise ValueError(f"there is no port {port}")
+        return self
 
     def has_origin_of(self, other: Backend) -> bool:
         """Whether both are reached over the same connections."""
