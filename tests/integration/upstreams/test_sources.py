@@ -68,7 +68,7 @@ async def test_a_file_is_followed_however_it_is_replaced(
     path = tmp_path / "backends.yaml"
     path.write_text(ONE)
     monkeypatch.setenv("THE_KEY", "sesame")
-    async with aclosing(source(kind="file", path=path).answers()) as answers:  # type: ignore[type-var]
+    async with aclosing(source(kind="file", path=path).answers()) as answers:
         (one,) = await heard(answers, "gpu-1")
         assert one.source == "found"
         assert one.base_url == "http://gpu-1:8000"
