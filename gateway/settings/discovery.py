@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its service account: `token`, `ca.crt`, `namespace`."""
+PORT_MAX: Final = 65_535
 _NEEDED: Final = {
     "file": ("path",),
     "dns": ("host",),
@@ -26,7 +27,7 @@ _NEEDED: Final = {
 
 def _named_server(server: str) -> str:
     host, _, port = server.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise ValueError("expected an address with a port, such as 10.96.0.10:53")
     return server
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+PORT_MAX: Final = 65_535
 DP_RANK: Final = "x-data-parallel-rank"
 """vLLM and SGLang read it; a rank that they do not have they refuse with 400."""
 
@@ -61,6 +62,16 @@ class Backend:
     def url(self, path: str) -> httpx2.URL:
         """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
+
+    def checked(self) -> Backend:
+        """Itself. Raises `ValueError` if requests cannot even be made for its URL."""
+        try:
+            port = self.url("/").port
+        except httpx2.InvalidURL as error:
+            raise ValueError(str(error)) from error
+        if port is not None and not 0 < port <= PORT_MAX:
+            raise ValueError(f"there is no port {port}")
+        return self
 
     def has_origin_of(self, other: Backend) -> bool:
         """Whether both are reached over the same connections."""

@@ -550,12 +550,12 @@ class Pool:
                     await member.is_idle.wait()
         self._left.discard(member)
         others = [*self._members.values(), *self._left]
-        if not any(one.backend.has_origin_of(member.backend) for one in others):
-            await self.client.transport.forget(member.backend.url("/"))
         if not any(one.name == member.name for one in others):
             self._metrics.upstream_left(member.name)
             if self.router is not None:
                 self.router.forget(member.name)
+        if not any(one.backend.has_origin_of(member.backend) for one in others):
+            await self.client.transport.forget(member.backend.url("/"))
 
     async def _keep_polling(self, member: Member, *, is_new: bool, is_known: bool) -> None:
         if is_new:

@@ -38,13 +38,13 @@ def _source(settings: Settings, found_by: Discovery) -> Source:
     name, membership = found_by.name, settings.membership
 
     def new_backend(of: str, url: str) -> Backend:
-        return _backend(settings, found_by.backend(of, url), name)
+        return _backend(settings, found_by.backend(of, url), name).checked()
 
     template = Template(new_backend, found_by.scheme)
     if (path := found_by.path) is not None and found_by.kind == "file":
 
         def read() -> tuple[Backend, ...]:
-            return tuple(_backend(settings, one, name) for one in read_backends(path))
+            return tuple(_backend(settings, one, name).checked() for one in read_backends(path))
 
         return FileSource(name, read, refresh_s=membership.refresh_s)
     if (service := found_by.service) is not None and found_by.kind == "kubernetes":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+Events = asyncio.Queue[dict[str, Any] | bytes | None]
 PATH = "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
 
 
@@ -67,7 +68,7 @@ class ApiServer:
     """Watches from before it are answered 410."""
     asked: list[dict[str, str]] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
-    watchers: set[asyncio.Queue[dict[str, Any] | None]] = field(default_factory=set)
+    watchers: set[Events] = field(default_factory=set)
     watched: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
 
@@ -102,6 +103,11 @@ class ApiServer:
         for watcher in self.watchers:
             watcher.put_nowait(None)
 
+    def raw(self, line: bytes) -> None:
+        """Tell whoever watches what is no event."""
+        for watcher in self.watchers:
+            watcher.put_nowait(line)
+
     def tell(self, event: dict[str, Any]) -> None:
         for watcher in self.watchers:
             watcher.put_nowait(event)
@@ -129,7 +135,7 @@ class ApiServer:
     def _watch(self, since: int) -> Response:
         if since < self.oldest:
             return JSONResponse(gone_status(), status_code=410)
-        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        events: Events = asyncio.Queue()
         for one in self.slices.values():
             if int(one["metadata"]["resourceVersion"]) > since:
                 events.put_nowait({"type": "MODIFIED", "object": one})
@@ -137,10 +143,11 @@ class ApiServer:
         self.watched.set()
         return StreamingResponse(self._events(events), media_type="application/json")
 
-    async def _events(self, events: asyncio.Queue[dict[str, Any] | None]) -> AsyncIterator[bytes]:
+    async def _events(self, events: Events) -> AsyncIterator[bytes]:
         try:
             while (event := await events.get()) is not None:
-                line = json.dumps(event).encode() + b"\n"
+                told = event if isinstance(event, bytes) else json.dumps(event).encode()
+                line = told + b"\n"
                 # A chunk of HTTP may end anywhere.
                 yield line[: len(line) // 2]
                 yield line[len(line) // 2 :]

@@ -28,6 +28,8 @@ LABELS = {
     "gateway_upstream_up": "upstream",
     "gateway_upstream_first_token_seconds": "upstream",
     "gateway_store_errors": "kind",
+    "gateway_discovery_members": "source",
+    "gateway_discovery_up": "source",
     "gateway_hops": "reason",
     "gateway_claims": "kind",
     "gateway_notices": "kind",

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from gateway import telemetry
 from gateway.errors import StoreUnavailable, UpstreamFailed
-from gateway.telemetry import EventLog, Metrics, configure_logging
+from gateway.telemetry import UPSTREAMS_GONE_MAX, EventLog, Metrics, configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -288,3 +288,26 @@ def test_the_exposition_is_prometheus_text() -> None:
     metrics.empty_output()
     assert b"\ngateway_harmony_empty_output_total 1.0\n" in metrics.exposition()
     assert telemetry.EXPOSITION_TYPE.startswith("text/plain")
+
+
+def test_what_was_counted_of_backends_that_are_gone_stays_for_the_last_of_them() -> None:
+    metrics = Metrics()
+    for number in range(UPSTREAMS_GONE_MAX + 2):
+        name = f"pod-{number}"
+        metrics.upstream_joined(name)
+        metrics.upstream_started(name)
+        metrics.upstream_finished(name, "ok")
+        metrics.upstream_is_up(name, 1)
+        metrics.upstream_left(name)
+        if number == 1:
+            metrics.upstream_joined(name)
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"gateway_upstream_{name}", labels)
+
+    assert value("requests_total", upstream="pod-0", outcome="ok") is None
+    assert value("requests_in_flight", upstream="pod-0") is None
+    assert value("requests_total", upstream="pod-1", outcome="ok") == 1
+    assert value("requests_total", upstream="pod-2", outcome="ok") == 1
+    assert value("up", upstream="pod-2") is None
+    assert "pod-0" not in metrics.exposition().decode()

@@ -52,7 +52,8 @@ INDEXES: Final = (
 """Those that make it fast."""
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
-    *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals"),
+    *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
+    "pk_drain_reports",
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (

@@ -218,7 +218,8 @@ class OriginPool:
                 )
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("backend does not accept the connection") from error
-        except OSError as error:  # ssl.SSLError and socket.gaierror are among them
+        # ssl.SSLError and socket.gaierror are OSErrors; what is no host or port raises others.
+        except (OSError, UnicodeError, OverflowError) as error:
             raise httpx2.ConnectError(str(error)) from error
         finally:
             self._connecting -= 1

@@ -23,7 +23,9 @@ class FileSource:
     def __init__(
         self, name: str, read: Callable[[], tuple[Backend, ...]], *, refresh_s: float
     ) -> None:
-        """`read` reads the file, and may block. It raises `StartupError`."""
+        """`read` reads the file, and may block. It raises `StartupError`,
+        and `ValueError` for what cannot be a backend.
+        """
         self.name = name
         self._read = read
         self._refresh_s = refresh_s
@@ -32,7 +34,7 @@ class FileSource:
         """What the file has now. Raises `SourceError`."""
         try:
             return await asyncio.to_thread(self._read)
-        except StartupError as error:
+        except (StartupError, ValueError) as error:
             raise SourceError(str(error)) from error
 
     def answers(self) -> AsyncGenerator[Answer]:

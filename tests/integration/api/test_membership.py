@@ -1,0 +1,184 @@
+"""A gateway whose backends come from a file, and are drained, while clients are served."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gateway.cli.backends import wait_until_idle
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
+from gateway.store import drains
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
+from tests.fakes.serving import serving
+from tests.fakes.stream import parse_stream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    import httpx2
+
+    from gateway.store.postgres.database import Database
+    from tests.fakes.gateway import RunningGateway
+
+MODEL = "gpt-oss-20b"
+SLOW = "[[sim tokens_per_s=200]] " + "word " * 40
+
+
+def write(path: Path, urls: Mapping[str, str]) -> None:
+    backends = [{"name": name, "url": url} for name, url in urls.items()]
+    new = path.with_suffix(".new")
+    new.write_bytes(orjson.dumps({"backends": backends}))
+    new.replace(path)
+
+
+@asynccontextmanager
+async def fleet(
+    database_url: str, tmp_path: Path, **sections: Any
+) -> AsyncIterator[tuple[RunningGateway, httpx2.AsyncClient, dict[str, str], Path]]:
+    """Three simulated backends, of which the file has none yet but the first, and a gateway."""
+    path = tmp_path / "backends.yaml"
+    async with AsyncExitStack() as stack:
+        urls = {
+            name: await stack.enter_async_context(
+                serving(create_simulator(SimulatorOptions(name=name)))
+            )
+            for name in ("a", "b", "c")
+        }
+        write(path, {"a": urls["a"]})
+        settings = gateway_settings(
+            database_url,
+            [],
+            models=[{"id": MODEL}],
+            discovery=[{"name": "file", "kind": "file", "path": path}],
+            membership={"refresh_s": 0.01, "drain_poll_s": 0.01},
+            upstream={"health_interval_s": 0.05},
+            **sections,
+        )
+        gateway = await stack.enter_async_context(running_gateway(settings))
+        client = await stack.enter_async_context(http_client(gateway.url, headers=gateway.headers))
+        yield gateway, client, urls, path
+
+
+async def requests(url: str) -> int:
+    async with http_client(url) as client:
+        answer = await client.get("/simulator/requests")
+        return sum(
+            row["path"] == "/v1/completions" if "path" in row else 1
+            for row in answer.json()["requests"]
+        )
+
+
+async def ready(client: httpx2.AsyncClient, names: set[str]) -> dict[str, Any]:
+    """/readyz, once exactly these backends are healthy."""
+    async with asyncio.timeout(10):
+        while True:
+            body: dict[str, Any] = (await client.get("/readyz")).json()
+            if {one["name"] for one in body["backends"] if one["healthy"]} == names:
+                return body
+            await asyncio.sleep(0.01)
+
+
+async def created(client: httpx2.AsyncClient, text: str = "hello") -> None:
+    answer = await client.post("/v1/responses", json={"model": MODEL, "input": text})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["status"] == "completed"
+
+
+async def streamed(client: httpx2.AsyncClient) -> list[str]:
+    body = {"model": MODEL, "input": SLOW, "stream": True}
+    async with client.stream("POST", "/v1/responses", json=body) as answer:
+        assert answer.status_code == 200
+        text = (await answer.aread()).decode()
+    return [event["type"] for event in parse_stream(text)]
+
+
+async def test_traffic_follows_the_file_and_no_request_fails(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with fleet(database_url, tmp_path) as (_, client, urls, path):
+        body = await ready(client, {"a"})
+        assert body["backends"][0]["source"] == "file"
+        done = asyncio.Event()
+
+        async def ask() -> int:
+            count = 0
+            while not done.is_set():
+                await created(client)
+                count += 1
+            return count
+
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(ask()) for _ in range(4)]
+            streaming = [group.create_task(streamed(client)) for _ in range(4)]
+            write(path, urls)
+            await ready(client, {"a", "b", "c"})
+            write(path, {"b": urls["b"], "c": urls["c"]})
+            await ready(client, {"b", "c"})
+            before = await requests(urls["a"])
+            for _ in range(8):
+                await created(client)
+            assert await requests(urls["a"]) == before
+            done.set()
+        assert all(task.result() for task in asking)
+        assert all(task.result()[-1] == "response.completed" for task in streaming)
+        assert await requests(urls["b"])
+        assert await requests(urls["c"])
+        path.write_text("backends: [")
+        async with asyncio.timeout(10):
+            while not (await client.get("/readyz")).json()["warnings"]:  # noqa: ASYNC110 - it is told over HTTP
+                await asyncio.sleep(0.01)
+        (warning,) = (await client.get("/readyz")).json()["warnings"]
+        assert "not YAML" in warning
+        assert "Those known before count: 2" in warning
+        await created(client)
+        metrics = (await client.get("/metrics")).text
+        assert 'gateway_discovery_up{source="file"} 0.0' in metrics
+        assert 'gateway_discovery_members{source="file"} 2.0' in metrics
+
+
+async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
+    database_url: str, database: Database, tmp_path: Path
+) -> None:
+    async with fleet(database_url, tmp_path) as (gateway, client, urls, path):
+        await ready(client, {"a"})
+        streaming = [asyncio.create_task(streamed(client)) for _ in range(4)]
+        pool = gateway.process.shared.pool
+        async with asyncio.timeout(10):
+            while pool.in_flight()["a"] < 4:  # noqa: ASYNC110 - it is told over HTTP
+                await asyncio.sleep(0.001)
+        write(path, {"a": urls["a"], "b": urls["b"]})
+        await ready(client, {"a", "b"})
+        assert await drains.drain(database, "a", by="ann")
+        left = await wait_until_idle(database, "a", timeout_s=0, patience_s=60)
+        assert left
+        assert await wait_until_idle(database, "a", timeout_s=60, patience_s=0.5) == ""
+        assert pool.in_flight()["a"] == 0
+        assert [(await one)[-1] for one in streaming] == ["response.completed"] * 4
+        before = await requests(urls["a"])
+        for _ in range(6):
+            await created(client)
+        assert await requests(urls["a"]) == before
+        states = {
+            one["name"]: one["drained"] for one in (await client.get("/readyz")).json()["backends"]
+        }
+        assert states == {"a": True, "b": False}
+        await drains.drain(database, "b", by="ann")
+        async with asyncio.timeout(10):
+            while (await client.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - it is told over HTTP
+                await asyncio.sleep(0.01)
+        assert "every backend is drained" in (await client.get("/readyz")).json()["reasons"][0]
+        refused = await client.post("/v1/responses", json={"model": MODEL, "input": "x"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        await drains.undrain(database, "a")
+        await drains.undrain(database, "b")
+        async with asyncio.timeout(10):
+            while (await client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - it is told over HTTP
+                await asyncio.sleep(0.01)
+        await created(client)

@@ -1,0 +1,244 @@
+"""Backends join, leave and are drained while the pool runs, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.errors import NoUpstreamAvailable, UpstreamFailed
+from gateway.upstreams.backend import Backend
+from gateway.upstreams.pool import ProbeSchedule
+from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.router import NUMBERS_MIN, Router
+from tests.fakes.completion_stream import said, turn, usage
+from tests.fakes.fleet import BUSY, REQUEST, Fleet, backend_server, fleet, listing
+from tests.fakes.listening import Heard, Led
+from tests.fakes.raw_server import STREAM_HEAD, Gate, RawServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SCHEDULE = ProbeSchedule(health_interval_s=0.01, describe_interval_s=0.01)
+IDS = [7, 8, 9]
+
+
+@asynccontextmanager
+async def running(
+    *servers: RawServer, leave_s: float = 5.0, router: Router | None = None
+) -> AsyncIterator[Fleet]:
+    async with fleet(*servers, schedule=SCHEDULE, leave_s=leave_s, router=router) as known:
+        going = asyncio.create_task(known.pool.run())
+        try:
+            yield known
+        finally:
+            going.cancel()
+            await asyncio.wait([going])
+
+
+async def until(is_so: object) -> None:
+    """Wait for what the pool does by itself."""
+    assert callable(is_so)
+    async with asyncio.timeout(5):
+        while not is_so():  # noqa: ASYNC110 - the pool tells nobody
+            await asyncio.sleep(0.001)
+
+
+def of(server: RawServer, name: str) -> Backend:
+    return Backend(name, server.url)
+
+
+def gated() -> tuple[RawServer, Gate]:
+    """A server that stops in the middle of its stream."""
+    gate = Gate()
+    script = (STREAM_HEAD, said([1]), gate, said([2], "stop"), usage(0))
+    return backend_server((*script, *turn([])[-2:])), gate
+
+
+def serves(known: Fleet, name: str) -> bool:
+    return any(one.name == name and one.models for one in known.pool.snapshot())
+
+
+async def test_one_that_joins_gets_work_once_it_has_said_what_it_serves() -> None:
+    async with AsyncExitStack() as stack:
+        new = await stack.enter_async_context(
+            backend_server(turn(IDS), models=[BUSY, BUSY, listing("m")])
+        )
+        known = await stack.enter_async_context(running())
+        known.servers.append(new)
+        with pytest.raises(Exception, match="m"):
+            await known.ids()
+        known.pool.apply([of(new, "new")])
+        with pytest.raises(NoUpstreamAvailable):
+            await known.ids()
+        assert known.served() == [0]
+        await until(lambda: serves(known, "new"))
+        assert await known.ids() == IDS
+
+
+async def test_one_that_leaves_finishes_what_it_began_and_gets_nothing_new() -> None:
+    old, gate = gated()
+    new = backend_server(turn(IDS))
+    async with running(old) as known, new:
+        sink = Led()
+        begun = asyncio.create_task(known.pool.generate(REQUEST, sink))
+        await gate.reached.wait()
+        known.pool.apply([of(new, "new")])
+        await until(lambda: serves(known, "new"))
+        known.servers.append(new)
+        for _ in range(4):
+            assert await known.ids() == IDS
+        assert known.served() == [1, 4]
+        assert known.pool.in_flight() == {"new": 0, "gpu-0": 1}
+        gate.opened.set()
+        await begun
+        assert sink.ids == [1, 2]
+        await until(lambda: "gpu-0" not in known.pool.in_flight())
+        assert (
+            known.metrics.registry.get_sample_value("gateway_upstream_up", {"upstream": "gpu-0"})
+            is None
+        )
+
+
+async def test_what_goes_on_for_too_long_is_broken_off() -> None:
+    old, gate = gated()
+    async with running(old, leave_s=0.05) as known:
+        begun = asyncio.create_task(known.pool.generate(REQUEST, Heard()))
+        await gate.reached.wait()
+        known.pool.apply([])
+        with pytest.raises(UpstreamFailed):
+            await begun
+        await until(lambda: known.pool.in_flight() == {})
+        gate.opened.set()
+
+
+async def test_one_whose_address_changes_leaves_and_joins() -> None:
+    old, gate = gated()
+    new = backend_server(turn(IDS))
+    async with running(old) as known, new:
+        known.servers.append(new)
+        begun = asyncio.create_task(known.pool.generate(REQUEST, Heard()))
+        await gate.reached.wait()
+        known.pool.apply([of(new, "gpu-0")])
+        await until(lambda: serves(known, "gpu-0"))
+        assert await known.ids() == IDS
+        assert known.served() == [1, 1]
+        assert known.pool.in_flight() == {"gpu-0": 1}
+        gate.opened.set()
+        await begun
+        await until(lambda: known.pool.in_flight() == {"gpu-0": 0})
+        assert await known.ids() == IDS, "the connections of the new one stay"
+
+
+async def test_one_that_comes_back_before_its_streams_have_ended_is_used_again() -> None:
+    old, gate = gated()
+    async with running(old) as known:
+        begun = asyncio.create_task(known.pool.generate(REQUEST, Heard()))
+        await gate.reached.wait()
+        known.pool.apply([])
+        known.pool.apply([of(old, "gpu-0")])
+        gate.opened.set()
+        await begun
+        await until(lambda: serves(known, "gpu-0"))
+        assert await known.ids() == [1, 2]
+
+
+async def test_a_drained_one_gets_nothing_new_and_breaks_nothing_off() -> None:
+    old, gate = gated()
+    async with running(old, backend_server(turn(IDS))) as known:
+        sink = Led()
+        begun = asyncio.create_task(known.pool.generate(REQUEST, sink))
+        await gate.reached.wait()
+        known.pool.drain(["gpu-0"])
+        for _ in range(4):
+            assert await known.ids() == IDS
+        assert known.served() == [1, 4]
+        known.pool.drain(["gpu-0", "gpu-1", "unknown"])
+        with pytest.raises(NoUpstreamAvailable, match="drained"):
+            await known.ids()
+        assert [one.id for one in known.pool.models()] == ["m"]
+        gate.opened.set()
+        await begun
+        assert sink.ids == [1, 2]
+        known.pool.drain([])
+        assert await known.ids() in ([1, 2], IDS)
+
+
+async def test_one_that_joins_while_it_is_drained_stays_so() -> None:
+    new = backend_server(turn(IDS))
+    async with running(backend_server(turn(IDS))) as known, new:
+        known.pool.drain(["new"])
+        known.servers.append(new)
+        known.pool.apply([of(known.servers[0], "gpu-0"), of(new, "new")])
+        await until(lambda: serves(known, "new"))
+        for _ in range(4):
+            await known.ids()
+        assert known.served() == [4, 0]
+
+
+async def test_after_any_sets_the_pool_has_the_last_and_every_stream_ends() -> None:
+    """Members come and go at random under load, and change their names' addresses."""
+    random = Random(17)
+    async with AsyncExitStack() as stack:
+        servers = [backend_server(turn(IDS)) for _ in range(4)]
+        for server in servers:
+            await stack.enter_async_context(server)
+        always = [of(servers[0], "always")]
+        known = await stack.enter_async_context(running())
+        known.pool.apply(always)
+        await until(lambda: serves(known, "always"))
+        done = asyncio.Event()
+
+        async def ask() -> int:
+            count = 0
+            while not done.is_set():
+                assert await known.ids() == IDS
+                count += 1
+            return count
+
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(ask()) for _ in range(4)]
+            wanted = always
+            for _ in range(60):
+                names = random.sample("abc", random.randrange(4))
+                wanted = [*always, *(of(random.choice(servers), name) for name in names)]
+                known.pool.apply(wanted)
+                assert [one.name for one in known.pool.snapshot()] == [one.name for one in wanted]
+                for _ in range(random.randrange(8)):
+                    await asyncio.sleep(0.002)
+            done.set()
+        assert all(task.result() for task in asking)
+        await until(lambda: known.pool.in_flight() == {one.name: 0 for one in wanted})
+
+
+async def test_routing_forgets_who_has_left_and_gives_its_number_to_another() -> None:
+    router = Router(RoutingPolicy(), b"secret")
+    old, new = backend_server(turn(IDS)), backend_server(turn(IDS))
+    async with running(old, router=router) as known, new:
+        assert await known.ids() == IDS
+        assert router.knows("gpu-0")
+        known.pool.apply([of(new, "new")])
+        await until(lambda: not router.knows("gpu-0"))
+
+
+def test_a_number_that_is_given_again_holds_nothing_of_before() -> None:
+    now = [0.0]
+    router = Router(RoutingPolicy(), b"secret", clock=lambda: now[0], wall=lambda: now[0])
+    for number in range(NUMBERS_MIN):
+        router.member(f"m-{number}")
+    request = replace(REQUEST, prompt_ids=list(range(2000)))
+    prefix = router.prefix(request)
+    gone = router.member("m-5")
+    router.placed(gone, prefix, (prefix.length,))
+    now[0] = 10.0
+    held = {one.name: one.held for one in router.candidates(["m-5", "m-6"], prefix)}
+    assert held["m-5"] > 0
+    router.forget("m-5")
+    assert router.member("new").number == gone.number
+    held = {one.name: one.held for one in router.candidates(["new", "m-6"], prefix)}
+    assert held == {"new": 0, "m-6": 0}
+    assert router.member("newer").number == NUMBERS_MIN + 1
