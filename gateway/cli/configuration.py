@@ -34,6 +34,7 @@ def check(config: options.Config = None, json_: options.Json = False) -> None:
     found = {
         "models": [model.id for model in settings.models],
         "backends": [backend.name for backend in settings.backends],
+        "discovery": [source.name for source in settings.discovery],
         "database": "external" if settings.database.url else "embedded",
     }
     if json_:

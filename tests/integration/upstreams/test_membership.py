@@ -242,3 +242,16 @@ def test_a_number_that_is_given_again_holds_nothing_of_before() -> None:
     held = {one.name: one.held for one in router.candidates(["new", "m-6"], prefix)}
     assert held == {"new": 0, "m-6": 0}
     assert router.member("newer").number == NUMBERS_MIN + 1
+
+
+async def test_what_is_sent_to_the_only_backend_is_told_to_other_replicas_too() -> None:
+    router = Router(RoutingPolicy(), b"secret")
+    old, gate = gated()
+    async with running(old, router=router) as known:
+        begun = asyncio.create_task(known.pool.generate(REQUEST, Heard()))
+        await gate.reached.wait()
+        ((in_flight, _),) = router.report()[0].values()
+        assert in_flight == 1
+        gate.opened.set()
+        await begun
+        assert [count for count, _ in router.report()[0].values()] == [0]

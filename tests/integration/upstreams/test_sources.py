@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import aclosing, asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 
 from gateway.settings import Settings
@@ -19,7 +21,9 @@ from gateway.upstreams.membership.source import SourceError, Template
 from gateway.upstreams.membership.wanted import Fault
 from gateway.wiring.membership import sources
 from tests.fakes.api_server import ApiServer, api_server, endpoint, slice_of
+from tests.fakes.certificate import self_signed
 from tests.fakes.dns_server import dns_server
+from tests.fakes.raw_server import RawServer, response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -328,3 +332,25 @@ async def test_events_that_are_none_are_faults_and_the_source_goes_on(
             found._version = ""
             server.put("s-2", endpoint("10.0.0.2", pod="gpu-1"))
             await heard(answers, "gpu-1")
+
+
+async def test_the_api_server_is_believed_by_the_accounts_certificate_only(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path, "127.0.0.1")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    one = slice_of("s-1", endpoint("10.0.0.1", pod="gpu-0"))
+    body = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [one]})
+    for file, text in (("token", "first"), ("namespace", "llm")):
+        (tmp_path / file).write_text(text)
+    async with RawServer({"*": [(response(body),)]}, tls=tls) as server:
+        service = Service("vllm", lambda: server.url, Account.of(tmp_path))
+        found = KubernetesSource("k8s", service, Template(Backend))
+        with pytest.raises(SourceError, match=r"cannot read .*ca\.crt"):
+            await found.look()
+        (tmp_path / "ca.crt").write_bytes(certificate.read_bytes())
+        assert names(await found.look()) == ["gpu-0"]
+        other = tmp_path / "other"
+        other.mkdir()
+        (tmp_path / "ca.crt").write_bytes(self_signed(other, "127.0.0.1").read_bytes())
+        with pytest.raises(SourceError, match=r"does not answer: .*certificate"):
+            await found.look()

@@ -91,7 +91,7 @@ def test_the_example_that_is_printed_passes_the_check(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "gpu-1" in result.stdout
     told = json.loads(ran("config", "check", "--config", str(file), "--json").stdout)
-    assert told == {"ok": True, "models": ["gpt-oss-120b"], "backends": ["gpu-1"],
+    assert told == {"ok": True, "models": ["gpt-oss-120b"], "backends": ["gpu-1"], "discovery": [],
                     "database": "embedded"}  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class Qwen3CoderReader:
     def __init__(self, opener: str, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of
         self._is_wrapped = opener == OPENING
-        self._has_called = False
+        self._has_called = self._has_said = False
         self._where = _Where.OUTSIDE if self._is_wrapped else _Where.NAME
         self._word: list[str] = []  # of a tag that is not complete
         self._arguments = TaggedArguments({})
@@ -92,10 +92,10 @@ class Qwen3CoderReader:
             yield from self._outside(text)
 
     def _outside(self, text: str) -> Iterator[CallEvent]:
-        if not self._has_called:
-            self._stray.append(text)
-        elif not self._is_wrapped and text.strip():
+        if self._has_called and not self._is_wrapped and text.strip():
             yield Left(text)
+        else:
+            self._stray.append(text)
 
     def _close_tag(self) -> Iterator[CallEvent]:
         word, self._word = "".join(self._word), []
@@ -168,10 +168,11 @@ class Qwen3CoderReader:
         if marker == CLOSING:
             yield from self._said()
             yield Left()
-        elif marker == FUNCTION:
-            self._where, self._word, self._stray = _Where.NAME, [], []
         else:
-            self._where = _Where.OUTSIDE
+            if "".join(self._stray).strip():
+                yield from self._said()
+            self._where = _Where.NAME if marker == FUNCTION else _Where.OUTSIDE
+            self._word, self._stray = [], []
 
     def _end_call(self, *rules: Rule) -> Iterator[CallEvent]:
         if self._where is _Where.VALUE:
@@ -184,9 +185,10 @@ class Qwen3CoderReader:
         self._where = _Where.OUTSIDE
 
     def _said(self) -> Iterator[CallEvent]:
-        """A region without a call."""
+        """What stood outside of functions; a region without a call."""
         stray, self._stray = "".join(self._stray).strip(), []
-        if not self._has_called:
+        if stray or not (self._has_called or self._has_said):
+            self._has_said = True
             yield Said(stray, (Rule.NOT_A_CALL if stray else Rule.ABANDONED_CALL,))
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:

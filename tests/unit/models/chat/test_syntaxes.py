@@ -152,7 +152,12 @@ END = "</function>\n</tool_call>"
         (f"{CALL}<parameter=text>x", ['f({"text": "x) broken'], {"invalid_arguments"}),
         ("<tool_call><function=f", ["final: f"], {"not_a_call"}),
         ("<tool_call><function=f></function>", ["f({})"], set()),
-        (f"<tool_call><function=f></function>text{END[11:]}", ["f({})"], set()),
+        (f"<tool_call><function=f></function>text{END[11:]}",
+         ["f({})", "final: text"], {"not_a_call"}),
+        ("<tool_call><function=a b>x<function=g></function></tool_call>",
+         ["final: a bx", "g({})"], {"not_a_call"}),
+        ("<tool_call>x<tool_call><function=g></function></tool_call>",
+         ["final: x", "g({})"], {"not_a_call"}),
     ],
 )  # fmt: skip
 def test_qwen3_coder(text: str, said: list[str], rules: set[str]) -> None:
