@@ -78,7 +78,11 @@ class MemberSlots:
         self.in_flight += 1
         is_background = work is WorkClass.BACKGROUND
         self.background += is_background
-        return Slot(self, self._round, self.in_flight / self._exact, prompt, is_background)
+        used = self.in_flight / self._exact
+        if is_background:
+            # Where there is no other work, its share is all that is ever used.
+            used = max(used, self.background / self.background_bound)
+        return Slot(self, self._round, used, prompt, is_background)
 
     def answered(self, slot: Slot, seconds: float) -> None:
         """The first token of a request came so many seconds after it was sent."""
@@ -134,7 +138,7 @@ class MemberSlots:
 class Slot:
     """The place of one request at a backend, from when it is sent until it has ended.
 
-    `used` is which share of the bound was in use then, this one among it. A context, which gives it
+    `used` is which share of the bound of its class was in use then, this one among it. A context, which gives it
     back; `release` may be called again.
     """
 

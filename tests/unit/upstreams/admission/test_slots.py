@@ -229,3 +229,15 @@ def test_slots_are_exact_and_the_bound_keeps_its_bounds(
         assert 1 <= of.background_bound <= of.bound
     drain([slot for slot, _ in taken])
     assert (of.in_flight, of.background) == (0, 0)
+
+
+def test_background_work_alone_lets_the_bound_grow() -> None:
+    """It never uses more than its share of all slots."""
+    one = slots()
+    for _ in range(4):
+        before, taken = one.bound, []
+        while one.has_room(BACKGROUND):
+            taken.append(one.take(BACKGROUND, 1))
+        answer(taken, SOON)
+        assert one.bound > before
+        drain(taken)
