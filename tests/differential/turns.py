@@ -222,6 +222,8 @@ def reasons_in(family: Family, known: Vocabulary, ids: Sequence[int]) -> Iterato
         yield "spelled_marker"
     if family.calls.startswith("deepseek") and re.search(_LINE_BREAKS[family.calls], spelled):
         yield "line_break"
+    if re.search(r"[\x00-\x08\x0b-\x1f]", spelled):
+        yield "control_character"
     if known.special("[CALL_ID]") in ids:
         yield "call_id"
     if "\ufffd" in known.decode(list(ids)):

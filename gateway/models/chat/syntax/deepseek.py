@@ -27,6 +27,7 @@ from gateway.models.chat.syntax.contract import (
     CallSyntax,
     Left,
     Mark,
+    Noted,
     Said,
     function_name,
 )
@@ -94,6 +95,8 @@ class DeepSeekReader:
             yield from self._in_body(text)
         elif self._where in {_Where.FRONT, _Where.JUNK}:
             self._word.append(text)
+        elif self._where is _Where.OUTSIDE and text.strip():
+            yield Noted(Rule.CALL_LEFTOVER)
 
     def _behind_fence(self, text: str) -> str:
         """What is left of the front of a body once it is known where a fence before it ends."""

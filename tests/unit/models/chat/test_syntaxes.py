@@ -256,7 +256,7 @@ BODY = 'function<sep>f\n```json\n{"a": 1}\n```'
         ("<calls_begin><call_begin>function<sep>a b\nc<call_end><calls_end>",
          ["final: a bc"], {"not_a_call"}),
         ("<calls_begin><call_begin>words<call_end><calls_end>", ["final: words"], {"not_a_call"}),
-        ("<calls_begin> x <calls_end>Hi", ["final: Hi"], set()),
+        ("<calls_begin> x <calls_end>Hi", ["final: Hi"], {"call_leftover"}),
         (f"<calls_begin><call_begin>{BODY}<calls_end>", ['f({"a": 1})'], {"unclosed_call"}),
         (f"<calls_begin><call_begin>{BODY}", ['f({"a": 1})'], {"unclosed_call"}),
         ("<calls_begin><call_begin>function<sep>f\n```json\n{<sep>}\n```<call_end><calls_end>",
