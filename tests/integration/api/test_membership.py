@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.fakes.gateway import RunningGateway
 
 MODEL = "gpt-oss-20b"
-SLOW = "[[sim tokens_per_s=200]] " + "word " * 40
+SLOW = "[[sim tokens_per_s=40]] " + "word " * 40
 
 
 def write(path: Path, urls: Mapping[str, str]) -> None:
@@ -39,7 +39,7 @@ def write(path: Path, urls: Mapping[str, str]) -> None:
 
 @asynccontextmanager
 async def fleet(
-    database_url: str, tmp_path: Path, **sections: Any
+    database_url: str, tmp_path: Path, **membership: Any
 ) -> AsyncIterator[tuple[RunningGateway, httpx2.AsyncClient, dict[str, str], Path]]:
     """Three simulated backends, of which the file has none yet but the first, and a gateway."""
     path = tmp_path / "backends.yaml"
@@ -56,9 +56,8 @@ async def fleet(
             [],
             models=[{"id": MODEL}],
             discovery=[{"name": "file", "kind": "file", "path": path}],
-            membership={"refresh_s": 0.01, "drain_poll_s": 0.01},
+            membership={"refresh_s": 0.01, "drain_poll_s": 0.01, **membership},
             upstream={"health_interval_s": 0.05},
-            **sections,
         )
         gateway = await stack.enter_async_context(running_gateway(settings))
         client = await stack.enter_async_context(http_client(gateway.url, headers=gateway.headers))
@@ -182,3 +181,22 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
             while (await client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.01)
         await created(client)
+
+
+async def test_what_outlasts_its_backend_goes_on_at_another(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with fleet(database_url, tmp_path, leave_s=0.05) as (gateway, client, urls, path):
+        await ready(client, {"a"})
+        streaming = [asyncio.create_task(streamed(client)) for _ in range(3)]
+        pool = gateway.process.shared.pool
+        async with asyncio.timeout(10):
+            while pool.in_flight()["a"] < 3:  # noqa: ASYNC110 - it is told over HTTP
+                await asyncio.sleep(0.001)
+        write(path, {"a": urls["a"], "b": urls["b"]})
+        await ready(client, {"a", "b"})
+        assert pool.in_flight() == {"a": 3, "b": 0}
+        write(path, {"b": urls["b"]})
+        assert [(await one)[-1] for one in streaming] == ["response.completed"] * 3
+        assert await requests(urls["b"]) == 3
+        assert set(pool.in_flight()) == {"b"}
