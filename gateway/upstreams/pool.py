@@ -353,10 +353,10 @@ class Pool:
             choices = self._choices(request, tried=reasons, avoid=avoid)
             if not choices:
                 break
-            passes = request.has_begun or bool(reasons or avoid)
+            passes = request.has_begun or bool(reasons)
             placed = self._placed(choices, request, sink, turn, passes=passes)
             if placed is None:
-                placed = await self._turn_of(request, sink, turn)
+                placed = await self._turn_of(request, sink, turn, avoid)
             member = placed.member
             try:
                 with placed as to:
@@ -444,13 +444,15 @@ class Pool:
         slot = admission.slots(member.name).take(work, len(request.prompt_ids))
         return Placed(member, watched, slot, admission)
 
-    async def _turn_of(self, request: TokenRequest, sink: TokenSink, turn: int) -> Placed:
+    async def _turn_of(
+        self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
+    ) -> Placed:
         """The request at a backend, once it is its turn."""
         admission = self.admission
         assert admission is not None, "nothing waits without it"
 
         def start() -> Placed | None:
-            choices = self._choices(request, tried=(), avoid=())
+            choices = self._choices(request, tried=(), avoid=avoid)
             if self._is_held_back(choices, request):
                 return None
             return self._with_room(admission, choices, request, sink, turn, passes=False)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 GRANTS_KEPT: Final = 256
 GRANTS_MIN: Final = 4
 """So many must have gone since somebody began to wait until it is known how fast they go."""
-RATE_MIN_S: Final = 0.5
+RATE_MIN_S: Final = 2.0
 """And so long ago that must be: the first to go are those that there was room for."""
 
 RefusedFor = Literal["full", "wait", "deadline"]

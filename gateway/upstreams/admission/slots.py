@@ -138,8 +138,8 @@ class MemberSlots:
 class Slot:
     """The place of one request at a backend, from when it is sent until it has ended.
 
-    `used` is which share of the bound of its class was in use then, this one among it. A context, which gives it
-    back; `release` may be called again.
+    `used` is which share of the bound of its class was in use then, this one among it. A context,
+    which gives it back; `release` may be called again.
     """
 
     __slots__ = ("_is_background", "_is_held", "_slots", "prompt", "round", "used")

@@ -134,7 +134,7 @@ async def test_what_was_begun_waits_for_nobody(gated: Gated, server: RawServer) 
         await gated.gates[0].reached.wait()
         second = asks(known)
         await until_waiting(known, 1)
-        begun = [asks(known, BEGUN), asks(known, avoid=["gpu-0"])]
+        begun = [asks(known, BEGUN), asks(known, BEGUN, avoid=["gpu-0"])]
         await gated.gates[1].reached.wait()
         await gated.gates[2].reached.wait()
         assert admission_of(known).waiting == 1

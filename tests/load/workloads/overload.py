@@ -15,15 +15,15 @@ from random import Random
 from statistics import quantiles
 from typing import TYPE_CHECKING, Final
 
-from tests.fakes.http_client import http_client
+import httpx2
+
+from tests.fakes.http_client import NO_TLS
 from tests.fakes.simulator import simulator_process
 from tests.load.figures import Column, Target
 from tests.load.processes import RunVoid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    import httpx2
 
     from tests.load.figures import Figures
     from tests.load.stack import Stack
@@ -36,8 +36,8 @@ TOKENS: Final = (50, 150)
 SERVICE_S: Final = FIRST_TOKEN_S + sum(TOKENS) / 2 / TOKENS_PER_S
 CAPACITY_PER_S: Final = SERVERS * SLOTS / SERVICE_S
 """Responses."""
-LEARNING_S: Final = 20.0
-MEASURED_S: Final = 40.0
+LEARNING_S: Final = 15.0
+MEASURED_S: Final = 30.0
 QUICK_S: Final = 8.0
 BUSY, OVER, UNBOUND = "90 %", "300 %", "300 %, admission off"
 _ROWS: Final[dict[str, tuple[float, bool]]] = {
@@ -123,7 +123,14 @@ class OpenLoop:
         self._since = time.perf_counter() + LEARNING_S
         self._until = self._since + measured_s
         async with (
-            http_client(self._url, headers=headers) as client,
+            httpx2.AsyncClient(
+                base_url=self._url,
+                headers=headers,
+                verify=NO_TLS,
+                trust_env=False,
+                timeout=None,
+                limits=httpx2.Limits(max_connections=None),
+            ) as client,
             asyncio.TaskGroup() as group,
         ):
             sent = [group.create_task(self._request(client))]

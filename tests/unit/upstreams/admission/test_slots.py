@@ -233,9 +233,10 @@ def test_slots_are_exact_and_the_bound_keeps_its_bounds(
 
 def test_background_work_alone_lets_the_bound_grow() -> None:
     """It never uses more than its share of all slots."""
-    one = slots()
+    one = slots(slots_start=64, slots_max=1000)
     for _ in range(4):
-        before, taken = one.bound, []
+        before = one.bound
+        taken: list[Slot] = []
         while one.has_room(BACKGROUND):
             taken.append(one.take(BACKGROUND, 1))
         answer(taken, SOON)
