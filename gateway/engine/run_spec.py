@@ -50,8 +50,8 @@ class RunSpec:
     `durable`: its log is kept in the database, so that any replica can go on with it and show it.
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
     of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
-    of one that was taken over only its row knows. `lore` is what the format of the model knows of
-    its server (`ModelFormat.lore`).
+    of one that was taken over only its row knows. `template_state` is what the format of the model knows of
+    its server (`ModelFormat.template_state`).
     """
 
     principal: Principal
@@ -81,4 +81,4 @@ class RunSpec:
     tool_state: bytes | None = None
     tool_values: LruCache[str, Any] | None = None
     route: Route = field(default_factory=Route, compare=False, repr=False)
-    lore: bytes = b""
+    template_state: bytes = b""

@@ -61,8 +61,8 @@ def plan_of(spec: RunSpec) -> bytes:
         fields |= {"version": EXTENDED_VERSION, "compacted": packed}
     if spec.head.grants is not None:
         fields |= {"version": TOOLS_VERSION, "window_left": spec.window_left}
-        if spec.lore:
-            fields["lore"] = spec.lore.decode()
+        if spec.template_state:
+            fields["template_state"] = spec.template_state.decode()
         if spec.listings:
             fields["listings"] = pack(spec.listings).hex()
     return orjson.dumps(fields)
@@ -129,7 +129,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
         listings=_listings(plan),
         window_left=plan.get("window_left"),
         route=Route(bytes.fromhex(plan["placement"]) if "placement" in plan else None),
-        lore=plan.get("lore", "").encode(),
+        template_state=plan.get("template_state", "").encode(),
     )
 
 

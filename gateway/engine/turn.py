@@ -98,7 +98,7 @@ class TurnRunner:
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(spec.model).knowing(spec.lore)
+        self._format = engine.format_of(spec.model).knowing(spec.template_state)
         self.guard = OutputGuard(
             spec.rules,
             engine.guard_limits,

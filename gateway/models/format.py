@@ -184,14 +184,14 @@ class ModelFormat(Protocol):
         """What its models can do, as `GET /v1/models` tells it."""
 
     @property
-    def lore(self) -> bytes:
+    def template_state(self) -> bytes:
         """What was learned of the model's server that a run needs until its end; empty for formats
         that learn nothing, and before anything was rendered.
         """
 
-    def knowing(self, lore: bytes) -> ModelFormat:
+    def knowing(self, template_state: bytes) -> ModelFormat:
         """The same format with what a run, which may have begun elsewhere, knows. Raises
-        `ValueError` for what no `lore` was.
+        `ValueError` for what no `template_state` was.
         """
 
     @property

@@ -522,7 +522,7 @@ class SpecBuilder:
             tool_values=None if request.store else command.tool_values,
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - len(prompt.ids),
-            lore=format_.lore,
+            template_state=format_.template_state,
         )
 
     def _head(

@@ -131,7 +131,7 @@ class ByteFormat:
 
     name: Final = "bytes"
     abilities: Final = ("reasoning",)
-    lore: Final = b""
+    template_state: Final = b""
     questions: Final[tuple[bytes, ...]] = ()
     vocabulary_size: Final = SIZE
     text_ids: Final = range(256)
@@ -148,7 +148,7 @@ class ByteFormat:
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
         return ()
 
-    def knowing(self, lore: bytes) -> ByteFormat:
+    def knowing(self, template_state: bytes) -> ByteFormat:
         return self
 
     def check(self) -> None:

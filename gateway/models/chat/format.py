@@ -140,16 +140,16 @@ class ChatFormat:
         )
 
     @property
-    def lore(self) -> bytes:
+    def template_state(self) -> bytes:
         """What frames the results of hosted tools."""
-        return b"" if self._learned is None else self._learned.lore
+        return b"" if self._learned is None else self._learned.template_state
 
-    def knowing(self, lore: bytes) -> ChatFormat:
+    def knowing(self, template_state: bytes) -> ChatFormat:
         """The same with these frames. Raises `ValueError` for what are none."""
-        if not lore or lore == self.lore:
+        if not template_state or template_state == self.template_state:
             return self
         other = copy.copy(self)
-        other._learned = Template.of_lore(lore)  # noqa: SLF001 - its own
+        other._learned = Template.of_state(template_state)  # noqa: SLF001 - its own
         return other
 
     @property

@@ -135,7 +135,7 @@ class Template:
     faults: tuple[str, ...] = ()
 
     @property
-    def lore(self) -> bytes:
+    def template_state(self) -> bytes:
         """All that a run needs to go on elsewhere, as JSON."""
         if self.result is None:
             return b""
@@ -151,10 +151,10 @@ class Template:
         )
 
     @classmethod
-    def of_lore(cls, lore: bytes) -> Template:
+    def of_state(cls, template_state: bytes) -> Template:
         """Raises `ValueError` for what is none."""
         try:
-            fields = orjson.loads(lore)
+            fields = orjson.loads(template_state)
             opening, call_end, front, behind = (
                 tuple(map(int, fields[name])) for name in ("opening", "call_end", "front", "behind")
             )

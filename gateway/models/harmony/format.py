@@ -45,7 +45,7 @@ class HarmonyFormat(Renderer):
 
     name: Final = "harmony"
     abilities: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-    lore: Final = b""
+    template_state: Final = b""
     questions: Final[tuple[bytes, ...]] = ()
     vocabulary_size: Final = VOCABULARY_SIZE
     text_ids: Final = range(FIRST_SPECIAL)
@@ -67,7 +67,7 @@ class HarmonyFormat(Renderer):
         """Raises `StartupError` when the vocabulary is damaged."""
         return cls(Vocabulary.load(), limits)
 
-    def knowing(self, lore: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no lore
+    def knowing(self, template_state: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no template_state
         """The same for every run."""
         return self
 

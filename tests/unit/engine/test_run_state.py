@@ -149,7 +149,7 @@ def test_a_plan_with_a_compaction_is_for_those_that_know_it() -> None:
 
 def test_a_plan_with_grants_is_for_those_that_know_hosted_tools() -> None:
     listings = (ToolsListed("srv", b"[1]"), ToolsListed("other", b"[]", b'"no"'))
-    spec = granted(durable(), listings=listings, window_left=77, lore=b'{"opening":[1]}')
+    spec = granted(durable(), listings=listings, window_left=77, template_state=b'{"opening":[1]}')
     assert made_of(spec) == spec
     assert made_of(spec).head.grants == GRANTS
     assert made_of(granted(durable())).listings == ()

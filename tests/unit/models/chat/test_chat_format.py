@@ -149,10 +149,10 @@ def test_a_result_stands_between_a_call_and_the_next_turn() -> None:
 
 def test_a_run_that_began_elsewhere_brings_what_was_learned() -> None:
     format_, fresh = know(loaded()), loaded()
-    assert fresh.lore == b""
+    assert fresh.template_state == b""
     assert fresh.knowing(b"") is fresh
-    assert format_.knowing(format_.lore) is format_
-    known = fresh.knowing(format_.lore)
+    assert format_.knowing(format_.template_state) is format_
+    known = fresh.knowing(format_.template_state)
     assert known.render_result("srv.g", "ok") == format_.render_result("srv.g", "ok")
     assert known.framing.opening == tuple(ids_of(OPENING))
     assert fresh.framing.opening == ()
