@@ -50,8 +50,8 @@ class RunSpec:
     `durable`: its log is kept in the database, so that any replica can go on with it and show it.
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
     of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
-    of one that was taken over only its row knows. `template_state` is what the format of the model knows of
-    its server (`ModelFormat.template_state`).
+    of one that was taken over only its row knows. `template_state` is what the
+    format of the model has learned of its servers (`ModelFormat.template_state`).
     """
 
     principal: Principal
