@@ -533,6 +533,7 @@ class Metrics:
         others are gone: names may be new for each that comes.
         """
         self._upstream_up.remove_by_labels({UPSTREAM: upstream})
+        self._slots.remove_by_labels({UPSTREAM: upstream})
         self._upstreams_gone.append(upstream)
         while len(self._upstreams_gone) > UPSTREAMS_GONE_MAX:
             gone = self._upstreams_gone.popleft()

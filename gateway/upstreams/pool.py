@@ -556,6 +556,8 @@ class Pool:
             self._metrics.upstream_left(member.name)
             if self.router is not None:
                 self.router.forget(member.name)
+            if self.admission is not None:
+                self.admission.forget(member.name)
         if not any(one.backend.has_origin_of(member.backend) for one in others):
             await self.client.transport.forget(member.backend.url("/"))
 

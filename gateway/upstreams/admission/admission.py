@@ -86,6 +86,10 @@ class Admission:
             saturation=lambda: self.saturation,
         )
 
+    def forget(self, name: str) -> None:
+        """It is no backend any more: one of that name that comes learns its slots anew."""
+        self._members.pop(name, None)
+
     def serves(self, serving: Callable[[], Iterable[str]]) -> None:
         """`serving` names the backends that take requests; only their slots can be used."""
         self._serving = serving

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
+from gateway.telemetry import Metrics
+from gateway.upstreams.admission.admission import Admission
+from gateway.upstreams.admission.policy import AdmissionPolicy
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.pool import ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
@@ -29,9 +32,13 @@ IDS = [7, 8, 9]
 
 @asynccontextmanager
 async def running(
-    *servers: RawServer, leave_s: float = 5.0, router: Router | None = None
+    *servers: RawServer,
+    leave_s: float = 5.0,
+    router: Router | None = None,
+    admission: Admission | None = None,
 ) -> AsyncIterator[Fleet]:
-    async with fleet(*servers, schedule=SCHEDULE, leave_s=leave_s, router=router) as known:
+    asked = fleet(*servers, schedule=SCHEDULE, leave_s=leave_s, router=router, admission=admission)
+    async with asked as known:
         going = asyncio.create_task(known.pool.run())
         try:
             yield known
@@ -223,6 +230,18 @@ async def test_routing_forgets_who_has_left_and_gives_its_number_to_another() ->
         assert router.knows("gpu-0")
         known.pool.apply([of(new, "new")])
         await until(lambda: not router.knows("gpu-0"))
+
+
+async def test_admission_learns_the_slots_of_a_name_anew_that_has_left() -> None:
+    metrics = Metrics()
+    admission = Admission(AdmissionPolicy(), metrics=metrics)
+    old, new = backend_server(turn(IDS)), backend_server(turn(IDS))
+    async with running(old, admission=admission) as known, new:
+        assert await known.ids() == IDS
+        assert set(admission.state().slots) == {"gpu-0"}
+        known.pool.apply([of(new, "new")])
+        await until(lambda: not known.pool.in_flight().get("gpu-0"))
+        await until(lambda: "gpu-0" not in admission.state().slots)
 
 
 def test_a_number_that_is_given_again_holds_nothing_of_before() -> None:

@@ -36,7 +36,7 @@ TOKENS: Final = (50, 150)
 SERVICE_S: Final = FIRST_TOKEN_S + sum(TOKENS) / 2 / TOKENS_PER_S
 CAPACITY_PER_S: Final = SERVERS * SLOTS / SERVICE_S
 """Responses."""
-LEARNING_S: Final = 15.0
+LEARNING_S: Final = 40.0
 MEASURED_S: Final = 30.0
 QUICK_S: Final = 8.0
 BUSY, OVER, UNBOUND = "90 %", "300 %", "300 %, admission off"
