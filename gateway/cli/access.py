@@ -268,10 +268,10 @@ def _value(value: PolicyValue, text: str) -> str | int | None:
     """
     if text == DEFAULT:
         return None
-    if value.column_type == "text":
-        return text
     if value.is_domains:
         return " ".join(text.lower().replace(",", " ").split())
+    if value.column_type == "text":
+        return text
     if not _NUMBER.match(text):
         raise typer.BadParameter(
             f"{text!r} is neither a whole number nor {DEFAULT!r}.",
