@@ -342,7 +342,6 @@ class Metrics:
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
     def _add_tools(self) -> None:
-        self._web = self._counters_of_web()
         self._tool_calls = self._counter(
             "tool_calls", "Calls that the gateway answered itself.", "kind", "outcome"
         )
@@ -373,6 +372,7 @@ class Metrics:
             "outcome",
         )
         self._mcp_servers: set[str] = set()
+        self._web = self._counters_of_web()
 
     def _counters_of_requests(self) -> tuple[Counter, Counter]:
         passed = "Embeddings and reranking, as the backends took them."

@@ -19,7 +19,7 @@ from gateway.settings.reference import rows
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
-WORDS_MAX = 900
+WORDS_MAX = 940
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 COMMAND = re.compile(
     r"^\$ (?:[A-Z_]+=\S+ )*(?:docker compose run --rm admin|harmony-gateway) ([a-z][^>\n]*)",

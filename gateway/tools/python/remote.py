@@ -64,8 +64,13 @@ class RemoteContainer(Container):
     def __init__(self, client: EgressClient, container_id: str) -> None:
         self._client = client
         self._path = f"containers/{quote(container_id, safe='')}"
-        self.handle: bytes | None = container_id.encode()
+        self._handle = container_id.encode()
         self._is_gone = False
+
+    @property
+    @override
+    def handle(self) -> bytes:
+        return self._handle
 
     @property
     @override

@@ -128,7 +128,9 @@ async def test_traffic_follows_the_file_and_no_request_fails(
         assert all(task.result()[-1] == "response.completed" for task in streaming)
         assert await requests(urls["b"])
         assert await requests(urls["c"])
-        path.write_text("backends: [")
+        broken = path.with_suffix(".new")
+        broken.write_text("backends: [")
+        broken.replace(path)
         async with asyncio.timeout(10):
             while not (await client.get("/readyz")).json()["warnings"]:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.01)

@@ -161,7 +161,7 @@ class JupyterContainer(Container):
     def __init__(self, server: JupyterServer, known: Handle) -> None:
         self._server = server
         self._known = known
-        self.handle: bytes | None = known.packed()
+        self._handle = known.packed()
         self._place = f"api/kernels/{quote(known.kernel, safe='')}"
         self._session = secrets.token_hex(16)
         self._channel: KernelChannel | None = None
@@ -170,6 +170,11 @@ class JupyterContainer(Container):
         self._images: dict[str, bytes] = {}
         self._is_gone = False
         self.begun = Begun()
+
+    @property
+    @override
+    def handle(self) -> bytes:
+        return self._handle
 
     @property
     @override

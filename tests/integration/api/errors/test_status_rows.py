@@ -233,14 +233,19 @@ BODIES: list[tuple[dict[str, Any], Row]] = [
         {"tool_choice": "required"},
         Row(
             400,
-            None,
+            "invalid_value",
             "tool_choice",
             "Tool choice 'required' must be specified with 'tools' parameter.",
         ),
     ),
     (
         {"tool_choice": {"type": "function", "name": "f"}},
-        Row(400, None, "tool_choice", "Tool choice 'function' not found in 'tools' parameter."),
+        Row(
+            400,
+            "invalid_value",
+            "tool_choice",
+            "Tool choice 'function' not found in 'tools' parameter.",
+        ),
     ),
     (
         {"stream_options": {"include_obfuscation": True}},
