@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,7 +17,11 @@ from gateway.generation import (
     Where,
 )
 from gateway.models.chat.callee import offered_name
+from gateway.models.chat.prose import Prose, Unit
 from tests.fakes.chat_turns import RULES, SEARCH, Model, text_of, told
+
+if TYPE_CHECKING:
+    from gateway.generation import SegmentEvent
 
 MODEL = Model()
 SPELLED = Model(spelled=("<think>", "</think>", "<tool_call>", "</tool_call>"))
@@ -199,3 +204,25 @@ def test_a_finished_turn_says_nothing_more() -> None:
 def test_tools_that_the_gateway_runs_are_functions_to_the_model() -> None:
     assert offered_name(SEARCH) == "browser.search"
     assert offered_name("crm.find") == "crm.find"
+
+
+def test_ids_that_are_nothing_are_dropped_in_the_middle_of_an_answer() -> None:
+    parser = MODEL.parser()
+    nothing = MODEL.vocabulary.size + 7
+    events = parser.feed(MODEL.ids("Hi"))
+    for ids in ([nothing], [nothing, *MODEL.ids("!")], MODEL.ids(" you")):
+        events += parser.feed(ids)
+    assert told([*events, *parser.finish(STOP)]) == ["final: Hi! you"]
+    assert parser.recoveries == {"reserved_id": 2}
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_white_space_at_the_end_of_an_id_waits_for_what_follows(trace: bool) -> None:
+    """Such as that of a piece which is a word and a line's end."""
+    events: list[SegmentEvent] = []
+    prose = Prose(SegmentKind.FINAL, 0, events, trace=trace)
+    for position, text in enumerate(("a", "b\n", "c", "d\n")):
+        prose.write(Unit(text, position, position + 1, is_exact=True))
+    prose.close(4, complete=True, at_marker=True)
+    texts = [one.text for one in events if isinstance(one, SegmentText)]
+    assert "".join(texts) == "ab\ncd"

@@ -7,7 +7,15 @@ import pytest
 from gateway.generation import PYTHON_TOOL, FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import Rule
-from tests.fakes.harmony_script import HOSTED, TOOLS, Turn, parse, script_ids, vocabulary
+from tests.fakes.harmony_script import (
+    HOSTED,
+    TOOLS,
+    Turn,
+    harmony,
+    parse,
+    script_ids,
+    vocabulary,
+)
 
 SEARCH = "builtin:browser.search"
 CALL = SegmentKind.FUNCTION_CALL
@@ -273,3 +281,8 @@ def test_a_call_in_text_between_messages_ends_the_turn_too() -> None:
     script = f'{THOUGHT}assistant to=crm.add{{"a": 1}}<|message|>and more<|end|>'
     turn = parse(script, tools=frozenset(), hosted=HOSTED, header_ids_max=5)
     assert turn.said() == [(SegmentKind.REASONING, "", "Hm"), (CALL, "crm.add", '{"a": 1}')]
+
+
+def test_nothing_of_this_format_is_learned_from_servers() -> None:
+    assert harmony().knowing(b"any") is harmony()
+    assert harmony().misfits({}) == ()
