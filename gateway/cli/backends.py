@@ -67,7 +67,7 @@ class Row:
     problem: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """What `backends list --json` prints of it."""
         return {
             "name": self.name,
             "state": self.state,

@@ -48,7 +48,7 @@ class AskedCall(BaseModel):
 
 
 class Answer(BaseModel):
-    """What it returns."""
+    """The output of such a call: whether the user approves."""
 
     model_config = ConfigDict(strict=True)
 

@@ -116,7 +116,7 @@ class Report:
         return not self.reasons
 
     def body(self) -> dict[str, Any]:
-        """For `GET /readyz`."""
+        """The JSON of `GET /readyz`."""
         status = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
         body = {
             "status": status,

@@ -406,7 +406,7 @@ class ChatFormat:
         return ()
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
-        """None."""
+        """0: a message of these models begins with its text."""
         return 0
 
     def has_body(self, message: Sequence[int]) -> bool:  # noqa: ARG002 - there are no headers

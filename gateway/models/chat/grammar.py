@@ -281,7 +281,7 @@ class _Turn:
         return InOrder((self._spelled(calls.opened), self._call(calls), self._more_calls()))
 
     def _more_calls(self) -> Node:
-        """Behind one call."""
+        """Further calls, where there may be several, and what closes the last one."""
         calls = self._syntax.calls
         assert calls is not None, "there was one"
         closed = self._spelled(calls.closed)

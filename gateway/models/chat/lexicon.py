@@ -42,7 +42,7 @@ class Matcher:
         return any(first in text for first in self.firsts)
 
     def find(self, text: str) -> re.Match[str] | None:
-        """The first marker."""
+        """The marker that is spelled first in a text; None where none is."""
         return self._pattern.search(text) if self._texts else None
 
     def held(self, text: str) -> int:

@@ -104,7 +104,7 @@ class Probes:
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """All of them."""
+        """Every conversation that has to be rendered before the template is known."""
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
 

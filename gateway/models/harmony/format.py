@@ -72,7 +72,7 @@ class HarmonyFormat(Renderer):
         return self
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - no server renders it
-        """Nothing is asked."""
+        """Nothing can misfit: prompts are rendered here, and no server is asked."""
         return ()
 
     def begun_ids(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - another format's

@@ -216,6 +216,6 @@ class Syntax:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All markers."""
+        """Those around thoughts, and around and inside calls, as they are spelled."""
         thought = (self.reasoning.opening, self.reasoning.closing) if self.reasoning else ()
         return (*thought, *(self.calls.markers if self.calls else ()))

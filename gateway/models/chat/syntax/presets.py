@@ -61,7 +61,7 @@ class Preset:
 
     @property
     def syntax(self) -> Syntax:
-        """How it writes."""
+        """What its name stands for: how the family writes thoughts and calls."""
         return Syntax(REASONING[self.reasoning], CALLS[self.calls])
 
 

@@ -46,7 +46,7 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """A parameter begins."""
+        """A parameter begins: the JSON up to its value, whose type its schema tells."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
