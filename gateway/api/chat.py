@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.protocol.chat.adapters import Adapter, Chunks
     from gateway.protocol.chat.to_responses import Converted
     from gateway.protocol.events import Deltas, Event
-    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.services.creation import Generation
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope
 
-    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.services.executor import ThreadExecutor
     from gateway.tenancy import TenantPolicy

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.api.sse import Encoder
     from gateway.api.streaming import StreamLimits
     from gateway.protocol.chat.to_responses import Places
-    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
     from gateway.services.creation import Creation, Generation

@@ -70,8 +70,8 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
 def include_of(query: QueryParams) -> frozenset[str]:
     """What of items is to be shown beside the rest; SDKs spell the parameter `include[]`.
 
-    Of the values that the API knows some add nothing here (`protocol.includable` has those that
-    do). Raises `InvalidRequest` for one that it does not know.
+    Of the values that the API knows some add nothing here (`protocol.hosted.includable` has those
+    that do). Raises `InvalidRequest` for one that it does not know.
     """
     asked = [*query.getlist("include[]"), *query.getlist("include")]
     for index, value in enumerate(asked):

@@ -21,7 +21,7 @@ from gateway.engine.run_spec import RunSpec
 from gateway.entries import Compacted, ToolsListed, pack, unpack
 from gateway.generation import Route, Sampling
 from gateway.protocol.calls import call_fields
-from gateway.protocol.grants import grants_json, grants_of
+from gateway.protocol.hosted.grants import grants_json, grants_of
 from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, kept_echo, rules_of
 from gateway.sealing import Binding
 from gateway.tenancy import Principal

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         TokenParser,
     )
     from gateway.protocol.context_item import Columns, ContextItem
-    from gateway.protocol.grants import Grants
+    from gateway.protocol.hosted.grants import Grants
     from gateway.protocol.tools import FunctionTool
 
 AFTER_ANSWER_RULE = "after_answer_dropped"

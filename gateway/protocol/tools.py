@@ -2,7 +2,7 @@
 
 A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
 shells and the patcher that OpenAI's models know by heart. To the model all of them are functions,
-under one name each. Some of OpenAI's hosted tools the gateway runs (`protocol.hosted_tools`), where
+under one name each. Some of OpenAI's hosted tools the gateway runs (`protocol.hosted.tools`), where
 the operator serves them and the tenant may use them; all others are dropped, and the response says
 which.
 """
@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from gateway.generation import SegmentKind
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.documented import TOOL_TYPES
-from gateway.protocol.hosted_tools import (
+from gateway.protocol.hosted.tools import (
     FAMILIES,
     CodeInterpreterTool,
     McpServerTool,
@@ -30,7 +30,7 @@ from gateway.protocol.parameters import AllowedTools, ToolChoice
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from gateway.protocol.hosted_tools import HostedFamily, RunTool
+    from gateway.protocol.hosted.tools import HostedFamily, RunTool
     from gateway.protocol.parameters import AnyToolChoice, ToolName
 
 FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")

@@ -14,7 +14,7 @@ from gateway.context.assembly import referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
 from gateway.generation import Route
 from gateway.protocol.conversations import unknown_conversation
-from gateway.protocol.hosted_tools import McpServerTool
+from gateway.protocol.hosted.tools import McpServerTool
 from gateway.services.known_urls import combines
 from gateway.store import messages, turns
 
@@ -40,7 +40,7 @@ class History:
     on after midnight still finds its cached prefix. `unstored` are those at the end of `items` that
     are kept nowhere but here: whoever stores what continues them stores them, too. `conversation`
     is the one that it continues instead of a response, as far as that had come. `tool_state` is
-    what hosted tools have to know of the responses before (`protocol.tool_state`), `placement`
+    what hosted tools have to know of the responses before (`protocol.hosted.state`), `placement`
     where the last of them was generated.
     """
 

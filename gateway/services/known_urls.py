@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gateway.protocol.hosted_tools import CodeInterpreterTool, McpServerTool, WebSearchTool
+from gateway.protocol.hosted.tools import CodeInterpreterTool, McpServerTool, WebSearchTool
 from gateway.protocol.items import Message
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ import orjson
 
 from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.domains import DomainRules
-from gateway.protocol.grants import BrowserGrant, Grants, ToolBudget
-from gateway.protocol.hosted_tools import (
+from gateway.protocol.hosted.grants import BrowserGrant, Grants, ToolBudget
+from gateway.protocol.hosted.state import tool_state_of
+from gateway.protocol.hosted.tools import (
     NO_FAMILIES,
     CodeInterpreterTool,
     McpServerTool,
@@ -25,7 +26,6 @@ from gateway.protocol.hosted_tools import (
 from gateway.protocol.items import McpApprovalRequest, McpListTools
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 from gateway.protocol.request_errors import duplicate_name
-from gateway.protocol.tool_state import tool_state_of
 from gateway.protocol.tools import (
     FunctionTool,
     NamespaceTool,
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import ToolsListed
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.grants import McpTool, PythonGrant, ServerGrant
-    from gateway.protocol.hosted_tools import HostedFamily, RunTool
+    from gateway.protocol.hosted.grants import McpTool, PythonGrant, ServerGrant
+    from gateway.protocol.hosted.state import ToolState
+    from gateway.protocol.hosted.tools import HostedFamily, RunTool
     from gateway.protocol.parameters import ToolName
     from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.tool_state import ToolState
     from gateway.protocol.tools import Tool
     from gateway.services.approvals import Used
     from gateway.services.history_source import History

@@ -12,7 +12,7 @@ import orjson
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
-from gateway.protocol.includable import INCLUDABLE, included_json
+from gateway.protocol.hosted.includable import INCLUDABLE, included_json
 from gateway.store.messages import ItemPage, digests, item_columns, page_of
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into

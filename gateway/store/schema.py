@@ -53,7 +53,7 @@ COLUMNS: Final = {
     # `durable`: its log is in `events`. `streamed`: it was asked for as a stream.
     # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
     # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
-    # `tool_state`: what the hosted tools of its successors have to know (`protocol.tool_state`).
+    # `tool_state`: what the hosted tools of its successors have to know (`protocol.hosted.state`).
     # `placement`: where its last turn was generated (`upstreams.routing.placement`).
     "responses": "tenant_id uuid!, id uuid!, key_id uuid!, status text!, model text!,"
     " background boolean!, stored boolean!, created_at timestamptz!, root_created_at timestamptz!,"

@@ -22,7 +22,7 @@ from gateway.generation import Framing
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import END, RETURN
-from gateway.protocol.grants import grants_of
+from gateway.protocol.hosted.grants import grants_of
 from gateway.protocol.responses.body import ResponseHead, rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal
 from tests.chaos.oracle import Question, answer_to

@@ -14,7 +14,7 @@ from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, TokenChunk
 from gateway.models.harmony.framing import OPENING
 from gateway.protocol.calls import call_fields
-from gateway.protocol.grants import Grants, McpTool, ServerGrant
+from gateway.protocol.hosted.grants import Grants, McpTool, ServerGrant
 from gateway.protocol.responses.body import rules_of
 from gateway.tools.contract import ToolResult, ToolStart
 from tests.fakes.harmony_script import harmony, script_ids

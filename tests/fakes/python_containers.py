@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.protocol.grants import Grants, PythonGrant
+from gateway.protocol.hosted.grants import Grants, PythonGrant
 from gateway.telemetry import Metrics
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.tools.egress.network_policy import NetworkPolicy

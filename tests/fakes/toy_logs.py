@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.protocol.events import Event
-    from gateway.protocol.grants import Grants
+    from gateway.protocol.hosted.grants import Grants
 
 FRAMING: Final = Framing(opening=(1001, 1002), turn_end=RETURN, message_end=1003)
 ENDINGS: Final = (

@@ -23,7 +23,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.hosted_calls import NOTHING_RAN
 from gateway.generation import FinishReason, SegmentKind
-from gateway.protocol.grants import (
+from gateway.protocol.hosted.grants import (
     ApprovedCall,
     BrowserGrant,
     Grants,

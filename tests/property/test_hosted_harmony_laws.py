@@ -13,7 +13,7 @@ from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason, SegmentKind
-from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant
+from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.examples import examples
 from tests.fakes.harmony_script import harmony, script_ids

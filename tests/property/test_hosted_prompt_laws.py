@@ -21,7 +21,7 @@ from gateway.models.harmony.messages import MessageWriter, call_message, result_
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.reference import library_message, prompt_messages
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
-from gateway.protocol.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
+from gateway.protocol.hosted.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
 from gateway.protocol.responses.body import rules_of
 from tests.fakes.contexts import options, user
 from tests.fakes.examples import examples

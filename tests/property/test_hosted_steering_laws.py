@@ -18,7 +18,7 @@ from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Finished, ToolEnded, ToolStarted
 from gateway.protocol.calls import call_fields
-from gateway.protocol.grants import (
+from gateway.protocol.hosted.grants import (
     BrowserGrant,
     Grants,
     McpTool,

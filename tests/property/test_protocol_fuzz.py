@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted_tools import FAMILIES
+from gateway.protocol.hosted.tools import FAMILIES
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses.body import echo, rules_of
 from gateway.protocol.responses.create import PARAMETERS, CreateResponse, parse_create

@@ -143,7 +143,7 @@ class Builder:
         """The items that are done, each exactly as its `output_item.done` showed it."""
         self.includable: dict[int, dict[str, Any]] = {}
         """By output index, the fields of an item that only `include` shows, and the request did not
-        ask for (`protocol.includable`)."""
+        ask for (`protocol.hosted.includable`)."""
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
         self.is_started = False

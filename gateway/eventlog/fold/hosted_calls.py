@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from gateway.eventlog.fold.citations import Files, Pages
 from gateway.generation import BUILTIN_PREFIX
-from gateway.protocol.grants import Grants, ShownPage
+from gateway.protocol.hosted.grants import Grants, ShownPage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

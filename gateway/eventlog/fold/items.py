@@ -26,7 +26,7 @@ from gateway.eventlog.fold.lifecycle import (
 )
 from gateway.generation import SegmentText, TokenLogprob
 from gateway.protocol.events import DeltaPattern, Deltas, Event
-from gateway.protocol.includable import divided
+from gateway.protocol.hosted.includable import divided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """The hosted tools that are known by name, as functions: how a model that was not trained with them
 is told of them.
 
-They are called with what rules know (`protocol.hosted_rules`); Python with its code as `code`.
+They are called with what rules know (`protocol.responses.hosted_rules`); Python with its code as
+`code`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from typing_extensions import override
 from gateway import __version__, ids
 from gateway.protocol.chat.models import in_chat_words
 from gateway.protocol.events import TERMINAL_TYPES
-from gateway.protocol.hosted_tools import family_of
+from gateway.protocol.hosted.tools import family_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

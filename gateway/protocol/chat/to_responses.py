@@ -36,7 +36,7 @@ from gateway.protocol.base import without_nulls
 from gateway.protocol.chat.adapters import ChatAdapter, CompletionAdapter
 from gateway.protocol.chat.models import ChatRequest, CompletionRequest, in_chat_words
 from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
-from gateway.protocol.hosted_tools import NO_FAMILIES
+from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     array_empty,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from gateway.protocol.chat.adapters import Adapter
     from gateway.protocol.chat.models import ChatCall, ChatMessage, ChatPart, ChatTool
     from gateway.protocol.documented import Remedies
-    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
 

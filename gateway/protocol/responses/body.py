@@ -17,14 +17,13 @@ from pydantic import TypeAdapter
 from gateway import ids
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.protocol.base import Many
-from gateway.protocol.hosted_rules import chooses, hosted_rules
-from gateway.protocol.hosted_tools import (
+from gateway.protocol.hosted.includable import INCLUDABLE
+from gateway.protocol.hosted.tools import (
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
     echoed_tool,
 )
-from gateway.protocol.includable import INCLUDABLE
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     EFFECTIVE_EFFORTS,
@@ -34,6 +33,7 @@ from gateway.protocol.parameters import (
     JsonSchemaFormat,
     ToolChoice,
 )
+from gateway.protocol.responses.hosted_rules import chooses, hosted_rules
 from gateway.protocol.tools import (
     HOSTED_TOOL_TYPES,
     NO_ARGUMENTS,
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
-    from gateway.protocol.grants import Grants
-    from gateway.protocol.hosted_tools import RunTool
+    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.hosted.tools import RunTool
     from gateway.protocol.parameters import Effort
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import NamedTool, Tool

@@ -36,7 +36,7 @@ from gateway.protocol.documented import (
     check_own,
     literal_values,
 )
-from gateway.protocol.hosted_tools import NO_FAMILIES
+from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     METADATA_PAIRS_MAX,
@@ -77,7 +77,7 @@ from gateway.protocol.tools import AnyTool, HostedTool, Tool, flat_name, without
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
     from gateway.protocol.json_body import InputLimits
 

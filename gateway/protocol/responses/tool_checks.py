@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.constraints.schemas import schema_fault, size_fault
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted_tools import (
+from gateway.protocol.hosted.tools import (
     HEADERS_CHARS_MAX,
     AutoContainer,
     CodeInterpreterTool,
@@ -50,7 +50,7 @@ from gateway.protocol.tools import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.protocol.hosted_tools import HostedFamily, RunTool
+    from gateway.protocol.hosted.tools import HostedFamily, RunTool
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.parameters import AnyToolChoice, ToolName
     from gateway.protocol.tools import ClientTool, NamedTool

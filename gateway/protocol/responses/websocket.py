@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted_tools import NO_FAMILIES
+from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.items import CompactionTrigger, McpApprovalResponse
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, missing, wrong_type, wrong_value
@@ -20,7 +20,7 @@ from gateway.protocol.responses.create import parse_create
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
 

@@ -43,8 +43,8 @@ async def ask(
 ) -> None:
     """Remember that an approval was asked for, before anybody is shown the request.
 
-    `digest` is `gateway.protocol.grants.approval_digest`. Asking again for the same request changes
-    nothing: a replica that took the response over asks again.
+    `digest` is `gateway.protocol.hosted.grants.approval_digest`. Asking again for the same request
+    changes nothing: a replica that took the response over asks again.
     """
     row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": digest}
     async with database.transaction(tenant_id) as connection:

@@ -14,7 +14,7 @@ from gateway.constraints.rules import UnusableSchema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.protocol.grants import McpTool
+    from gateway.protocol.hosted.grants import McpTool
 
 DEPTH_MAX: Final = 32
 CHECK_WORK_MAX: Final = 50_000

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.protocol.domains import DomainRules, is_within
-from gateway.protocol.grants import BrowserGrant, ShownPage
+from gateway.protocol.hosted.grants import BrowserGrant, ShownPage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

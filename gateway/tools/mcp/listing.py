@@ -21,7 +21,7 @@ import orjson
 from gateway.cache import LruCache, lasting_json
 from gateway.entries import ToolsListed
 from gateway.errors import InvalidRequest
-from gateway.protocol.grants import McpTool, ServerGrant
+from gateway.protocol.hosted.grants import McpTool, ServerGrant
 from gateway.protocol.tools import FUNCTION_NAME
 from gateway.telemetry import EventLog
 from gateway.tools.mcp import headers

@@ -56,7 +56,7 @@ from tests.fakes.stored import let_time_pass
 
 if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
-    from gateway.protocol.grants import Grants
+    from gateway.protocol.hosted.grants import Grants
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica

@@ -12,7 +12,7 @@ from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.format import HarmonyFormat
-from gateway.protocol.grants import ToolBudget
+from gateway.protocol.hosted.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
 from gateway.services.history_source import HistorySource

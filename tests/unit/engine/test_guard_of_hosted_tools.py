@@ -13,7 +13,7 @@ from gateway.entries import Repair, Tokens, ToolEnded, ToolStarted, TurnEnded, T
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER, answer_header, call_header
-from gateway.protocol.grants import (
+from gateway.protocol.hosted.grants import (
     BrowserGrant,
     Grants,
     McpTool,

@@ -42,7 +42,7 @@ from gateway.entries import (
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.generation import SegmentKind
 from gateway.models.harmony.framing import OPENING
-from gateway.protocol.grants import ApprovedCall, ToolBudget, approval_digest
+from gateway.protocol.hosted.grants import ApprovedCall, ToolBudget, approval_digest
 from gateway.tools.contract import ToolCall, ToolResult
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.following import collected

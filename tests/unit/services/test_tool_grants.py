@@ -16,7 +16,7 @@ from gateway.entries import ToolsListed
 from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.domains import DomainRules
-from gateway.protocol.grants import (
+from gateway.protocol.hosted.grants import (
     ApprovedCall,
     BrowserGrant,
     Grants,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
+    from gateway.protocol.hosted.tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used
     from gateway.tenancy import McpServersAllowed
 

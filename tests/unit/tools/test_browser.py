@@ -18,7 +18,7 @@ from gateway.tools.browser.providers import Hit, Query, SearXNG
 from gateway.tools.browser.search import SearchFailed
 
 if TYPE_CHECKING:
-    from gateway.protocol.grants import ShownPage
+    from gateway.protocol.hosted.grants import ShownPage
     from gateway.tools.browser.page import Page
 
 HOME, OTHER = "https://site.example/", "https://site.example/other"

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from gateway.eventlog.fold.citations import CitedAnswer, Files, Pages
-from gateway.protocol.grants import ShownPage
+from gateway.protocol.hosted.grants import ShownPage
 from gateway.tools.browser.extraction import Reader
 from gateway.tools.browser.fetch import Fetched
 from gateway.tools.browser.html import page_of

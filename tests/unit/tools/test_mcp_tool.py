@@ -12,7 +12,7 @@ import pytest
 from gateway import ids
 from gateway.entries import ToolEnded
 from gateway.errors import StoreUnavailable
-from gateway.protocol.grants import BrowserGrant, Grants, ShownPage
+from gateway.protocol.hosted.grants import BrowserGrant, Grants, ShownPage
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.tools.mcp.browsing import page_of
 from gateway.tools.mcp.builtins import McpBuiltins, search_call

@@ -23,7 +23,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.hosted_calls import KEPT_PAGES_MAX, NARROWED_MAX
 from gateway.generation import FinishReason
-from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant, ShownPage, ToolBudget
+from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant, ShownPage, ToolBudget
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import (
     ANSWER,

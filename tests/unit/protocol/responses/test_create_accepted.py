@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from gateway.protocol.hosted_tools import FAMILIES
+from gateway.protocol.hosted.tools import FAMILIES
 from gateway.protocol.items import (
     FunctionCall,
     FunctionCallOutput,

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.constraints.rules import CallMode, OutputRules, ToolRule
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, SegmentKind
-from gateway.protocol.grants import (
+from gateway.protocol.hosted.grants import (
     BrowserGrant,
     Grants,
     McpTool,

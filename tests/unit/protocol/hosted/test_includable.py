@@ -10,8 +10,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.grants import Grants
-from gateway.protocol.includable import (
+from gateway.protocol.hosted.grants import Grants
+from gateway.protocol.hosted.includable import (
     INCLUDABLE,
     OUTPUTS,
     SOURCES,

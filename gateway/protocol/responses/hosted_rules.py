@@ -15,7 +15,7 @@ from gateway.protocol.tools import flat_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from gateway.protocol.grants import Grants, McpTool, ServerGrant
+    from gateway.protocol.hosted.grants import Grants, McpTool, ServerGrant
 
 
 @dataclass(frozen=True, slots=True)

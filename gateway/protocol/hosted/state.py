@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.protocol.grants import ShownPage  # noqa: TC001 - its fields are read
+from gateway.protocol.hosted.grants import ShownPage  # noqa: TC001 - its fields are read
 
 
 @dataclass(frozen=True, slots=True)

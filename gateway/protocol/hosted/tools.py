@@ -25,7 +25,7 @@ from gateway.protocol.base import Many, NullableModel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.protocol.grants import SearchContextSize
+    from gateway.protocol.hosted.grants import SearchContextSize
 
 HostedFamily = Literal["web_search", "code_interpreter", "mcp"]
 """A tool with all of its names."""

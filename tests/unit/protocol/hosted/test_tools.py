@@ -8,8 +8,9 @@ import pytest
 from openai.types.responses import Tool
 from pydantic import TypeAdapter
 
-from gateway.protocol.grants import ShownPage
-from gateway.protocol.hosted_tools import (
+from gateway.protocol.hosted.grants import ShownPage
+from gateway.protocol.hosted.state import NO_TOOL_STATE, ToolState, tool_state_of
+from gateway.protocol.hosted.tools import (
     FAMILIES,
     WEB_SEARCH_TYPES,
     AutoContainer,
@@ -22,7 +23,6 @@ from gateway.protocol.hosted_tools import (
     domain_of,
 )
 from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.tool_state import NO_TOOL_STATE, ToolState, tool_state_of
 from gateway.protocol.tools import HostedTool, named
 from tests.fakes.create_bodies import FUNCTION, NAMESPACE, parse, refusal
 

@@ -1,0 +1,1 @@
+"""Hosted tools on the wire: what a request asks for, what it was granted, what is kept of it."""
