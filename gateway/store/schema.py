@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "2e8b6f40d9a7"
+REVISION: Final = "a7d30e58c1b4"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -32,6 +32,7 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
+    "2e8b6f40d9a7",
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -118,6 +119,11 @@ COLUMNS: Final = {
     # What is under way at them, by each replica's own account. UNLOGGED.
     "drain_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!,"
     " in_flight integer!",
+    # Who changed what, chained (`governance.audit`); the nil tenant's are the operator's. `actor`
+    # and `details` are JSON. No foreign key: it outlives the tenant.
+    "audit_log": "tenant_id uuid!, number bigint!, id uuid!, at timestamptz!, type text!,"
+    " actor bytea!, target text!, project_id uuid, address text, request_id text,"
+    " details bytea!, previous bytea!, hash bytea!",
     # No foreign key: what was metered outlives the response.
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
     " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"

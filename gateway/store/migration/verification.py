@@ -44,6 +44,7 @@ INDEXES: Final = (
     "ix_tool_approvals_tenant_id_expires_at",
     "ix_usage_tenant_id_at",
     "ix_tool_calls_tenant_id_at",
+    "ix_audit_log_tenant_id_at",
     "ix_containers_tenant_id_created_at",
     "ix_containers_tenant_id_expires_at",
     "ix_files_tenant_id_container_id_created_at",
@@ -59,6 +60,7 @@ CONFLICTS: Final = (
 KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
     *("uq_tenants_name", "uq_api_keys_hash", "uq_mcp_servers_tenant_id_label"),
+    "uq_audit_log_tenant_id_id",
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = ("find_api_key", "find_principal")
@@ -80,7 +82,10 @@ _OF_RUNS: Final = (
     "files",
     "placements",
 )
-_OPERATED: Final = ("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports")
+_OPERATED: Final = (
+    *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
+    "audit_log",
+)
 _SHARED: Final = ("web_documents",)
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
@@ -107,6 +112,7 @@ GRANTS: Final = {
         "usage": "SELECT, INSERT",
         "run_secrets": "SELECT, INSERT, DELETE",
         "tool_calls": "SELECT, INSERT",
+        "audit_log": "SELECT, INSERT",
         "mcp_servers": _EVERYTHING,
         "tool_approvals": _EVERYTHING,
         "containers": _EVERYTHING,
@@ -126,6 +132,7 @@ GRANTS: Final = {
         "tool_approvals": "SELECT, DELETE",
         "containers": "SELECT (tenant_id, id, expires_at), DELETE",
         "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
+        "audit_log": "SELECT (tenant_id, number, at), DELETE",
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,
@@ -340,7 +347,7 @@ UNION ALL
 SELECT 'privilege ' || verb || ' on ' || relname || '.' || attname || ' of ' || rolname, '', '', ''
 FROM roles, columns, unnest(ARRAY['SELECT', 'UPDATE']) AS verbs (verb)
 WHERE relname IN (
-    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files'
+    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files', 'audit_log'
 )
   AND has_column_privilege(roles.oid, table_oid, attnum, verb)
 UNION ALL

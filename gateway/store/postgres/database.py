@@ -474,6 +474,19 @@ class Database:
         """A transaction as the owner of the tables: tenants, keys, the schema; no content."""
         return self._begin(_ENTER_AS_OWNER)
 
+    async def maintain(self, statement: str) -> None:
+        """Execute a statement as the owner that no transaction may hold, such as VACUUM."""
+        try:
+            connection = await self.take()
+            try:
+                await connection.script(statement)
+            except BaseException:
+                await _drop(connection)
+                raise
+            await self.give_back(connection)
+        except DRIVER_ERRORS as error:
+            raise self.meaning(error) from error
+
     def _begin(self, statements: str, *, is_single: bool = False, **words: object) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
         return Transaction(self, begin, is_single=is_single)
