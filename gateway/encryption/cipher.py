@@ -147,18 +147,14 @@ class ContentCipher:
         return _fields(self._tenant, _LOG, response, head)
 
 
-def is_sealed(stored: bytes) -> bool:
-    """A value that only a key can read."""
-    return stored[:4] == MAGIC and _read_number(stored, 4)[0] != PLAIN_KEY
-
-
-def is_sealed_log(stored: bytes) -> bool:
-    """The entries are in frames, all of them sealed."""
-    return stored[:1] == FRAMES and all(number != PLAIN_KEY for number, _, _ in _frames(stored))
+def plain_frame(entries: bytes, epoch: int, first_entry: int) -> bytes:
+    """Packed entries as a frame that is not sealed, to be joined with frames that are."""
+    head = _number(PLAIN_KEY) + _number(epoch) + _number(first_entry)
+    return FRAMES + _number(len(head) + len(entries)) + head + entries
 
 
 def keys_of(stored: bytes) -> frozenset[int]:
-    """The numbers of the keys that it was sealed with, a value or a log; `PLAIN_KEY` of plain parts."""
+    """The numbers of the keys of a value or a log; `PLAIN_KEY` stands for plain parts."""
     if stored[:1] == FRAMES:
         return frozenset(number for number, _, _ in _frames(stored))
     if stored[:4] == MAGIC:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
 
 from gateway.concurrency import start_task
 from gateway.encryption.cipher import PLAIN_KEY, ContentCipher
@@ -22,12 +23,16 @@ from gateway.errors import ContentSealed, StoreConflict, StoreUnavailable
 from gateway.sealing import DataKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from gateway.tenancy import TenantId
 
 KEY_BYTES: Final = 32
+REFUSED_S: Final = 10.0
+"""So long a tenant whose keys were refused is not asked for again."""
+PLAIN: Final = ContentCipher(UUID(int=0), {})
+"""For all tenants, where nothing is sealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +95,11 @@ class KeyringPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    cipher: ContentCipher
+    """What is known of a tenant since `at`: its cipher, or why it has none."""
+
     at: float
+    cipher: ContentCipher | None = None
+    refusal: str = ""
 
 
 class Keyring:
@@ -112,35 +120,52 @@ class Keyring:
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""
 
-    async def ready(self, tenants: Collection[TenantId]) -> None:
-        """Have the keys of these tenants at hand. Raises `StoreUnavailable` and `ContentSealed`."""
+    async def ready(self, tenants: Iterable[TenantId]) -> None:
+        """Have the keys of these tenants at hand, or know why there are none (`of` says so).
+
+        Raises `StoreUnavailable`, after which what was at hand before still is: who has begun to
+        write goes on.
+        """
         if not self.is_on:
             return
         now = asyncio.get_running_loop().time()
         for tenant_id in tenants:
             held = self._held.get(tenant_id)
-            if held is None:
+            if held is not None and now - held.at <= self._fresh_s(held):
+                self._held.move_to_end(tenant_id)
+                continue
+            try:
                 await self._ask(tenant_id)
-            elif now - held.at > self._policy.fresh_s:
-                try:
-                    await self._ask(tenant_id)
-                except StoreUnavailable:
-                    if now - held.at > self._policy.stale_s:
-                        self.forget(tenant_id)
-                        raise
+            except StoreUnavailable:
+                if held is None or now - held.at > self._policy.stale_s:
+                    raise
 
     def of(self, tenant_id: TenantId) -> ContentCipher:
-        """The cipher of a tenant that is `ready`. Raises `StoreUnavailable` for any other."""
+        """The cipher of a tenant that is `ready`. Raises `ContentSealed` where its keys are gone,
+        and `StoreUnavailable` where they are not at hand.
+        """
         if not self.is_on:
-            return ContentCipher(tenant_id, {})
+            return PLAIN
         held = self._held.get(tenant_id)
         if held is None:
             raise StoreUnavailable("the keys of a tenant are not at hand")
+        if held.cipher is None:
+            raise ContentSealed(held.refusal)
         return held.cipher
+
+    def find(self, tenant_id: TenantId) -> ContentCipher | None:
+        """The same; None where `of` raises."""
+        try:
+            return self.of(tenant_id)
+        except (ContentSealed, StoreUnavailable):
+            return None
 
     def forget(self, tenant_id: TenantId) -> None:
         """Ask for its keys again when they are needed next."""
         self._held.pop(tenant_id, None)
+
+    def _fresh_s(self, held: _Held) -> float:
+        return REFUSED_S if held.cipher is None else self._policy.fresh_s
 
     async def close(self) -> None:
         """Forget all keys, and close the providers."""
@@ -167,8 +192,14 @@ class Keyring:
             asked.exception()
 
     async def _asked(self, tenant_id: TenantId) -> _Held:
-        assert self._store is not None, "it is on"
         at = asyncio.get_running_loop().time()
+        try:
+            return _Held(at, await self._cipher(tenant_id))
+        except ContentSealed as error:
+            return _Held(at, refusal=f"{error}")
+
+    async def _cipher(self, tenant_id: TenantId) -> ContentCipher:
+        assert self._store is not None, "it is on"
         kept = await self._store.keys(tenant_id)
         if not kept and self._policy.seals_all:
             with suppress(StoreConflict):  # made by another process at the same moment: that counts
@@ -180,9 +211,9 @@ class Keyring:
             if key.destroyed_at is None:
                 opened[key.number] = DataKey(await self.unwrap(tenant_id, key))
                 sealing = PLAIN_KEY if key.retired_at is not None else key.number
-        if not sealing and any(key.destroyed_at is not None for key in kept):
+        if kept and not opened:
             raise ContentSealed("the keys of this tenant were destroyed")
-        return _Held(ContentCipher(tenant_id, opened, sealing), at)
+        return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:
         """Make a key for a tenant, and keep it. Raises `StoreConflict` where it has one of this
