@@ -99,7 +99,10 @@ class ContentCipher:
         """The inverse of `seal` and `seal_name`. Raises `ContentSealed` where that cannot be."""
         if stored is None or stored[:4] != MAGIC:
             return stored
-        number, at = _read_number(stored, 4)
+        try:
+            number, at = _read_number(stored, 4)
+        except ValueError as error:
+            raise ContentSealed(f"{error}") from error
         if number == PLAIN_KEY:
             return stored[at:]
         return self._opened(number, stored[at:], self._bound_to(stored[:at], column, row))

@@ -89,11 +89,18 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         "key": Kept.DIGEST,
         **dict.fromkeys(("url", "host", "title", "text", "links"), Kept.OPERATOR),
     },
-    "tenants": {"name": Kept.WORD},
+    "tenants": {"name": Kept.WORD, "retention_type": Kept.WORD},
+    "projects": dict.fromkeys(
+        ("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
+        Kept.WORD,
+    ),
+    "service_accounts": dict.fromkeys(("name", "role"), Kept.WORD),
     "api_keys": {
-        **dict.fromkeys(("name", "hint", "dialect"), Kept.WORD),
+        **dict.fromkeys(("name", "hint", "dialect", "kind", "owner_type"), Kept.WORD),
+        **dict.fromkeys(("scopes", "allowed_models"), Kept.WORD),
         "hash": Kept.DIGEST,
     },
+    "operator_keys": {**dict.fromkeys(("name", "hint"), Kept.WORD), "hash": Kept.DIGEST},
     "audit_log": {
         **dict.fromkeys(("type", "actor", "address", "request_id", "details"), Kept.WORD),
         "target": Kept.ID,

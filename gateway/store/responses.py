@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Connection, Database
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class NewResponse:
     fold_version: int = FOLD_VERSION
     secrets: bytes | None = None
     tool_state: bytes | None = None
+    project_id: ProjectId | None = None
 
     def __post_init__(self) -> None:
         if (self.owner is None) != (self.lease_s is None):
@@ -372,6 +373,7 @@ def _row(tenant_id: TenantId, new: NewResponse, cipher: ContentCipher) -> dict[s
         "entries": entries,
         "fold_version": new.fold_version,
         "tool_state": new.tool_state,
+        "project_id": new.project_id,
     }
     return content.sealed(cipher, "responses", row)
 

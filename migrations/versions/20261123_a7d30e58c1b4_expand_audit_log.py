@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "a7d30e58c1b4"
-down_revision: str | None = "2e8b6f40d9a7"
+down_revision: str | None = "6c1e9a53d084"
 branch_labels: str | None = None
 depends_on: str | None = None
 
