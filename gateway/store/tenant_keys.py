@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS tenant_keys (
     CONSTRAINT pk_tenant_keys PRIMARY KEY (tenant_id, number)
 )
 """
+_IS_THERE: Final = Statement("SELECT to_regclass('tenant_keys') IS NOT NULL")
 _COLUMNS: Final = "number, wrapped, provider, key_ref, created_at, retired_at, destroyed_at"
 _KEYS: Final = Statement(f"""
 SELECT {_COLUMNS} FROM tenant_keys WHERE tenant_id = :tenant ORDER BY number
@@ -57,9 +58,10 @@ class TenantKeys:
         self._database = database
 
     async def prepare(self) -> None:
-        """Make the table where there is none."""
+        """Make the table where there is none. Who serves need not be allowed to where there is."""
         async with self._database.owner_transaction() as connection:
-            await connection.script(_PREPARE)
+            if not await connection.scalar(_IS_THERE):
+                await connection.script(_PREPARE)
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
         """All keys of a tenant, by number, destroyed ones included."""
