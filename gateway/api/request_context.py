@@ -172,7 +172,11 @@ class RequestRecord:
         model = self.facts.get("model", "")
         metrics.request_finished(status=self.status, model=model, seconds=seconds)
         if "principal" in self._scope:
-            self.facts["tenant"] = self._scope["principal"].tenant_name
+            principal = self._scope["principal"]
+            self.facts["tenant"] = principal.tenant_name
+            if principal.keeps_nothing:
+                # Clients may write anything into it.
+                self.facts.pop("client_request_id", None)
         _log.info(
             "request",
             method=self._scope.get("method", WEBSOCKET),

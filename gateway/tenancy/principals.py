@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
 from gateway.tenancy.policy import DEFAULT_POLICY
+from gateway.tenancy.retention import keeps_nothing
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -142,6 +143,13 @@ class Principal:
     project_id: ProjectId | None = None
     key: KeyTerms = PLAIN_KEY
     project_terms: ProjectTerms = DEFAULT_PROJECT
+    retention_type: str | None = None
+    """Of its tenant (`tenancy.retention`)."""
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Nothing of what it says, or is told, may be written anywhere."""
+        return keeps_nothing(self.retention_type, self.project_terms.retention_type)
 
     @property
     def project(self) -> ProjectId:
