@@ -134,6 +134,8 @@ def access(settings: Settings, databases: Mapping[str, Database]) -> Access:
         auth.key_cache_ttl_s,
         auth.key_cache_entries_max,
         cache_stale_s=auth.stale_keys_max_s,
+        previous_pepper=settings.previous_pepper,
+        key_use_interval_s=auth.key_use_interval_s,
         defaults=settings.tenant_policy,
     )
 
