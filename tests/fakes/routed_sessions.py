@@ -73,8 +73,9 @@ class Session:
 
 
 class Hit(NamedTuple):
-    """Of a turn: what was expected to be cached, and what was reported."""
+    """Of a turn: where it went, what was expected to be cached there, and what was reported."""
 
+    upstream: str
     expected: int
     reported: int
 
@@ -106,6 +107,7 @@ class Rounds:
         turn, self._turns = self._turns, self._turns + 1
         for n, session in enumerate(self._sessions):
             before = self._watched.expected()
+            self._watched.new()
             asked = {"max_output_tokens": 64, **session.asks(f"Turn {turn}?")}
             client = self._clients[(turn + n) % len(self._clients)]
             answer = await client.post("/v1/responses", json={"model": self._model, **asked})
@@ -113,7 +115,8 @@ class Rounds:
             body = answer.json()
             session.heard(body)
             cached = body["usage"]["input_tokens_details"]["cached_tokens"]
-            hits.append(Hit(self._watched.expected() - before, cached))
+            ((upstream, _),) = self._watched.new()
+            hits.append(Hit(upstream, self._watched.expected() - before, cached))
         for exchange in self._exchanges * 2:
             await exchange.once()
         return hits

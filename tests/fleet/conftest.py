@@ -25,6 +25,7 @@ from tests.vllm.recording import Recorder
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.member import BackendState
     from tests.fakes.gateway import RunningGateway
@@ -39,8 +40,11 @@ STEP_S = 0.05
 
 @dataclass(frozen=True)
 class Fleet:
-    """Three replicas, a client of each, and the servers behind recorders: b0, b1, …"""
+    """Three replicas, a client of each, and the servers behind recorders: b0, b1, …; `settings` are
+    those of each replica.
+    """
 
+    settings: Settings
     gateways: tuple[RunningGateway, ...]
     clients: tuple[httpx2.AsyncClient, ...]
     recorders: tuple[Recorder, ...]
@@ -100,7 +104,7 @@ async def fleet(database_url: str, database: Database) -> AsyncIterator[Fleet]:
             )
             for gateway in gateways
         ]
-        standing = Fleet(tuple(gateways), tuple(clients), tuple(recorders), database)
+        standing = Fleet(settings, tuple(gateways), tuple(clients), tuple(recorders), database)
         await standing.until_healthy()
         yield standing
 
