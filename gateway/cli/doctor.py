@@ -95,8 +95,8 @@ class Finding:
 def doctor(config: Config = None, json_: Json = False) -> None:
     """Look at configuration, vocabulary, database and backends. Exit code 0: all is right.
 
-    Each backend is asked for one token, which proves that it returns token ids, or for what else its
-    models are declared for.
+    Each backend is asked for one token, which proves that it returns token ids; where models are
+    declared for something else, for that.
     """
     findings = run(examine(config))
     ok = all(finding.ok for finding in findings)
@@ -406,7 +406,7 @@ async def _one_token(look: _Look, model: str, client: Client, format_: ModelForm
 
 
 async def _passed(look: _Look, model: str, client: Client) -> list[str]:
-    """What it was asked for that is passed through. Raises `UpstreamError` where that is refused."""
+    """What it was asked for that is passed through. Raises `UpstreamError` when it refuses."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(look.backend, client, timeouts=timeouts)
     asked = [kind for kind in PATHS if kind in look.tasks_of(model)]

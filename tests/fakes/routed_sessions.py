@@ -115,7 +115,7 @@ class Rounds:
             body = answer.json()
             session.heard(body)
             cached = body["usage"]["input_tokens_details"]["cached_tokens"]
-            ((upstream, _),) = self._watched.new()
+            (upstream,) = {place for place, _ in self._watched.new()}
             hits.append(Hit(upstream, self._watched.expected() - before, cached))
         for exchange in self._exchanges * 2:
             await exchange.once()
