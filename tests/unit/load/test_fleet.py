@@ -83,8 +83,8 @@ def test_one_of_eight_may_fail_and_come_back() -> None:
 
     events = ((250.0, fail), (290.0, come_back))
     result = simulate(Plan("agents", load=0.7, warm_s=150.0, seconds=250.0, events=events))
-    before = result.share_between(150, 250)
-    assert result.share_between(290, 400) > before - BACK_WITHIN
+    before = result.between(150, 250).share
+    assert result.between(290, 400).share > before - BACK_WITHIN
     assert result.in_time > 0.95
 
 
