@@ -131,7 +131,12 @@ class Replica:
         router = NotificationRouter(watcher, lease_keeper, listening_notifier, metrics)
         rooms, drained = Rooms(base), _drains(base)
         dependencies = _dependencies(base, lease_keeper, router, notifier, rooms)
-        runs = DurableRuns(dependencies, claimed_max=settings.background.running_max)
+        admission = base.pool.admission
+        runs = DurableRuns(
+            dependencies,
+            claimed_max=settings.background.running_max,
+            claimable=None if admission is None else lambda: admission.claimable,
+        )
         scheduler = TakeoverScheduler(
             database,
             runs,

@@ -171,7 +171,8 @@ class AdmissionQueue(Generic[T]):
         self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
-        self._accepted = 0
+        self.accepted = 0
+        """How many wait that were promised to be done."""
         self.lengths = dict.fromkeys(WorkClass, 0)
         """How many wait, by class."""
 
@@ -180,7 +181,7 @@ class AdmissionQueue(Generic[T]):
 
     def refuses(self, work: WorkClass, model: str, now: float) -> RefusedFor | None:
         """Why one of this class that comes now must not wait; None if it may."""
-        if len(self) - self._accepted >= self._policy.queue_length_max:
+        if len(self) - self.accepted >= self._policy.queue_length_max:
             return "full"
         seconds = self.until_its_turn_s(work, model, now)
         return "wait" if seconds is not None and seconds > self._patience_s(model, now) else None
@@ -232,7 +233,7 @@ class AdmissionQueue(Generic[T]):
             line = self._lines[key] = self._new_order()
         line.push(ticket)
         self.lengths[ticket.work] += 1
-        self._accepted += ticket.is_accepted
+        self.accepted += ticket.is_accepted
 
     def remove(self, ticket: Ticket[T]) -> None:
         """It goes, or has left."""
@@ -240,7 +241,7 @@ class AdmissionQueue(Generic[T]):
         line = self._lines[key]
         line.remove(ticket)
         self.lengths[ticket.work] -= 1
-        self._accepted -= ticket.is_accepted
+        self.accepted -= ticket.is_accepted
         if not line:
             del self._lines[key]
 
