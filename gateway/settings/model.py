@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 from gateway.errors import ConfigError
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
+from gateway.settings.images import Images
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -113,6 +114,7 @@ class Settings(BaseModel):
     websockets: WebSockets = WebSockets()
     tools: Tools = Tools()
     input: Input = Input()
+    images: Images = Images()
     debugging: Debugging = Debugging()
     log: Log = Log()
 
