@@ -222,14 +222,14 @@ def test_images_and_files_in_messages_are_refused_only_when_strict(kind: str) ->
     assert message.endswith("This model reads text only." if "image" in kind else "no files.")
 
 
-def read_strictly(items: list[dict[str, Any]]) -> None:
+def read_strictly(items: list[Any]) -> None:
     """By a model that sees nothing."""
     request = parse(strict=True, input=items)
     assert request.rejects_images
     check_images(request.input)
 
 
-def media_refusal(items: list[dict[str, Any]]) -> tuple[str | None, str | None, str]:
+def media_refusal(items: list[Any]) -> tuple[str | None, str | None, str]:
     with pytest.raises(InvalidRequest) as caught:
         read_strictly(items)
     return caught.value.code, caught.value.param, caught.value.message
