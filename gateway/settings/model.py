@@ -16,6 +16,7 @@ from gateway.settings.admin import Admin
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
+from gateway.settings.images import Images
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -117,6 +118,7 @@ class Settings(BaseModel):
     websockets: WebSockets = WebSockets()
     tools: Tools = Tools()
     input: Input = Input()
+    images: Images = Images()
     debugging: Debugging = Debugging()
     log: Log = Log()
 
