@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NewType, TypeAlias, get_a
 from uuid import UUID
 
 from gateway.errors import InvalidRequest
+from gateway.limits.terms import NO_TERMS, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -443,7 +444,7 @@ class ApiKey:
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The authenticated caller of one request. `dialect` is that of its key, `database` the name of
-    the one that its tenant is in.
+    the one that its tenant is in, `terms` its limits and budgets.
     """
 
     tenant_id: TenantId
@@ -452,3 +453,4 @@ class Principal:
     policy: TenantPolicy = DEFAULT_POLICY
     dialect: Dialect = "openai"
     database: str = FIRST_DATABASE
+    terms: Terms = NO_TERMS

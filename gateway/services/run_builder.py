@@ -72,7 +72,14 @@ from gateway.services.tool_grants import (
 from gateway.store.packing import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Mapping,
+        Sequence,
+    )
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
@@ -268,17 +275,24 @@ class RunBuilder:
             raise
 
     async def compact(
-        self, principal: Principal, request: CreateResponse, *, body_bytes: int
+        self,
+        principal: Principal,
+        request: CreateResponse,
+        *,
+        body_bytes: int,
+        admit: Callable[[RunSpec], Awaitable[None]],
     ) -> CompactedContext:
-        """A summary of what the request continues and brings, for its own sake.
+        """A summary of what the request continues and brings, for its own sake. `admit` is asked
+        before a token is spent.
 
-        It is yet to be booked (`book`). Raises what `summarised` does.
+        It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
         given = await self._input(command, with_json=True)
         plan = await self._executor.run(
             self._summary, given, size_bytes=self._specs.work_bytes(given)
         )
+        await admit(plan.spec)
         return CompactedContext(plan, await self._compactor.make(plan.spec))
 
     async def use_approvals(self, spec: RunSpec) -> None:

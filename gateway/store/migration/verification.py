@@ -53,12 +53,14 @@ INDEXES: Final = (
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    "pk_drain_reports",
+    *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
+    "pk_limit_reports",
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
     *("uq_tenants_name", "uq_api_keys_hash", "uq_mcp_servers_tenant_id_label"),
+    "uq_budgets_tenant_id_scope",
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = ("find_api_key", "find_principal")
@@ -79,9 +81,14 @@ _OF_RUNS: Final = (
     "containers",
     "files",
     "placements",
+    *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
+    *("buckets", "limit_reports"),
 )
-_OPERATED: Final = ("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports")
-_SHARED: Final = ("web_documents",)
+_OPERATED: Final = (
+    *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
+    *("limits", "budgets", "spend_alerts", "prices"),
+)
+_SHARED: Final = ("web_documents", "prices")
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
@@ -112,6 +119,7 @@ GRANTS: Final = {
         "containers": _EVERYTHING,
         "files": _EVERYTHING,
         "file_chunks": "SELECT, INSERT, DELETE",
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
     },
     RUNS_ROLE: {
         "tenants": "SELECT",
@@ -129,6 +137,8 @@ GRANTS: Final = {
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
+        **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
     },
 }
 """What each role may do to each table, or to some of its columns."""
