@@ -58,6 +58,7 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
     return NewResponse(
         uuid=head.uuid,
         key_id=spec.principal.key_id,
+        project_id=spec.principal.project,
         model=spec.model,
         created_at=moment(head.created_at),
         root_created_at=moment(spec.root_created_at),
@@ -116,6 +117,7 @@ def metered(spec: RunSpec, finished: Finished, fold: Fold) -> UsageLine:
         model=spec.model,
         at=moment(finished.at),
         tokens=fold.usage,
+        project_id=spec.principal.project,
     )
 
 

@@ -11,7 +11,7 @@ gate says so, and is asked again when the row was.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 from uuid import UUID
 
 from gateway.limits.bucket import Bucket
@@ -61,6 +61,8 @@ class GateObserver(Protocol):
     def limit_refused(self, what: str) -> None: ...
 
     def limit_would_refuse(self, what: str) -> None: ...
+
+    def limits_synced(self, outcome: Literal["ok", "failed"], seconds: float) -> None: ...
 
 
 class Cost(NamedTuple):

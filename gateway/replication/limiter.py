@@ -90,6 +90,7 @@ class Limiter:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._books = books
+        self._observer = observer
         self._timing = timing
         self._clock = clock
         self.gates = Gates(
@@ -166,10 +167,13 @@ class Limiter:
         self.gates.needs_round = False
         asked = self._asks()
         told = self._told(asked, is_round=is_round)
+        begun = time.perf_counter()
         try:
-            await self._exchange(asked, told, is_round=is_round)
+            if await self._exchange(asked, told, is_round=is_round):
+                self._observer.limits_synced("ok", time.perf_counter() - begun)
         except (StoreError, TimeoutError) as error:
             self._failed(asked, error)
+            self._observer.limits_synced("failed", time.perf_counter() - begun)
             current.failure = (
                 error if isinstance(error, StoreError) else StoreUnavailable("no answer in time")
             )
@@ -196,7 +200,8 @@ class Limiter:
         await current.over.wait()
 
     def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
-        now, asked = self._clock(), {}
+        asked: dict[Key, tuple[Bucket, Ask]] = {}
+        now = self._clock()
         for key, bucket in self.gates.known():
             if len(asked) >= BUCKETS_MAX:
                 break
@@ -228,10 +233,11 @@ class Limiter:
 
     async def _exchange(
         self, asked: Mapping[Key, tuple[Bucket, Ask]], told: Told, *, is_round: bool
-    ) -> None:
+    ) -> bool:
+        """Whether there was anything to tell."""
         is_idle = not (told.asks or told.reports or told.spend or told.watched)
         if is_idle and not self._is_due_for_prices():
-            return
+            return False
         written = {key: rows for key, _, rows in self._spending()}
         async with asyncio.timeout(WAIT_MAX_S):
             heard = await self._books.exchange(told, is_round=is_round)
@@ -243,6 +249,7 @@ class Limiter:
                 if not self._count % CLEANED_EVERY:
                     await self._books.forget()
         self._heard(asked, told, heard, written)
+        return True
 
     def _is_due_for_prices(self) -> bool:
         return self._clock() - self._prices_at > PRICES_S and any(True for _ in self.gates.meters())
@@ -291,4 +298,4 @@ class Limiter:
 
 
 def _caller(principal: Principal, model: str, tier: str) -> Caller:
-    return Caller(principal.tenant_id, principal.tenant_id, principal.terms, model, tier)
+    return Caller(principal.tenant_id, principal.project, principal.terms, model, tier)

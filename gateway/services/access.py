@@ -31,6 +31,7 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.store import tenants
+from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
 from gateway.telemetry import EventLog
 from gateway.tenancy import (
@@ -357,7 +358,10 @@ class Access:
     async def _principal_in(self, name: str, secret: str) -> Principal | None:
         database = self._databases[name]
         found = await tenants.find_principal(database, self._hash(secret), self._defaults)
-        return found and replace(found, database=name)
+        if found is None:
+            return None
+        terms = await rules.terms_of(database, found)
+        return replace(found, database=name, terms=terms)
 
     def _forget(self) -> None:
         """A tenant or a key was changed: requests from now on must not see earlier decisions."""

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 from gateway.errors import ConfigError
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
+from gateway.settings.rate_limits import RateLimits
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -102,6 +103,7 @@ class Settings(BaseModel):
     routing: Routing = Routing()
     admission: Admission = Admission()
     limits: Limits = Limits()
+    rate_limits: RateLimits = RateLimits()
     stream: Stream = Stream()
     background: Background = Background()
     journal: Journal = Journal()

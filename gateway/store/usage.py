@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenUsage
     from gateway.store.postgres.database import Connection, Database
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 _LINE: Final = {
     "response_id": "uuid",
     "key_id": "uuid",
+    "project_id": "uuid",
     "model": "text",
     "at": "timestamptz",
     **COUNTS,
@@ -48,6 +49,7 @@ class UsageLine:
     model: str
     at: datetime
     tokens: TokenUsage
+    project_id: ProjectId | None = None
 
 
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
@@ -73,6 +75,7 @@ def _row(line: UsageLine) -> dict[str, Any]:
     return {
         "response_id": line.response,
         "key_id": line.key_id,
+        "project_id": line.project_id,
         "model": line.model,
         "at": line.at,
         **counts(line.tokens),

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "b91f3c7ae264"
-down_revision: str | None = "2e8b6f40d9a7"
+down_revision: str | None = "6c1e9a53d084"
 branch_labels: str | None = None
 depends_on: str | None = None
 

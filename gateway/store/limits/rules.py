@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.limits.terms import Budget, Limit, Meter, Terms, meter_of
+from gateway import ids
+from gateway.limits.terms import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from gateway.limits.terms import Interval, Scope, Unit
     from gateway.store.postgres.database import Database, Row
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import Principal, TenantId
 
 _LIMIT: Final = "scope, scope_id, what, value, window_s, model, mode"
 _BUDGET: Final = "id, scope, scope_id, unit, span, cap, mode"
@@ -31,6 +32,10 @@ _OWN: Final = """
 _OF_SCOPE: Final = """
     tenant_id = :tenant AND scope = CAST(:scope AS text) AND scope_id = :scope_id
 """
+_HAS_TERMS: Final = Statement(f"""
+SELECT EXISTS (SELECT FROM limits WHERE {_OWN}) OR EXISTS (SELECT FROM budgets WHERE {_OWN})
+       OR EXISTS (SELECT FROM spend_alerts WHERE {_OWN})
+""")  # noqa: S608 - constants only
 _LIMITS_OF_KEY: Final = Statement(f"SELECT {_LIMIT} FROM limits WHERE {_OWN} ORDER BY 1, 3, 5")  # noqa: S608
 _BUDGETS_OF_KEY: Final = Statement(f"SELECT {_BUDGET} FROM budgets WHERE {_OWN} ORDER BY id")  # noqa: S608
 _METERS_OF_KEY: Final = Statement(f"""
@@ -98,12 +103,15 @@ class SpendAlert:
         return meter_of(self.scope, self.scope_id, self.unit, self.interval)
 
 
-async def terms_of(
-    database: Database, tenant_id: TenantId, project: UUID, key: UUID
-) -> tuple[Sequence[Limit], Sequence[Budget], Sequence[Meter]]:
-    """The limits and budgets of a key, its project and its tenant, and the meters of alerts."""
-    own = {"tenant": tenant_id, "project": project, "key": key}
+async def terms_of(database: Database, principal: Principal) -> Terms:
+    """The limits and budgets of a key, its project and its tenant; `NO_TERMS` where there are none,
+    as nearly always.
+    """
+    tenant_id, project = principal.tenant_id, principal.project
+    own = {"tenant": tenant_id, "project": project, "key": principal.key_id}
     async with database.transaction(tenant_id) as connection:
+        if not await connection.scalar(_HAS_TERMS, own):
+            return NO_TERMS
         limits = [_limit(row) for row in await connection.execute(_LIMITS_OF_KEY, own)]
         budgets = [_budget(row) for row in await connection.execute(_BUDGETS_OF_KEY, own)]
         alerts = await connection.execute(_METERS_OF_KEY, own)
@@ -111,18 +119,13 @@ async def terms_of(
             Meter(meter_of(row.scope, row.scope_id, row.unit, row.span), row.unit, row.span)
             for row in alerts
         ]
-    return limits, budgets, meters
-
-
-def with_names(
-    found: tuple[Sequence[Limit], Sequence[Budget], Sequence[Meter]],
-    *,
-    organization: str,
-    project: str,
-) -> Terms:
-    """The same as terms, with what messages call the owners."""
-    limits, budgets, meters = found
-    return Terms(tuple(limits), tuple(budgets), tuple(meters), organization, project)
+    return Terms(
+        tuple(limits),
+        tuple(budgets),
+        tuple(meters),
+        organization=principal.tenant_name,
+        project=ids.project_id(project),
+    )
 
 
 async def limits(database: Database, tenant_id: TenantId) -> list[Limit]:

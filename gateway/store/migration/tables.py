@@ -29,7 +29,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, CIDR, TSVECTOR
 
 from gateway.store.schema import RUNNING, TERMINAL, columns_of
 from gateway.tenancy import POLICY_VALUES
@@ -59,6 +59,8 @@ _TYPES: Final[dict[str, Any]] = {
     "timestamptz": DateTime(timezone=True),
     "double precision": Double,
     "tsvector": TSVECTOR,
+    "text[]": ARRAY(Text),
+    "cidr[]": ARRAY(CIDR),
 }
 _ROOM_FOR_UPDATES: Final = {"fillfactor": 50}
 _NO_DEFAULTS: Final[Mapping[str, str]] = {}
@@ -115,7 +117,25 @@ _table(
     UniqueConstraint("hash"),
     ForeignKeyConstraint(["tenant_id"], ["tenants.id"]),
     _one_of("dialect", "openai", "openresponses"),
+    _one_of("kind", "project", "admin"),
+    _one_of("owner_type", "service_account", "user"),
+    Index(None, "tenant_id", "project_id"),
+    defaults={"kind": "'project'"},
 )
+_table(
+    "projects",
+    "tenant_id id",
+    ForeignKeyConstraint(["tenant_id"], ["tenants.id"]),
+    _one_of("models_mode", "allow_list", "deny_list"),
+)
+_table(
+    "service_accounts",
+    "tenant_id id",
+    ForeignKeyConstraint(["tenant_id", "project_id"], ["projects.tenant_id", "projects.id"]),
+    _one_of("role", "owner", "member", "none"),
+    Index(None, "tenant_id", "project_id"),
+)
+_table("operator_keys", "tenant_id id", UniqueConstraint("hash"))
 responses = _table(
     "responses",
     "tenant_id id",
