@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from gateway.errors import RateLimited
     from gateway.limits.charge import Used
     from gateway.limits.money import Price
-    from gateway.limits.refusal import Headers
     from gateway.limits.terms import Limit, Rules, Terms, What
 
 BUSY_WAIT_S: Final = 1.0
@@ -154,7 +153,8 @@ class Gates:
         charge.places = tuple(one.name for one in rules.places)
         for name in charge.places:
             self.places[caller.tenant_id, name] += 1
-        charge.headers = self._headers(rules, caller)
+        if not rules.tokens:
+            charge.headers = headers_of(self._tightest(rules.requests, caller), None)
         return charge
 
     def reserve(
@@ -180,7 +180,9 @@ class Gates:
         charge.tokens = tuple(
             TokenCharge(one.limit.name, one.limit.what, one.bucket, one.amount) for one in taken
         )
-        charge.headers = self._headers(rules, caller)
+        charge.headers = headers_of(
+            self._tightest(rules.requests, caller), self._tightest(rules.tokens, caller)
+        )
         return True
 
     def adopt(self, tenant_id: UUID, model: str, packed: dict[str, Any]) -> Charge:
@@ -361,11 +363,6 @@ class Gates:
             return
         self._observer.limit_refused(limit.what)
         raise refusal
-
-    def _headers(self, rules: Rules, caller: Caller) -> Headers:
-        return headers_of(
-            self._tightest(rules.requests, caller), self._tightest(rules.tokens, caller)
-        )
 
     def _tightest(self, limits: Sequence[Limit], caller: Caller) -> Headroom | None:
         """The bucket that has the least of its limit left; None where that is not known."""
