@@ -675,7 +675,7 @@ class Metrics:
         """Observe that a request of a class was sent to a backend after so many seconds."""
         self._queue_wait.labels(work).observe(seconds)
 
-    def admission_refused(self, work: str, reason: Literal["full", "wait", "deadline"]) -> None:
+    def admission_refused(self, work: str, reason: str) -> None:
         """Count a request of a class that was refused: see `upstreams.admission.queue`."""
         self._refused.labels(work, reason).inc()
 

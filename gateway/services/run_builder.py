@@ -301,6 +301,10 @@ class RunBuilder:
         """
         await self._tool_grants.use_approvals(spec)
 
+    def cache_salt(self, tenant_id: TenantId) -> str:
+        """What backends know a tenant by."""
+        return self._specs.cache_salt(tenant_id)
+
     def book(self, made: MadeSummary) -> None:
         """Record what a summary took, which its caller pays for."""
         self._compactor.book(made)
@@ -399,7 +403,7 @@ class SpecBuilder:
         self._cache_salt_key = cache_salt_key
         self._sealer = sealer
         self._answer_share = answer_share
-        self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
+        self.cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._documents = SchemaCache()
         self._rules: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
             size_max=RULES_BYTES_MAX
@@ -509,7 +513,7 @@ class SpecBuilder:
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self._cache_salt(command.principal.tenant_id),
+            cache_salt=self.cache_salt(command.principal.tenant_id),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,
