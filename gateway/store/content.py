@@ -107,6 +107,13 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         **dict.fromkeys(("previous", "hash"), Kept.DIGEST),
     },
     "usage": {"model": Kept.WORD},
+    "limits": dict.fromkeys(("scope", "model", "what", "mode"), Kept.WORD),
+    "budgets": dict.fromkeys(("scope", "unit", "span", "mode"), Kept.WORD),
+    "spend_alerts": dict.fromkeys(("scope", "unit", "span", "channel"), Kept.WORD),
+    "prices": dict.fromkeys(("component", "model", "service_tier"), Kept.WORD),
+    "spend": dict.fromkeys(("meter", "replica"), Kept.WORD),
+    "buckets": {"name": Kept.WORD},
+    "limit_reports": dict.fromkeys(("name", "replica"), Kept.WORD),
     "placements": {
         "replica": Kept.WORD,
         **dict.fromkeys(("load", "entries"), Kept.DIGEST),
