@@ -44,8 +44,8 @@ UPDATE tenant_keys SET wrapped = :wrapped, provider = :provider, key_ref = :key_
 WHERE tenant_id = :tenant AND number = :number AND destroyed_at IS NULL
 """)
 _DESTROY: Final = Statement("""
-UPDATE tenant_keys SET wrapped = '', destroyed_at = coalesce(destroyed_at, now())
-WHERE tenant_id = :tenant AND number < :before
+UPDATE tenant_keys SET wrapped = '', destroyed_at = now()
+WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NULL
 """)
 _TENANTS: Final = Statement("SELECT DISTINCT tenant_id FROM tenant_keys ORDER BY tenant_id")
 # What was overwritten is in dead rows until they are vacuumed, which writes the pages anew.
