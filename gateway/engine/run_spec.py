@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Route
+from gateway.metering import NOBODY, Metering
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +52,8 @@ class RunSpec:
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
     of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
     of one that was taken over only its row knows. `template_state` is what the
-    format of the model has learned of its servers (`ModelFormat.template_state`).
+    format of the model has learned of its servers (`ModelFormat.template_state`). `who` is who
+    asked for it, as its usage line says.
     """
 
     principal: Principal
@@ -82,3 +84,4 @@ class RunSpec:
     tool_values: LruCache[str, Any] | None = None
     route: Route = field(default_factory=Route, compare=False, repr=False)
     template_state: bytes = b""
+    who: Metering = NOBODY

@@ -26,6 +26,7 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
+from gateway.metering import Metering, end_user_of, tags_of
 from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
@@ -523,6 +524,15 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - len(prompt.ids),
             template_state=format_.template_state,
+            who=self._who(command.principal, request),
+        )
+
+    def _who(self, principal: Principal, request: CreateResponse) -> Metering:
+        named = request.safety_identifier or request.user
+        tenant = principal.tenant_id
+        return Metering(
+            end_user_of(self._cache_salt_key, tenant, named) if named else None,
+            tags_of(request.metadata, ()),
         )
 
     def _head(

@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "2e8b6f40d9a7"
+REVISION: Final = "b39e5f7d1c08"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -32,13 +32,33 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
+    *("2e8b6f40d9a7", "6a0d4c92e7f1"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
+
+COST_COLUMNS: Final = (
+    *("cost_nano", "input_cost_nano", "cached_cost_nano", "output_cost_nano"),
+    "tools_cost_nano",
+)
+"""Of aggregates: billionths of a dollar, the sum of all and its parts."""
 
 _ITEM: Final = (
     "kind text!, role text, phase text, item_id bytea!, call_id bytea, name bytea,"
     " complete boolean!, item bytea!, ids bytea,"
     " includable bytea"
+)
+_COUNTED: Final = (
+    *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "recomputed_tokens"),
+    *("tool_output_tokens", "tool_calls", "web_searches", "voided_tokens"),
+)
+_CHANNELS: Final = ("analysis_tokens", "commentary_tokens", "final_tokens", "arguments_tokens")
+_COUNTS: Final = ", ".join(f"{name} integer!" for name in (*_COUNTED, *_CHANNELS))
+_SUMS_KEY: Final = (
+    "tenant_id uuid!, at timestamptz!, project_id uuid!, key_id uuid!, model text!,"
+    " service_tier text!, background boolean!, kind text!"
+)
+_SUMS: Final = ", ".join(
+    f"{name} bigint!" for name in ("requests", *_COUNTED, "code_sessions", *COST_COLUMNS)
 )
 COLUMNS: Final = {
     # The tenant's policy is null where it has none: the setting of that name holds then, and the
@@ -118,11 +138,26 @@ COLUMNS: Final = {
     # What is under way at them, by each replica's own account. UNLOGGED.
     "drain_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!,"
     " in_flight integer!",
-    # No foreign key: what was metered outlives the response.
+    # No foreign key: what was metered outlives the response. `seq`: 0 is the response, what is
+    # above are corrections (kind `adjustment`, with a `reason` and an `author`), signed.
+    # `tx`: the transaction that wrote it (`store.ledger.cursors`), null for lines of releases that
+    # did not note it. What may be null is not known of lines of older releases. `tools`: calls by
+    # tool, as JSON. `end_user` and `tags`: see `gateway.metering`.
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
-    " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"
-    " reasoning_tokens integer!, recomputed_tokens integer!, tool_output_tokens integer!,"
-    " tool_calls integer!, web_searches integer!",
+    f" {_COUNTS}, seq integer!, kind text!, status text, service_tier text, background boolean,"
+    " attempts smallint, end_user bytea, tags jsonb, tools jsonb, reason text, author text,"
+    " tx xid8",
+    # Sums of lines, by the hour and, of the last days, by the minute (`at`: its beginning). Where a
+    # line has null, these have what it means: the default project, no background.
+    "usage_hours": f"{_SUMS_KEY}, {_SUMS}",
+    "usage_minutes": f"{_SUMS_KEY}, {_SUMS}",
+    # By the day and end user, of tenants that want it.
+    "usage_end_user_days": "tenant_id uuid!, day date!, project_id uuid!, end_user bytea!,"
+    f" model text!, {_SUMS}",
+    # How far a reader of lines of all tenants has come (rows under the nil tenant): behind the
+    # line of this place. `batch`: how many batches; `moved_at`: when.
+    "usage_cursors": "tenant_id uuid!, name text!, tx xid8!, of_tenant uuid!, response_id uuid!,"
+    " seq integer!, batch bigint!, lines bigint!, moved_at timestamptz!",
     # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
     "run_secrets": "tenant_id uuid!, response_id uuid!, sealed bytea!",
     # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces
@@ -164,5 +199,11 @@ LOGGED: Final = _types("events", "first_entry entry_count entries")
 """Those of a row of `events`, but for its key."""
 ITEM: Final = _types("messages", without="tenant_id response_id position is_output")
 """Those of an item, in `messages` as in `conversation_items`."""
-COUNTS: Final = _types("usage", without="tenant_id response_id key_id model at")
+COUNTS: Final = _types("usage", " ".join((*_COUNTED, *_CHANNELS)))
 """Those of `usage` that count."""
+METERED: Final = _types("usage", "kind service_tier attempts end_user tags tools")
+"""Those of `usage` that tell what was asked for, and how."""
+SUMS: Final = tuple(columns_of("usage_hours"))[8:]
+"""The columns of aggregates that are sums."""
+SUMMED_BY: Final = tuple(columns_of("usage_hours"))[:8]
+"""Those that they are sums of."""

@@ -42,6 +42,7 @@ from gateway.generation import (
     Framing,
     ParserPosition,
     RenderedItem,
+    SegmentKind,
     TokenUsage,
     Where,
 )
@@ -64,6 +65,7 @@ Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list
 
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
+ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
 _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
 """Behind a turn that ended like this there may be another one."""
 
@@ -327,6 +329,11 @@ class Fold:
         )
 
     @property
+    def tools(self) -> Mapping[str, int]:
+        """How many calls the gateway answered, by the type of the tool."""
+        return self._hosted.tools
+
+    @property
     def recoveries(self) -> Mapping[str, int]:
         """How often each recovery rule of the parser fired, and each repair's, over all turns; and
         how many citations were of nothing that is known.
@@ -537,7 +544,8 @@ class Fold:
         if self._reader is not None:
             events += self._close_turn(self._reader, None)
         events += self._builder.finish(outcome)
-        self._final_usage = usage
+        # Once more: what the last turn said is in the channels only now.
+        self._final_usage = self.usage
         return events
 
     def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
@@ -557,6 +565,7 @@ class Fold:
             if index not in self._ids:
                 self._ids[index] = self._exact_ids(reader, ending)
         self._expect_result(reader, finish)
+        self._count_channels(len(reader.turn.prefill))
         self._usage.output_tokens += len(reader.turn.said)
         self._usage.reasoning_tokens += reader.reasoning_tokens
         self._recoveries.update(reader.parser.recoveries)
@@ -565,6 +574,21 @@ class Fold:
         self._is_traced = reader.is_traced
         self._reader = self.open_turn = None
         return events
+
+    def _count_channels(self, prefilled: int) -> None:
+        """Book the messages of a turn by what they are; its first `prefilled` ids are input."""
+        usage, closed = self._usage, self._builder.closed
+        for kind, start, end in closed:
+            count = max(0, end - max(start, prefilled))
+            if kind is SegmentKind.REASONING:
+                usage.analysis_tokens += count
+            elif kind is SegmentKind.COMMENTARY:
+                usage.commentary_tokens += count
+            elif kind in ANSWERS:
+                usage.final_tokens += count
+            else:
+                usage.arguments_tokens += count
+        closed.clear()
 
     def _expect_result(self, reader: TurnReader, finish: FinishReason | None) -> None:
         """A turn ended perhaps with a call of the gateway, which it said to its end."""

@@ -43,6 +43,7 @@ INDEXES: Final = (
     "ix_tool_pages_tenant_id_fetched_at",
     "ix_tool_approvals_tenant_id_expires_at",
     "ix_usage_tenant_id_at",
+    "ix_usage_tx",
     "ix_tool_calls_tenant_id_at",
     "ix_containers_tenant_id_created_at",
     "ix_containers_tenant_id_expires_at",
@@ -53,7 +54,8 @@ INDEXES: Final = (
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    "pk_drain_reports",
+    *("pk_drain_reports", "pk_usage", "pk_usage_hours", "pk_usage_minutes"),
+    *("pk_usage_end_user_days", "pk_usage_cursors"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -79,6 +81,11 @@ _OF_RUNS: Final = (
     "containers",
     "files",
     "placements",
+    "usage",
+    "usage_hours",
+    "usage_minutes",
+    "usage_end_user_days",
+    "usage_cursors",
 )
 _OPERATED: Final = ("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports")
 _SHARED: Final = ("web_documents",)
@@ -105,6 +112,9 @@ GRANTS: Final = {
         "tool_pages": _EVERYTHING,
         "web_documents": "SELECT",
         "usage": "SELECT, INSERT",
+        "usage_hours": "SELECT",
+        "usage_minutes": "SELECT",
+        "usage_end_user_days": "SELECT",
         "run_secrets": "SELECT, INSERT, DELETE",
         "tool_calls": "SELECT, INSERT",
         "mcp_servers": _EVERYTHING,
@@ -129,6 +139,11 @@ GRANTS: Final = {
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,
+        "usage": "SELECT, DELETE",
+        "usage_hours": _EVERYTHING,
+        "usage_minutes": _EVERYTHING,
+        "usage_end_user_days": _EVERYTHING,
+        "usage_cursors": _EVERYTHING,
     },
 }
 """What each role may do to each table, or to some of its columns."""
