@@ -22,6 +22,7 @@ depends_on: str | None = None
 
 APP_ROLE = "harmony_gateway_app"
 RUNS_ROLE = "harmony_gateway_runs"
+EVERYONE = "00000000-0000-0000-0000-000000000000"
 CURRENT_TENANT = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 ZEROES = (
     "voided_tokens",
@@ -106,8 +107,10 @@ def upgrade() -> None:
         op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
         op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
         op.execute(f"CREATE POLICY own_tenant ON {table} USING (tenant_id = {CURRENT_TENANT})")
-    for table in AGGREGATES:
+    for table in (*AGGREGATES, "usage_cursors"):
         op.execute(f"GRANT SELECT ON {table} TO {APP_ROLE}")
+    # Where sums end and lines begin is the same for all tenants.
+    op.execute(f"CREATE POLICY shared ON usage_cursors USING (tenant_id = '{EVERYONE}'::uuid)")
     for table in ("usage", *AGGREGATES, "usage_cursors"):
         is_runs = f"current_user = '{RUNS_ROLE}'"
         op.execute(f"CREATE POLICY runs ON {table} TO {RUNS_ROLE} USING ({is_runs})")

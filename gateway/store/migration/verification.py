@@ -54,7 +54,7 @@ INDEXES: Final = (
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    *("pk_drain_reports", "pk_usage", "pk_usage_hours", "pk_usage_minutes"),
+    *("pk_drain_reports", "pk_usage_hours", "pk_usage_minutes"),
     *("pk_usage_end_user_days", "pk_usage_cursors"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
@@ -88,7 +88,7 @@ _OF_RUNS: Final = (
     "usage_cursors",
 )
 _OPERATED: Final = ("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports")
-_SHARED: Final = ("web_documents",)
+_SHARED: Final = ("web_documents", "usage_cursors")
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
@@ -115,6 +115,7 @@ GRANTS: Final = {
         "usage_hours": "SELECT",
         "usage_minutes": "SELECT",
         "usage_end_user_days": "SELECT",
+        "usage_cursors": "SELECT",
         "run_secrets": "SELECT, INSERT, DELETE",
         "tool_calls": "SELECT, INSERT",
         "mcp_servers": _EVERYTHING,
