@@ -14,6 +14,7 @@ CONVERSATION_PREFIX = "conv_"
 CONTAINER_PREFIX = "cntr_"
 CONTAINER_FILE_PREFIX = "cfile_"
 FILE_PREFIX = "file-"
+PROJECT_PREFIX = "proj_"
 COMPACTION_PREFIX = "cmp_"
 MESSAGE_PREFIX = "msg_"
 REASONING_PREFIX = "rs_"
@@ -111,6 +112,16 @@ def container_file_id(uuid: UUID) -> str:
 def file_id(uuid: UUID) -> str:
     """The public id of an uploaded file."""
     return FILE_PREFIX + uuid.hex
+
+
+def project_id(uuid: UUID) -> str:
+    """The public id of a project."""
+    return PROJECT_PREFIX + uuid.hex
+
+
+def parse_project_id(text: str) -> UUID | None:
+    """The UUID behind the id of a project; None for what this gateway cannot have made."""
+    return _parse(PROJECT_PREFIX, text)
 
 
 def parse_container_id(text: str) -> UUID | None:

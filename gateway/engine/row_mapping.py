@@ -66,6 +66,7 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
     return NewResponse(
         uuid=head.uuid,
         key_id=spec.principal.key_id,
+        project_id=spec.principal.project,
         model=spec.model,
         created_at=moment(head.created_at),
         root_created_at=moment(spec.root_created_at),
@@ -124,6 +125,7 @@ def metered(spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind) -> Us
         model=spec.model,
         at=moment(finished.at),
         tokens=fold.usage,
+        project_id=spec.principal.project,
         status=finished.status,
         background=spec.head.background,
         metered=_metered(spec.head, spec.who, fold, kind),

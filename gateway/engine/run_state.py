@@ -116,7 +116,12 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
     head = _head(claimed.request, claimed.claim.uuid, claimed.created_at, claimed.background)
     rules = rules_of(head.echo, head.grants)
     return RunSpec(
-        principal=Principal(claimed.claim.tenant_id, claimed.tenant_name, claimed.key_id),
+        principal=Principal(
+            claimed.claim.tenant_id,
+            claimed.tenant_name,
+            claimed.key_id,
+            project_id=claimed.project_id,
+        ),
         head=head,
         model=claimed.model,
         prompt_ids=claimed.prompt_ids,

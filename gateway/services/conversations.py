@@ -65,7 +65,9 @@ class Conversations:
         tenant_id = principal.tenant_id
         items = await self._taken_in(tenant_id, asked.items, body_bytes=body_bytes)
         conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
-        await rows.create(self._database, tenant_id, conversation, items)
+        await rows.create(
+            self._database, tenant_id, conversation, items, project_id=principal.project
+        )
         return conversation
 
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:

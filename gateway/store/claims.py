@@ -15,7 +15,7 @@ from gateway.store import flushes
 from gateway.store.events import day_of
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
-from gateway.tenancy import TenantId
+from gateway.tenancy import ProjectId, TenantId
 
 if TYPE_CHECKING:
     from array import array
@@ -68,6 +68,7 @@ class ClaimedRun:
     attempts: int
     was_queued: bool
     key_id: UUID
+    project_id: ProjectId | None
     tenant_name: str
     model: str
     created_at: datetime
@@ -154,9 +155,9 @@ SET status = 'in_progress', owner = :owner, epoch = epoch + 1, attempts = attemp
 FROM locked JOIN tenants ON tenants.id = locked.tenant_id
 WHERE one.tenant_id = locked.tenant_id AND one.id = locked.id
 RETURNING one.tenant_id, one.id, one.epoch, one.next_entry, one.attempts, locked.was_queued,
-          one.key_id, tenants.name, one.model, one.created_at, one.root_created_at, one.parent_id,
-          one.background, one.streamed, one.request, one.plan, one.prompt,
-          locked.left_by
+          one.key_id, one.project_id, tenants.name, one.model, one.created_at,
+          one.root_created_at, one.parent_id, one.background, one.streamed, one.request, one.plan,
+          one.prompt, locked.left_by
 """)  # noqa: S608 - constants only
 
 _ASKED: Final = """
@@ -308,6 +309,7 @@ def _claimed(row: Row, next_entry: int) -> ClaimedRun:
         attempts=row.attempts,
         was_queued=row.was_queued,
         key_id=row.key_id,
+        project_id=row.project_id and ProjectId(row.project_id),
         tenant_name=row.name,
         model=row.model,
         created_at=row.created_at,

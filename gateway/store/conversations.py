@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.context_item import ContextItem
     from gateway.store.postgres.database import Connection, Database, Row
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
     Order = Literal["asc", "desc"]
 
@@ -47,7 +47,10 @@ WHERE tenant_id = :tenant AND id = :conversation
 RETURNING {_COLUMNS}
 """)  # noqa: S608 - constants only
 _INSERT: Final = Statement(
-    insert_into("conversations", ["tenant_id", "id", "created_at", "metadata", "next_position"])
+    insert_into(
+        "conversations",
+        ["tenant_id", "id", "created_at", "metadata", "next_position", "project_id"],
+    )
 )
 _INSERT_ITEMS: Final = Statement(
     insert_into("conversation_items", ["tenant_id", "conversation_id", "position", *ITEM])
@@ -134,14 +137,17 @@ async def create(
     tenant_id: TenantId,
     conversation: Conversation,
     items: Sequence[ContextItem],
+    *,
+    project_id: ProjectId | None = None,
 ) -> None:
-    """A new conversation with its first items, whose ids differ."""
+    """A new conversation of a project with its first items, whose ids differ."""
     row = {
         "tenant_id": tenant_id,
         "id": conversation.uuid,
         "created_at": conversation.created_at,
         "metadata": orjson.dumps(conversation.metadata),
         "next_position": len(items),
+        "project_id": project_id,
     }
     async with database.transaction(tenant_id) as connection:
         await connection.execute(_INSERT, row)

@@ -78,7 +78,7 @@ SET status = :status, completed_at = :completed_at, body = :body, recoveries = :
     plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
 WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
   AND epoch = :held_epoch AND next_entry = coalesce(:first_entry, next_entry)
-RETURNING key_id, model, background, created_at, conversation_id
+RETURNING key_id, project_id, model, background, created_at, conversation_id
 """)
 # What its owner has of one that was ended without it. Once: the epoch moves on.
 _DEPOSIT: Final = Statement("""
@@ -87,7 +87,7 @@ SET body = :body, recoveries = :recoveries, tool_state = coalesce(:tool_state, t
     epoch = :epoch + 2
 WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND status = 'failed'
   AND epoch = :epoch + 1
-RETURNING key_id, model, background
+RETURNING key_id, project_id, model, background
 """)
 _COUNTS: Final = ", ".join((*METERED, *COUNTS))
 _ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **METERED, **COUNTS})
@@ -98,9 +98,9 @@ _END_ALL: Final = Batch(
 WITH sent AS MATERIALIZED (
     SELECT * FROM {{sent}} ORDER BY id
 ), held AS MATERIALIZED (
-    SELECT sent.*, head.key_id, head.model, head.background, head.created_at
+    SELECT sent.*, head.key_id, head.project_id, head.model, head.background, head.created_at
     FROM sent, LATERAL (
-        SELECT one.key_id, one.model, one.background, one.created_at
+        SELECT one.key_id, one.project_id, one.model, one.background, one.created_at
         FROM responses AS one
         WHERE one.tenant_id = :tenant AND one.id = sent.id AND one.epoch = sent.epoch
           AND one.status IN ('queued', 'in_progress')
@@ -128,8 +128,11 @@ WITH sent AS MATERIALIZED (
     SELECT CAST(:tenant AS uuid), item.*
     FROM {{item}} JOIN held ON held.id = item.response_id
 ), metered AS (
-    INSERT INTO usage (tenant_id, response_id, key_id, model, at, status, background, {_COUNTS})
-    SELECT CAST(:tenant AS uuid), id, key_id, model, completed_at, status, background, {_COUNTS}
+    INSERT INTO usage (
+        tenant_id, response_id, key_id, project_id, model, at, status, background, {_COUNTS}
+    )
+    SELECT CAST(:tenant AS uuid), id, key_id, project_id, model, completed_at, status, background,
+        {_COUNTS}
     FROM held WHERE input_tokens IS NOT NULL
     ON CONFLICT DO NOTHING
 )
@@ -307,6 +310,7 @@ async def _meter(
             model=head.model,
             at=finished.completed_at,
             tokens=finished.tokens,
+            project_id=head.project_id,
             status=finished.status,
             background=head.background,
             metered=finished.metered,

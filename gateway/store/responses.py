@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Connection, Database
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class NewResponse:
     fold_version: int = FOLD_VERSION
     secrets: bytes | None = None
     tool_state: bytes | None = None
+    project_id: ProjectId | None = None
 
     def __post_init__(self) -> None:
         if (self.owner is None) != (self.lease_s is None):
@@ -362,6 +363,7 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "entries": None if new.entries is None else new.entries[1],
         "fold_version": new.fold_version,
         "tool_state": new.tool_state,
+        "project_id": new.project_id,
     }
 
 

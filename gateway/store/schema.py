@@ -32,7 +32,7 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
-    *("2e8b6f40d9a7", "6a0d4c92e7f1"),
+    *("2e8b6f40d9a7", "6c1e9a53d084", "6a0d4c92e7f1"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -65,9 +65,24 @@ COLUMNS: Final = {
     # service tier `default`.
     "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
     + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values()),
-    # `dialect` is how its responses are spelled; null: `openai`.
+    # `dialect` is how its responses are spelled; null: `openai`. `project_id` null: the default
+    # project, here as in all tables that have it. `pepper_id`: under which pepper `hash` was made.
     "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
-    " created_at timestamptz!, disabled_at timestamptz, dialect text",
+    " created_at timestamptz!, disabled_at timestamptz, dialect text, kind text!,"
+    " project_id uuid, owner_type text, owner_id uuid, scopes text[], expires_at timestamptz,"
+    " last_used_at timestamptz, allowed_cidrs cidr[], allowed_models text[], replaced_by uuid,"
+    " created_by uuid, pepper_id smallint",
+    # The default project of a tenant has the tenant's id. It may have no row: what is null here
+    # holds then. `models`: those that it may ask for, or not, by `models_mode`; null: no list.
+    "projects": "tenant_id uuid!, id uuid!, name text!, created_at timestamptz!,"
+    " archived_at timestamptz, retention_type text, service_tier_max text, tools_off text[],"
+    " models_mode text, models text[]",
+    "service_accounts": "tenant_id uuid!, project_id uuid!, id uuid!, name text!, role text!,"
+    " created_at timestamptz!, deleted_at timestamptz",
+    # Of those who run the gateway, under the nil tenant.
+    "operator_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
+    " created_at timestamptz!, disabled_at timestamptz, expires_at timestamptz,"
+    " last_used_at timestamptz, pepper_id smallint",
     # `parent_id` is no foreign key: a parent may be deleted, and then its descendants say so.
     # `conversation_*`: the conversation it continues, its items below that position.
     # `durable`: its log is in `events`. `streamed`: it was asked for as a stream.
@@ -81,7 +96,7 @@ COLUMNS: Final = {
     " request bytea!, body bytea, recoveries bytea, durable boolean!, streamed boolean!,"
     " plan bytea, prompt bytea, owner text, epoch integer!, lease_until timestamptz,"
     " next_entry integer!, attempts smallint!, fold_version smallint!, tool_state bytea,"
-    " placement bytea",
+    " placement bytea, project_id uuid",
     # An item is a context item, with what a query must know of it. `ids` null: not rendered yet.
     # `includable`: the fields that it is shown with where `include` asks for them, as JSON.
     "messages": "tenant_id uuid!, response_id uuid!, position integer!, is_output boolean!,"
@@ -98,7 +113,7 @@ COLUMNS: Final = {
     "flushes": "tenant_id uuid!, owner text!, number bigint!, members bytea!, entries bytea!",
     # `writer`: the response that will add to it, for as long as that one is running.
     "conversations": "tenant_id uuid!, id uuid!, created_at timestamptz!, metadata bytea!,"
-    " next_position bigint!, writer uuid",
+    " next_position bigint!, writer uuid, project_id uuid",
     "conversation_items": f"tenant_id uuid!, conversation_id uuid!, position bigint!, {_ITEM}",
     # `key` is a digest of kind, trace and record: ids are the client's, and may be of any length.
     "traces": "tenant_id uuid!, key bytea!, kind text!, trace_id bytea!, record_id bytea!,"
@@ -123,11 +138,13 @@ COLUMNS: Final = {
     # process its interpreter is, if it has one; `epoch` counts interpreters.
     "containers": "tenant_id uuid!, id uuid!, name bytea!, created_at timestamptz!,"
     " last_active_at timestamptz!, expires_at timestamptz!, idle_s integer!,"
-    " memory_bytes bigint!, owner text, epoch integer!, engine text, handle bytea",
-    # `name`: the path of a file of a container, else the name that it was uploaded by.
+    " memory_bytes bigint!, owner text, epoch integer!, engine text, handle bytea,"
+    " project_id uuid",
+    # `name`: the path of a file of a container, else the name that it was uploaded by. One of a
+    # container is of the container's project, whatever `project_id` says.
     "files": "tenant_id uuid!, id uuid!, container_id uuid, name bytea!, purpose text,"
     " source text, size_bytes bigint!, digest bytea!, created_at timestamptz!,"
-    " expires_at timestamptz",
+    " expires_at timestamptz, project_id uuid",
     "file_chunks": "tenant_id uuid!, file_id uuid!, number integer!, content bytea!",
     # What replicas tell each other of where they sent prompts (`upstreams.routing.exchange`): rows
     # of all tenants, under the nil one, without content. UNLOGGED: a crash may empty it.
@@ -146,7 +163,7 @@ COLUMNS: Final = {
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
     f" {_COUNTS}, seq integer!, kind text!, status text, service_tier text, background boolean,"
     " attempts smallint, end_user bytea, tags jsonb, tools jsonb, reason text, author text,"
-    " tx xid8",
+    " tx xid8, project_id uuid",
     # Sums of lines, by the hour and, of the last days, by the minute (`at`: its beginning). Where a
     # line has null, these have what it means: the default project, no background.
     "usage_hours": f"{_SUMS_KEY}, {_SUMS}",

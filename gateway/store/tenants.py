@@ -12,9 +12,13 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
 from gateway.tenancy import (
     DEFAULT_POLICY,
+    DEFAULT_PROJECT_NAME,
     POLICY_VALUES,
     ApiKey,
+    KeyTerms,
     Principal,
+    ProjectId,
+    ProjectTerms,
     Tenant,
     TenantId,
     TenantPolicy,
@@ -34,11 +38,24 @@ _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 _TENANT: Final = "id, name, created_at, disabled_at"
 _POLICY: Final = ", ".join(POLICY_VALUES)
-_KEY: Final = "id, tenant_id, name, hint, created_at, disabled_at, dialect"
-# Not `*`: what is prepared on a connection would end with the revision that adds a column.
-_FIND_PRINCIPAL: Final = Statement(f"""
-SELECT tenant_id, tenant_name, key_id, is_enabled, {_POLICY}, dialect
-FROM find_principal(:key_hash)
+_KEY: Final = (
+    "id, tenant_id, name, hint, created_at, disabled_at, dialect, kind, project_id, owner_type,"
+    " owner_id, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models, replaced_by,"
+    " created_by"
+)
+# Not whole rows: what is prepared on a connection would end with the revision that adds a column.
+# The default project may have no row.
+_FIND_CALLER: Final = Statement(f"""
+SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).project_id,
+       (key).owner_type, (key).owner_id, (key).scopes, (key).expires_at, (key).allowed_cidrs,
+       (key).allowed_models, (tenant).name AS tenant_name,
+       (project).name AS project_name, (project).models_mode, (project).models AS project_models,
+       (project).retention_type,
+       (key).disabled_at IS NULL AND (tenant).disabled_at IS NULL
+           AND (project).archived_at IS NULL
+           AND coalesce((key).expires_at > now(), true) AS is_enabled,
+       {", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)}
+FROM find_caller(:key_hash)
 """)  # noqa: S608 - constants only
 
 _INSERT_TENANT: Final = Statement(f"""
@@ -57,8 +74,8 @@ _SET_POLICY: Final = f"""
 UPDATE tenants SET {{changes}} WHERE name = :name RETURNING {_TENANT}, {_POLICY}
 """  # noqa: S608 - constants only
 _INSERT_KEY: Final = Statement(f"""
-INSERT INTO api_keys (tenant_id, id, name, hint, hash, dialect, created_at)
-VALUES (:tenant_id, :id, :name, :hint, :hash, :dialect, now())
+INSERT INTO api_keys (tenant_id, id, name, hint, hash, dialect, project_id, created_at)
+VALUES (:tenant_id, :id, :name, :hint, :hash, :dialect, :project_id, now())
 RETURNING {_KEY}
 """)  # noqa: S608 - constants only
 _KEYS: Final = Statement(f"""
@@ -83,6 +100,7 @@ class NewKey:
     hint: str
     hash: bytes
     dialect: Dialect = "openai"
+    project_id: ProjectId | None = None
 
 
 def _tenant(row: Row) -> Tenant:
@@ -108,6 +126,32 @@ def _key(row: Row) -> ApiKey:
         created_at=row.created_at,
         disabled_at=row.disabled_at,
         dialect=row.dialect or DEFAULT_DIALECT,
+        project_id=row.project_id and ProjectId(row.project_id),
+        terms=_key_terms(row),
+        last_used_at=row.last_used_at,
+        replaced_by=row.replaced_by,
+        created_by=row.created_by,
+    )
+
+
+def _key_terms(row: Row) -> KeyTerms:
+    return KeyTerms(
+        kind=row.kind,
+        scopes=frozenset(row.scopes or ()),
+        expires_at=row.expires_at,
+        networks=tuple(row.allowed_cidrs or ()),
+        models=tuple(row.allowed_models or ()),
+        owner_type=row.owner_type,
+        owner_id=row.owner_id,
+    )
+
+
+def _project_terms(row: Row) -> ProjectTerms:
+    return ProjectTerms(
+        name=row.project_name or DEFAULT_PROJECT_NAME,
+        models=None if row.project_models is None else tuple(row.project_models),
+        denies_models=row.models_mode == "deny_list",
+        retention_type=row.retention_type,
     )
 
 
@@ -179,18 +223,24 @@ async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> 
 async def find_principal(
     database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
 ) -> Principal | None:
-    """Whose key this is; None when it is unknown, or disabled, or its tenant is.
+    """Whose key this is; None when it is unknown, disabled or expired, its tenant is disabled, or
+    its project is archived.
 
     Its policy is the tenant's own, and `defaults` where it has none. Runs as the role of tenants,
-    which can see a key only by the hash of its secret.
+    which can find a key only by the hash of its secret.
     """
     async with database.owner_transaction() as connection:
         await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
-        row = (await connection.execute(_FIND_PRINCIPAL, {"key_hash": key_hash})).one_or_none()
-    if row is None:
+        row = (await connection.execute(_FIND_CALLER, {"key_hash": key_hash})).one_or_none()
+    if row is None or not row.is_enabled:
         return None
-    tenant_id, tenant_name, key_id, is_enabled, *own, dialect = row
-    if not is_enabled:
-        return None
-    policy = defaults.with_own(_own_policy(own))
-    return Principal(TenantId(tenant_id), tenant_name, key_id, policy, dialect or DEFAULT_DIALECT)
+    return Principal(
+        TenantId(row.tenant_id),
+        row.tenant_name,
+        row.key_id,
+        defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :])),
+        row.dialect or DEFAULT_DIALECT,
+        project_id=row.project_id and ProjectId(row.project_id),
+        key=_key_terms(row),
+        project_terms=_project_terms(row),
+    )

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from gateway.generation import TokenUsage
     from gateway.metering import LineKind
     from gateway.store.postgres.database import Connection, Database
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 _LINE: Final = {
     "response_id": "uuid",
     "key_id": "uuid",
+    "project_id": "uuid",
     "model": "text",
     "at": "timestamptz",
     "status": "text",
@@ -88,6 +89,7 @@ class UsageLine:
     status: str = "completed"
     background: bool = False
     metered: Metered = UNKNOWN
+    project_id: ProjectId | None = None
 
 
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
@@ -113,6 +115,7 @@ def _row(line: UsageLine) -> dict[str, Any]:
     return {
         "response_id": line.response,
         "key_id": line.key_id,
+        "project_id": line.project_id,
         "model": line.model,
         "at": line.at,
         "status": line.status,

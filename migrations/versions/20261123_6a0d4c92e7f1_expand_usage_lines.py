@@ -16,7 +16,7 @@ from sqlalchemy.types import UserDefinedType
 from typing_extensions import override
 
 revision: str = "6a0d4c92e7f1"
-down_revision: str | None = "2e8b6f40d9a7"
+down_revision: str | None = "6c1e9a53d084"
 branch_labels: str | None = None
 depends_on: str | None = None
 

@@ -26,12 +26,13 @@ INSERT INTO usage_hours (
     tool_output_tokens, tool_calls, web_searches, voided_tokens, code_sessions,
     cost_nano, input_cost_nano, cached_cost_nano, output_cost_nano, tools_cost_nano
 )
-SELECT tenant_id, date_trunc('hour', at, 'UTC'), tenant_id, key_id, model, 'default', false, kind,
-    count(*), sum(input_tokens), sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens),
+SELECT tenant_id, date_trunc('hour', at, 'UTC'), coalesce(project_id, tenant_id), key_id, model,
+    'default', false, kind, count(*), sum(input_tokens), sum(cached_tokens),
+    sum(output_tokens), sum(reasoning_tokens),
     sum(recomputed_tokens), sum(tool_output_tokens), sum(tool_calls), sum(web_searches), 0, 0,
     0, 0, 0, 0, 0
 FROM usage WHERE tx IS NULL
-GROUP BY 1, 2, key_id, model, kind
+GROUP BY 1, 2, 3, key_id, model, kind
 """
 
 

@@ -124,6 +124,7 @@ class ClaimTable:
             attempts=row.attempts,
             was_queued=was_queued,
             key_id=new.key_id,
+            project_id=new.project_id,
             tenant_name=f"tenant-{row.tenant_id}",
             model=new.model,
             created_at=new.created_at,

@@ -26,7 +26,7 @@ from gateway.models.harmony.format import HarmonyFormat
 from gateway.protocol.calls import call_fields
 from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
-from gateway.tenancy import Principal, TenantId
+from gateway.tenancy import Principal, TenantId, default_project
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import harmony, harmony_of, script_ids
 from tests.fakes.response_heads import response_head
@@ -227,7 +227,7 @@ def run_spec(
     background: bool = False,
 ) -> RunSpec:
     return RunSpec(
-        principal=Principal(tenant, "tenant", uuid4()),
+        principal=Principal(tenant, "tenant", uuid4(), project_id=default_project(tenant)),
         head=response_head(background=background),
         model="gpt-oss-20b",
         prompt_ids=script_ids("<|start|>user<|message|>hi<|end|><|start|>assistant"),

@@ -19,7 +19,6 @@ from gateway.store.schema import SUMS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
-    from uuid import UUID
 
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
@@ -27,8 +26,12 @@ if TYPE_CHECKING:
 Unit = Literal["minute", "hour", "day"]
 Dimension = Literal["tenant_id", "project_id", "key_id", "model", "service_tier", "background"]
 FILTERS: Final = {
-    "project_id": "uuid", "key_id": "uuid", "model": "text", "background": "boolean", "kind": "text",
-}  # fmt: skip
+    "project_id": "uuid",
+    "key_id": "uuid",
+    "model": "text",
+    "background": "boolean",
+    "kind": "text",
+}
 
 _SNAPSHOT: Final = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
@@ -103,7 +106,7 @@ async def read(
 
 
 @cache
-def _statement(  # noqa: PLR0913 - what its text depends on
+def _statement(
     is_of_tenant: bool,  # noqa: FBT001 - of a cache's key
     unit: Unit,
     dimensions: tuple[Dimension, ...],

@@ -164,5 +164,3 @@ async def _add_hour_again(connection: Connection, tenant_id: TenantId, hour: dat
     next_hour = hour + timedelta(hours=1)
     tx = str(cursor.place.tx)
     await connection.execute(_ADD_HOUR, {**of_hour, "next_hour": next_hour, "tx": tx})
-
-

@@ -14,15 +14,9 @@ _LINE_COLUMNS: Final = columns_of("usage")
 _KEY_WORDS: Final = {
     "service_tier": "coalesce(line.service_tier, 'default')",
     "background": "coalesce(line.background, false)",
-    "project_id": (
-        "coalesce(line.project_id, line.tenant_id)"
-        if "project_id" in _LINE_COLUMNS
-        else "line.tenant_id"
-    ),
+    "project_id": "coalesce(line.project_id, line.tenant_id)",
 }
-LINE_KEY: Final = {
-    name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED_BY if name != "at"
-}
+LINE_KEY: Final = {name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED_BY if name != "at"}
 """What a line is summed by, but for its time."""
 _COUNTED: Final = {
     "requests": "(line.seq = 0)::int",

@@ -28,7 +28,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, CIDR, JSONB, TSVECTOR
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.types import UserDefinedType
 from typing_extensions import override
@@ -75,6 +75,8 @@ _TYPES: Final[dict[str, Any]] = {
     "tsvector": TSVECTOR,
     "jsonb": JSONB,
     "xid8": TransactionId,
+    "text[]": ARRAY(Text),
+    "cidr[]": ARRAY(CIDR),
 }
 _ROOM_FOR_UPDATES: Final = {"fillfactor": 50}
 _ALWAYS_COUNTED: Final = {"input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"}
@@ -132,7 +134,25 @@ _table(
     UniqueConstraint("hash"),
     ForeignKeyConstraint(["tenant_id"], ["tenants.id"]),
     _one_of("dialect", "openai", "openresponses"),
+    _one_of("kind", "project", "admin"),
+    _one_of("owner_type", "service_account", "user"),
+    Index(None, "tenant_id", "project_id"),
+    defaults={"kind": "'project'"},
 )
+_table(
+    "projects",
+    "tenant_id id",
+    ForeignKeyConstraint(["tenant_id"], ["tenants.id"]),
+    _one_of("models_mode", "allow_list", "deny_list"),
+)
+_table(
+    "service_accounts",
+    "tenant_id id",
+    ForeignKeyConstraint(["tenant_id", "project_id"], ["projects.tenant_id", "projects.id"]),
+    _one_of("role", "owner", "member", "none"),
+    Index(None, "tenant_id", "project_id"),
+)
+_table("operator_keys", "tenant_id id", UniqueConstraint("hash"))
 responses = _table(
     "responses",
     "tenant_id id",

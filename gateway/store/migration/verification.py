@@ -49,21 +49,24 @@ INDEXES: Final = (
     "ix_containers_tenant_id_expires_at",
     "ix_files_tenant_id_container_id_created_at",
     "ix_files_tenant_id_expires_at",
+    "ix_api_keys_tenant_id_project_id",
+    "ix_service_accounts_tenant_id_project_id",
 )
 """Those that make it fast."""
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    *("pk_drain_reports", "pk_usage_hours", "pk_usage_minutes"),
+    *("pk_drain_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
     *("pk_usage_end_user_days", "pk_usage_cursors"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
-    *("uq_tenants_name", "uq_api_keys_hash", "uq_mcp_servers_tenant_id_label"),
+    *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
+    "uq_mcp_servers_tenant_id_label",
 )
 """Those by which it is seen what is there already."""
-FUNCTIONS: Final = ("find_api_key", "find_principal")
+FUNCTIONS: Final = ("find_api_key", "find_principal", "find_caller", "find_operator")
 """Of a key's hash; the role of tenants may execute them, and nobody else but the owner."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
@@ -87,7 +90,13 @@ _OF_RUNS: Final = (
     "usage_end_user_days",
     "usage_cursors",
 )
-_OPERATED: Final = ("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports")
+_OPERATED: Final = (
+    *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
+    *("projects", "service_accounts", "operator_keys"),
+)
+OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
+"""Tables of which a transaction for one project sees the rows of that one only."""
+_CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
 _SHARED: Final = ("web_documents", "usage_cursors")
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
@@ -95,11 +104,19 @@ _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
 _SEEN: Final = (
     "tenant_id, id, key_id, model, background, durable, streamed, created_at, root_created_at,"
     " completed_at, parent_id, request, plan, prompt, fold_version, conversation_id,"
-    f" conversation_end, {_CLAIM}"
+    f" conversation_end, project_id, {_CLAIM}"
 )
+_KEY_CHANGED: Final = (
+    "name, disabled_at, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models,"
+    " replaced_by, hash, pepper_id"
+)
+_KEY_SEEN: Final = ", ".join(name for name in columns_of("api_keys") if name != "hash")
 GRANTS: Final = {
     APP_ROLE: {
         "tenants": "SELECT",
+        "projects": "SELECT, INSERT, UPDATE",
+        "service_accounts": "SELECT, INSERT, UPDATE",
+        "api_keys": f"SELECT ({_KEY_SEEN}), INSERT, UPDATE ({_KEY_CHANGED})",
         "responses": _EVERYTHING,
         "messages": _EVERYTHING,
         "idempotency_keys": _EVERYTHING,
@@ -173,21 +190,25 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rows that pass `condition` are there for `role`; None: for everybody who is let in."""
+    """Rows that pass `condition` are there for `role`; None: for everybody who is let in. Of those
+    that others let in, a restrictive one takes away what does not pass.
+    """
 
     table: str
     name: str
     condition: str
     role: str | None = None
+    is_restrictive: bool = False
 
     def requirement(self) -> Requirement:
         """The policy is there, and is the one that the migrations made."""
+        kind = " AS RESTRICTIVE" if self.is_restrictive else ""
         to = f" TO {self.role}" if self.role else ""
         return Requirement(
-            policy_text(self.table, self.name, self.role or "public", self.condition),
+            policy_text(self.table, self.name + kind, self.role or "public", self.condition),
             (
                 f"DROP POLICY IF EXISTS {self.name} ON {self.table}",
-                f"CREATE POLICY {self.name} ON {self.table}{to} USING ({self.condition})",
+                f"CREATE POLICY {self.name} ON {self.table}{kind}{to} USING ({self.condition})",
             ),
         )
 
@@ -204,6 +225,13 @@ def policies() -> Iterator[Policy]:
     for table in _OF_RUNS:
         # By name: `TO` the role alone would let in its members too, and the owner is one.
         yield Policy(table, "runs", f"current_user = '{RUNS_ROLE}'", RUNS_ROLE)
+    for table in OF_PROJECTS:
+        is_inside = "container_id IS NOT NULL OR " if table == "files" else ""
+        condition = (
+            f"{is_inside}{_CURRENT_PROJECT} IS NULL"
+            f" OR COALESCE(project_id, tenant_id) = {_CURRENT_PROJECT}"
+        )
+        yield Policy(table, "one_project", condition, APP_ROLE, is_restrictive=True)
 
 
 def policy_text(table: str, name: str, roles: str, condition: str) -> str:
@@ -340,11 +368,12 @@ UNION ALL
 SELECT 'row-level security of ' || relname, '', '', '' FROM tables
 WHERE relrowsecurity AND relforcerowsecurity
 UNION ALL
-SELECT t.relname, p.polname, pg_get_expr(p.polqual, p.polrelid),
+SELECT t.relname, p.polname || CASE WHEN p.polpermissive THEN '' ELSE ' AS RESTRICTIVE' END,
+       pg_get_expr(p.polqual, p.polrelid),
        coalesce((SELECT string_agg(r.rolname, ' ' ORDER BY r.rolname)
                  FROM pg_roles r WHERE r.oid = ANY (p.polroles)), 'public')
 FROM pg_policy p JOIN tables t ON t.oid = p.polrelid
-WHERE p.polcmd = '*' AND p.polpermissive AND p.polwithcheck IS NULL
+WHERE p.polcmd = '*' AND p.polwithcheck IS NULL
 UNION ALL
 SELECT 'privilege USAGE on the schema of ' || rolname, '', '', '' FROM roles
 WHERE has_schema_privilege(oid, current_schema(), 'USAGE')
@@ -356,7 +385,7 @@ UNION ALL
 SELECT 'privilege ' || verb || ' on ' || relname || '.' || attname || ' of ' || rolname, '', '', ''
 FROM roles, columns, unnest(ARRAY['SELECT', 'UPDATE']) AS verbs (verb)
 WHERE relname IN (
-    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files'
+    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files', 'api_keys'
 )
   AND has_column_privilege(roles.oid, table_oid, attnum, verb)
 UNION ALL

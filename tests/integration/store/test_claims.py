@@ -83,6 +83,7 @@ async def test_a_claimed_run_carries_all_that_is_needed_to_go_on(
         attempts=1,
         was_queued=True,
         key_id=new.key_id,
+        project_id=new.project_id,
         tenant_name=f"tenant-{tenant}",
         model=new.model,
         created_at=CREATED,

@@ -218,7 +218,7 @@ def test_every_store_function_of_a_tenant_is_attacked() -> None:
     assert found == set(ATTACKS)
 
 
-CLOSED = frozenset({"api_keys", "placements", "backend_drains", "drain_reports"})
+CLOSED = frozenset({"api_keys", "operator_keys", "placements", "backend_drains", "drain_reports"})
 """Tables of which tenants see nothing at all."""
 
 
@@ -264,11 +264,15 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         database, tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", ids.new_uuid().bytes)
     )
     of_tenant = {"tenant_id": tenant}
+    project = of_tenant | {"id": tenant, "name": "Default project", "created_at": CREATED}
+    account = of_tenant | {"project_id": tenant, "id": uuid, "name": "ci", "role": "member"}
     row = {"first_entry": 0, "day": CREATED.date(), "epoch": 0, "entry_count": 1, "entries": b"."}
     key = {"key_hash": uuid.bytes, "fingerprint": b"print", "created_at": CREATED}
     conversation = {"created_at": CREATED, "metadata": b"{}"}
     part = {"kind": "message", "item_id": b"x", "complete": True, "item": b"{}"}
     async with database.transaction(tenant) as connection:
+        await add_rows(connection, "projects", project)
+        await add_rows(connection, "service_accounts", account | {"created_at": CREATED})
         of_response = of_tenant | {"response_id": uuid}
         await add_rows(connection, "events", of_response | row)
         await add_rows(connection, "idempotency_keys", of_response | key)

@@ -103,7 +103,8 @@ async def test_what_serves_stores_claims_and_deletes(owner: Database, serving: D
 @pytest.mark.parametrize(
     "statement",
     [
-        "SELECT FROM api_keys",
+        "SELECT hash FROM api_keys",
+        "SELECT FROM operator_keys",
         "INSERT INTO tenants (id, name, created_at) VALUES (gen_random_uuid(), 'other', now())",
         "UPDATE tenants SET disabled_at = NULL",
         "UPDATE alembic_version SET version_num = ''",

@@ -11,7 +11,18 @@ from gateway.errors import StoreConflict
 from gateway.store import tenants
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey
-from gateway.tenancy import TenantId, TenantPolicy
+from gateway.tenancy import (
+    DEFAULT_PROJECT,
+    PLAIN_KEY,
+    ProjectId,
+    ProjectTerms,
+    TenantId,
+    TenantPolicy,
+    default_project,
+)
+from tests.conftest import new_tenant
+from tests.fakes.rows import add_rows
+from tests.fakes.stored import CREATED
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
@@ -45,14 +56,14 @@ OWN: OwnPolicy = {
 DEFAULTS = TenantPolicy(reasoning_budget_tokens=4096)
 
 
-async def new_tenant(database: Database) -> None:
+async def new_acme(database: Database) -> None:
     tenant = TenantId(ids.new_uuid())
     await tenants.insert_tenant(database, tenant, "acme")
     await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash"))
 
 
 async def test_a_key_is_found_with_every_part_of_its_tenant_s_policy(database: Database) -> None:
-    await new_tenant(database)
+    await new_acme(database)
     found = await tenants.find_principal(database, b"hash", DEFAULTS)
     assert found is not None
     assert found.policy == DEFAULTS
@@ -78,7 +89,7 @@ async def test_a_key_has_the_dialect_that_it_was_made_with(database: Database) -
 
 
 async def test_a_key_that_is_older_than_dialects_has_openai_s(database: Database) -> None:
-    await new_tenant(database)
+    await new_acme(database)
     async with database.owner_transaction() as connection:
         await connection.execute(Statement("UPDATE api_keys SET dialect = NULL"))
     (key,) = await tenants.keys(database, None)
@@ -88,7 +99,7 @@ async def test_a_key_that_is_older_than_dialects_has_openai_s(database: Database
 
 
 async def test_a_policy_that_is_taken_back_is_the_default_again(database: Database) -> None:
-    await new_tenant(database)
+    await new_acme(database)
     changed = await tenants.set_policy(database, "acme", OWN)
     assert changed is not None
     assert changed[1] == OWN
@@ -115,7 +126,55 @@ async def test_a_policy_that_is_taken_back_is_the_default_again(database: Databa
 async def test_the_table_refuses_what_is_no_policy(
     database: Database, column: str, value: str | int
 ) -> None:
-    await new_tenant(database)
+    await new_acme(database)
     with pytest.raises(StoreConflict) as caught:
         await tenants.set_policy(database, "acme", {column: value})
     assert caught.value.constraint == f"ck_tenants_{column}"
+
+
+async def test_a_key_stands_for_its_project_until_that_is_archived(database: Database) -> None:
+    tenant = await new_tenant(database)
+    project = ProjectId(ids.new_uuid())
+    row = {"tenant_id": tenant, "id": project, "name": "Support bot", "created_at": CREATED}
+    async with database.transaction(tenant) as connection:
+        await add_rows(connection, "projects", row)
+    new = NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"of a project", project_id=project)
+    key = await tenants.insert_key(database, new)
+    assert (key.project, key.terms) == (project, PLAIN_KEY)
+    found = await tenants.find_principal(database, b"of a project")
+    assert found is not None
+    assert (found.project, found.project_terms) == (project, ProjectTerms("Support bot"))
+    async with database.transaction(tenant) as connection:
+        await connection.execute(Statement("UPDATE projects SET archived_at = now()"))
+    assert await tenants.find_principal(database, b"of a project") is None
+
+
+async def test_the_default_project_needs_no_row(database: Database) -> None:
+    tenant = await new_tenant(database)
+    await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"plain"))
+    found = await tenants.find_principal(database, b"plain")
+    assert found is not None
+    assert (found.project, found.project_terms) == (default_project(tenant), DEFAULT_PROJECT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "project_id = gen_random_uuid()",
+        "kind = 'admin'",
+        "scopes = ARRAY['api.all.read']",
+        "allowed_cidrs = ARRAY[CAST('10.0.0.0/8' AS cidr)]",
+        "allowed_models = ARRAY['gpt-oss-20b']",
+        "expires_at = now() - interval '1 second'",
+    ],
+)
+async def test_the_release_before_finds_no_key_whose_bounds_it_does_not_know(
+    database: Database, change: str
+) -> None:
+    tenant = await new_tenant(database)
+    await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"bounded"))
+    found = Statement("SELECT tenant_id FROM find_principal('bounded')")
+    async with database.owner_transaction() as connection:
+        assert await connection.scalar(found) == tenant
+        await connection.execute(Statement(f"UPDATE api_keys SET {change}"))
+        assert await connection.scalar(found) is None

@@ -32,7 +32,7 @@ from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.responses.body import LONG_ECHO_BYTES, HarmonyMessages, kept_echo, rules_of
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
-from gateway.tenancy import Principal, TenantId
+from gateway.tenancy import Principal, ProjectId, TenantId
 from tests.fakes.hosted_tools import GRANTS, granted
 from tests.fakes.staged_run import run_spec
 
@@ -63,6 +63,7 @@ def claimed(spec: RunSpec, plan: bytes | None = None) -> ClaimedRun:
         attempts=1,
         was_queued=True,
         key_id=new.key_id,
+        project_id=new.project_id,
         tenant_name=spec.principal.tenant_name,
         model=new.model,
         created_at=new.created_at,
@@ -113,8 +114,9 @@ def test_any_replica_makes_the_same_run_of_an_accepted_response(
 
 
 def test_a_run_taken_over_has_no_policy_and_no_items_of_its_own() -> None:
-    spec = durable()
-    spec = replace(spec, principal=Principal(TenantId(ids.new_uuid()), "other", ids.new_uuid()))
+    spec, project = durable(), ProjectId(ids.new_uuid())
+    other = Principal(TenantId(ids.new_uuid()), "other", ids.new_uuid(), project_id=project)
+    spec = replace(spec, principal=other)
     rebuilt = rebuild(claimed(spec))
     assert rebuilt is not None
     assert rebuilt.principal == spec.principal

@@ -1,6 +1,4 @@
-"""Who may call, and on what terms: tenants, their keys, and what an operator may decide for one.
-
-Values and rules only; `store.tenants` keeps them, `services.access` answers requests and operators.
+"""What an operator may decide for one tenant: values and rules only, `store.tenants` keeps them.
 
 A policy value is a field of `TenantPolicy`. Its `PolicyValue` says which setting counts for tenants
 without one of their own, which option of `tenants set` changes it, and what it may be; settings,
@@ -13,20 +11,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NewType, TypeAlias, get_args
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from datetime import datetime
-
-TenantId = NewType("TenantId", UUID)
-FIRST_DATABASE: Final = "default"
-"""The name of the database of `database.url`."""
-Dialect = Literal["openai", "openresponses"]
-"""How responses and events are spelled: as OpenAI does, or as Open Responses 2026-04-24 has it."""
 
 OnDisconnect = Literal["cancel", "continue"]
 ReasoningSummary = Literal["analysis", "off"]
@@ -413,42 +403,3 @@ def check_changes(changes: PolicyChanges) -> None:
             raise InvalidRequest(f"There is no policy value {name!r}.", param=name)
         if given is not None:
             POLICY_VALUES[name].check(given)
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """One customer of the gateway; nothing of one tenant is ever visible to another."""
-
-    id: TenantId
-    name: str
-    created_at: datetime
-    disabled_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """A key without its secret: `hint` is its last four characters. `dialect` is what its requests
-    are answered in, wherever their path does not say.
-    """
-
-    id: UUID
-    tenant_id: TenantId
-    name: str
-    hint: str
-    created_at: datetime
-    disabled_at: datetime | None = None
-    dialect: Dialect = "openai"
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """The authenticated caller of one request. `dialect` is that of its key, `database` the name of
-    the one that its tenant is in.
-    """
-
-    tenant_id: TenantId
-    tenant_name: str
-    key_id: UUID
-    policy: TenantPolicy = DEFAULT_POLICY
-    dialect: Dialect = "openai"
-    database: str = FIRST_DATABASE

@@ -1,0 +1,157 @@
+"""Who calls: tenants, their projects and keys, and the principal that a key stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
+from uuid import UUID
+
+from gateway.tenancy.policy import DEFAULT_POLICY
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.tenancy.policy import TenantPolicy
+
+TenantId = NewType("TenantId", UUID)
+ProjectId = NewType("ProjectId", UUID)
+FIRST_DATABASE: Final = "default"
+"""The name of the database of `database.url`."""
+Dialect = Literal["openai", "openresponses"]
+"""How responses and events are spelled: as OpenAI does, or as Open Responses 2026-04-24 has it."""
+KeyKind = Literal["project", "admin"]
+"""What a key opens: the API, for one project; or the admin API, for its tenant. Keys of operators
+belong to no tenant: see `Operator`."""
+Network: TypeAlias = IPv4Network | IPv6Network
+OwnerType = Literal["service_account", "user"]
+DEFAULT_PROJECT_NAME: Final = "Default project"
+
+
+def default_project(tenant_id: TenantId) -> ProjectId:
+    """The project of every key, response and usage line that names none: a tenant's id is also
+    that of its default project, so rows from before there were projects need no change.
+    """
+    return ProjectId(tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One customer of the gateway; nothing of one tenant is ever visible to another."""
+
+    id: TenantId
+    name: str
+    created_at: datetime
+    disabled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A part of a tenant with keys, permissions and limits of its own. Once it is archived none of
+    its keys works.
+    """
+
+    id: ProjectId
+    tenant_id: TenantId
+    name: str
+    created_at: datetime
+    archived_at: datetime | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """It is the one of keys that name no project; it cannot be archived."""
+        return self.id == default_project(self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """What a key may do, beside what its tenant and its project may. Empty means: no such bound.
+
+    `scopes` are words of `tenancy.scopes`. `networks` are those that its requests may come from.
+    `models` are names of models that they may ask for, or with `*` at the end beginnings of such.
+    """
+
+    kind: KeyKind = "project"
+    scopes: frozenset[str] = frozenset()
+    expires_at: datetime | None = None
+    networks: tuple[Network, ...] = ()
+    models: tuple[str, ...] = ()
+    owner_type: OwnerType | None = None
+    owner_id: UUID | None = None
+
+
+PLAIN_KEY: Final = KeyTerms()
+"""Of a key that may do all that its project may."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key without its secret: `hint` is its last four characters. `dialect` is what its requests
+    are answered in, wherever their path does not say. `project_id` None: the default project, or
+    none where it is an admin key.
+
+    `replaced_by` is the key that took its place, until whose rotation ends both work.
+    """
+
+    id: UUID
+    tenant_id: TenantId
+    name: str
+    hint: str
+    created_at: datetime
+    disabled_at: datetime | None = None
+    dialect: Dialect = "openai"
+    project_id: ProjectId | None = None
+    terms: KeyTerms = PLAIN_KEY
+    last_used_at: datetime | None = None
+    replaced_by: UUID | None = None
+    created_by: UUID | None = None
+
+    @property
+    def project(self) -> ProjectId:
+        """The project whose key it is; that of an admin key means nothing."""
+        return self.project_id or default_project(self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectTerms:
+    """What a project decides for all its keys. `models` are those that it may ask for, or with
+    `denies_models` those that it may not; None: no such list.
+    """
+
+    name: str = DEFAULT_PROJECT_NAME
+    models: tuple[str, ...] | None = None
+    denies_models: bool = False
+    retention_type: str | None = None
+
+
+DEFAULT_PROJECT: Final = ProjectTerms()
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The authenticated caller of one request. `dialect` is that of its key, `database` the name of
+    the one that its tenant is in. `project_id` None: the default project.
+    """
+
+    tenant_id: TenantId
+    tenant_name: str
+    key_id: UUID
+    policy: TenantPolicy = DEFAULT_POLICY
+    dialect: Dialect = "openai"
+    database: str = FIRST_DATABASE
+    project_id: ProjectId | None = None
+    key: KeyTerms = PLAIN_KEY
+    project_terms: ProjectTerms = DEFAULT_PROJECT
+
+    @property
+    def project(self) -> ProjectId:
+        """The project that it acts for: that of its responses, conversations and usage."""
+        return self.project_id or default_project(self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Who runs the gateway, by a key of `operator_keys`: it sees all tenants, and no content."""
+
+    key_id: UUID
+    name: str
