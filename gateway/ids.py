@@ -15,6 +15,9 @@ CONTAINER_PREFIX = "cntr_"
 CONTAINER_FILE_PREFIX = "cfile_"
 FILE_PREFIX = "file-"
 PROJECT_PREFIX = "proj_"
+API_KEY_PREFIX = "key_"
+TENANT_PREFIX = "org-"
+USER_PREFIX = "user-"
 COMPACTION_PREFIX = "cmp_"
 MESSAGE_PREFIX = "msg_"
 REASONING_PREFIX = "rs_"
@@ -122,6 +125,31 @@ def project_id(uuid: UUID) -> str:
 def parse_project_id(text: str) -> UUID | None:
     """The UUID behind the id of a project; None for what this gateway cannot have made."""
     return _parse(PROJECT_PREFIX, text)
+
+
+def api_key_id(uuid: UUID) -> str:
+    """The public id of an API key, which is no part of its secret."""
+    return API_KEY_PREFIX + uuid.hex
+
+
+def parse_api_key_id(text: str) -> UUID | None:
+    """The same for an API key."""
+    return _parse(API_KEY_PREFIX, text)
+
+
+def tenant_id(uuid: UUID) -> str:
+    """The public id of a tenant: what OpenAI calls an organization."""
+    return TENANT_PREFIX + uuid.hex
+
+
+def user_id(uuid: UUID) -> str:
+    """The public id of a person."""
+    return USER_PREFIX + uuid.hex
+
+
+def parse_user_id(text: str) -> UUID | None:
+    """The same for a person."""
+    return _parse(USER_PREFIX, text)
 
 
 def parse_container_id(text: str) -> UUID | None:

@@ -19,6 +19,7 @@ from gateway.store.schema import SUMS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
+    from uuid import UUID
 
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
@@ -76,7 +77,8 @@ class Question:
 async def read(
     database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
 ) -> list[Row]:
-    """Rows with `bucket`, the dimensions (`end_user`, `tag_0` … with them) and all sums.
+    """Rows with `bucket`, the dimensions (`end_user`, `tag_0` … with them) all sums, and
+    `background_requests`.
 
     At most `rows_max`, the earliest first. Of all tenants without one. Raises `StoreUnavailable`.
     """
@@ -119,10 +121,11 @@ def _statement(
     if sums is not None:
         sources += [_edges(is_of_tenant, by), _sums(is_of_tenant, by, f"usage_{sums}s")]
     names = ", ".join(["bucket", *by])
+    background = "CAST(sum(requests * is_background) AS bigint) AS background_requests"
     summed = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in SUMS)
     union = "\nUNION ALL\n".join(sources)
     return Statement(f"""
-SELECT date_trunc('{unit}', at, 'UTC') AS {names}, {summed}
+SELECT date_trunc('{unit}', at, 'UTC') AS {names}, {summed}, {background}
 FROM (
 {union}
 ) AS found
@@ -156,6 +159,7 @@ def _of_lines(is_of_tenant: bool, by: Sequence[str], span: str) -> str:  # noqa:
     names = "".join(f", {known[name]} AS {name}" for name in by)
     values = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
     where = " AND ".join([*_of_tenant(is_of_tenant, "line."), span, *_filters(LINE_KEY)])
+    values += ", coalesce(line.background, false)::int AS is_background"
     return f"SELECT line.at{names}, {values} FROM usage AS line WHERE {where}"  # noqa: S608
 
 
@@ -164,7 +168,8 @@ def _sums(is_of_tenant: bool, by: Sequence[str], table: str) -> str:  # noqa: FB
     own = {name: name for name in FILTERS}
     span = "at >= :inner_start AND at < :inner_end"
     where = " AND ".join([*_of_tenant(is_of_tenant), span, *_filters(own)])
-    return f"SELECT at{names}, {', '.join(SUMS)} FROM {table} WHERE {where}"  # noqa: S608
+    values = f"{', '.join(SUMS)}, background::int AS is_background"
+    return f"SELECT at{names}, {values} FROM {table} WHERE {where}"  # noqa: S608
 
 
 def _of_tenant(is_of_tenant: bool, prefix: str = "") -> list[str]:  # noqa: FBT001
@@ -178,3 +183,16 @@ def _filters(columns: Mapping[str, str]) -> list[str]:
         f" OR {columns[name]} = ANY (CAST(:f_{name} AS {kind}[])))"
         for name, kind in FILTERS.items()
     ]
+
+
+_OWNERS: Final = Statement("""
+SELECT id, owner_id FROM api_keys
+WHERE tenant_id = :tenant AND owner_type = 'user' AND owner_id IS NOT NULL
+""")
+
+
+async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, UUID]:
+    """The people that keys of a tenant belong to, by key. Raises `StoreUnavailable`."""
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
+    return {row.id: row.owner_id for row in rows}
