@@ -185,6 +185,11 @@ class _Parameters:
         return values[-1] if values else None
 
     def several(self, name: str) -> tuple[str, ...] | None:
+        values = self.all(name)
+        # PostgreSQL takes no such text; so nothing is called that.
+        return None if values is None else tuple(filter(_is_text, values))
+
+    def all(self, name: str) -> list[str] | None:
         values = self._values.get(name)
         if values is not None and len(values) > VALUES_MAX:
             raise InvalidRequest(
@@ -192,8 +197,7 @@ class _Parameters:
                 code="array_above_max_length",
                 param=name,
             )
-        # PostgreSQL takes neither of these into a text; so nothing is called that.
-        return None if values is None else tuple(filter(_is_text, values))
+        return values
 
     def ids(self, name: str, parse: Any) -> tuple[UUID, ...] | None:
         """What cannot be an id of ours is that of nothing."""
@@ -244,7 +248,7 @@ def _limit(report: Report, width: Width, lists: _Parameters) -> int:
 
 def _groups(report: Report, lists: _Parameters) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     known, tags, by_end_user = [], [], False
-    for name in dict.fromkeys(lists.several("group_by") or ()):
+    for name in dict.fromkeys(lists.all("group_by") or ()):
         is_own = report in _OF_PEOPLE
         if is_own and name == END_USER:
             by_end_user = True

@@ -126,8 +126,8 @@ async def advance(database: Database, terms: RollupTerms) -> Advance | None:
                 "by_end_user": terms.by_end_user,
             },
         )
-        if lines:
-            # Where nothing was written there is nothing to move past.
+        if lines or bound is not None:
+            # Else there is nothing to move past.
             moved = replace(
                 cursor, place=Place(to_tx), batch=cursor.batch + 1, lines=cursor.lines + lines
             )

@@ -20,7 +20,7 @@ LINE_KEY: Final = {name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED
 """What a line is summed by, but for its time."""
 _COUNTED: Final = {
     "requests": "(line.seq = 0)::int",
-    "code_sessions": "(line.seq = 0 AND line.tools ? 'code_interpreter')::int",
+    "code_sessions": "(line.seq = 0 AND coalesce(line.tools ? 'code_interpreter', false))::int",
 }
 
 
