@@ -19,6 +19,7 @@ API_KEY_PREFIX = "key_"
 TENANT_PREFIX = "org-"
 USER_PREFIX = "user-"
 COMPACTION_PREFIX = "cmp_"
+AUDIT_LOG_PREFIX = "audit_log-"
 MESSAGE_PREFIX = "msg_"
 REASONING_PREFIX = "rs_"
 FUNCTION_CALL_PREFIX = "fc_"
@@ -79,6 +80,18 @@ def new_api_key() -> str:
 def new_replica_id() -> str:
     """The name under which one process claims responses: never the same twice."""
     return "replica_" + secrets.token_hex(8)
+
+
+def audit_log_id(uuid: UUID) -> str:
+    """The id of an entry of the audit log, as clients see it."""
+    return AUDIT_LOG_PREFIX + uuid.hex
+
+
+def audit_log_uuid(audit_log_id: str) -> UUID | None:
+    """The inverse of `audit_log_id`; None for anything else."""
+    digits = audit_log_id.removeprefix(AUDIT_LOG_PREFIX)
+    is_one = digits != audit_log_id and _HEX_ID.match(digits) is not None
+    return UUID(digits) if is_one else None
 
 
 def response_id(uuid: UUID) -> str:

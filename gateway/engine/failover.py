@@ -116,8 +116,7 @@ class Failover:
     def _wait_max_s(self, fold: Fold) -> float:
         if self._spec.head.background:
             return self._policy.upstream_wait_s
-        is_begun = fold.usage.output_tokens or fold.usage.voided_tokens
-        return self._policy.hop_wait_s if is_begun else 0.0
+        return self._policy.hop_wait_s if fold.has_generated else 0.0
 
     def _leave(self, error: UpstreamError) -> None:
         self.left = (*self.left, error.upstream)

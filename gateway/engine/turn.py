@@ -476,7 +476,7 @@ class TurnRunner:
         fold = self._fold
         if len(fold.turns) > 1 or fold.approved_result or self._spec.compacted is not None:
             return True
-        return bool(fold.usage.output_tokens or fold.usage.voided_tokens)
+        return fold.has_generated
 
     async def _constraint(self, turn: Turn) -> Constraint | None:
         """What binds the rest of a turn; where that is much work it is done in a thread."""
@@ -500,7 +500,7 @@ class TurnRunner:
         """
         last = self._fold.turns[-1]
         generated, behind = self._retold.generated(last), self._retold.behind(last)
-        drawn = behind + self._fold.usage.voided_tokens
+        drawn = behind + self._fold.voided_tokens
         if not drawn:
             return self._sampling_at_first
         sampling = self._spec.sampling.after(drawn)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 from gateway.errors import ConfigError
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
+from gateway.settings.encryption import Encryption
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -106,6 +107,7 @@ class Settings(BaseModel):
     background: Background = Background()
     journal: Journal = Journal()
     retention: Retention = Retention()
+    encryption: Encryption = Encryption()
     harmony: Harmony = Harmony()
     generation: Generation = Generation()
     reasoning: Reasoning = Reasoning()

@@ -32,7 +32,7 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
-    *("2e8b6f40d9a7", "6c1e9a53d084", "6a0d4c92e7f1"),
+    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "6a0d4c92e7f1"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -64,7 +64,10 @@ COLUMNS: Final = {
     # The tenant's policy is null where it has none: the setting of that name holds then, and the
     # service tier `default`.
     "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
-    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values()),
+    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values())
+    # `retention_type`: null where nothing special is kept or left out. `deleted_at`: its data goes
+    # some days later. `held_at`: nothing of it is removed meanwhile, whatever its age.
+    + ", retention_type text, deleted_at timestamptz, held_at timestamptz",
     # `dialect` is how its responses are spelled; null: `openai`. `project_id` null: the default
     # project, here as in all tables that have it. `pepper_id`: under which pepper `hash` was made.
     "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
@@ -155,6 +158,11 @@ COLUMNS: Final = {
     # What is under way at them, by each replica's own account. UNLOGGED.
     "drain_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!,"
     " in_flight integer!",
+    # Who changed what, chained (`governance.audit`); the nil tenant's are the operator's. `actor`
+    # and `details` are JSON. No foreign key: it outlives the tenant.
+    "audit_log": "tenant_id uuid!, number bigint!, id uuid!, at timestamptz!, type text!,"
+    " actor bytea!, target text!, project_id uuid, address text, request_id text,"
+    " details bytea!, previous bytea!, hash bytea!",
     # No foreign key: what was metered outlives the response. `seq`: 0 is the response, what is
     # above are corrections (kind `adjustment`, with a `reason` and an `author`), signed.
     # `tx`: the transaction that wrote it (`store.ledger.cursors`), null for lines of releases that
@@ -172,9 +180,13 @@ COLUMNS: Final = {
     "usage_end_user_days": "tenant_id uuid!, day date!, project_id uuid!, end_user bytea!,"
     f" model text!, {_SUMS}",
     # How far a reader of lines of all tenants has come (rows under the nil tenant): behind the
-    # line of this place. `batch`: how many batches; `moved_at`: when.
+    # line of this place. `batch`: how many batches; `moved_at`: when. `end_*`: where the batch ends
+    # that is under way since `begun_at`, by `holder`, whose turn it is until `held_until`.
+    # `stopped`: why it goes on only when an operator says so.
     "usage_cursors": "tenant_id uuid!, name text!, tx xid8!, of_tenant uuid!, response_id uuid!,"
-    " seq integer!, batch bigint!, lines bigint!, moved_at timestamptz!",
+    " seq integer!, batch bigint!, lines bigint!, moved_at timestamptz!, end_tx xid8,"
+    " end_tenant uuid, end_response uuid, end_seq integer, begun_at timestamptz, holder text,"
+    " held_until timestamptz, stopped text",
     # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
     "run_secrets": "tenant_id uuid!, response_id uuid!, sealed bytea!",
     # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces

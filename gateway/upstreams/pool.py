@@ -168,6 +168,7 @@ class Pool:
         self._serving: dict[str, list[Member]] = {}
         """Those that serve a model, as far as it is known."""
         self._models: tuple[ModelInfo, ...] = ()
+        self._parents: dict[str, str] = {}
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
@@ -259,8 +260,7 @@ class Pool:
 
     def parent_of(self, model: str) -> str | None:
         """The base model of an adapter that a backend serves; None of any other model."""
-        found = (one.parents[model] for one in self._serving.get(model, ()) if model in one.parents)
-        return next(found, None)
+        return self._parents.get(model)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -638,6 +638,7 @@ class Pool:
                     parents[model] = member.parents[model]
                 if length is not None:
                     lengths[model] = min(length, lengths.get(model, length))
+        self._parents = parents
         self._models = tuple(
             ModelInfo(model, length, parents.get(model)) for model, length in lengths.items()
         )

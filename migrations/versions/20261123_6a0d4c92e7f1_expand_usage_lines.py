@@ -16,7 +16,7 @@ from sqlalchemy.types import UserDefinedType
 from typing_extensions import override
 
 revision: str = "6a0d4c92e7f1"
-down_revision: str | None = "6c1e9a53d084"
+down_revision: str | None = "b91f4e07d6a2"
 branch_labels: str | None = None
 depends_on: str | None = None
 
@@ -101,6 +101,14 @@ def upgrade() -> None:
         sa.Column("batch", sa.BigInteger(), nullable=False),
         sa.Column("lines", sa.BigInteger(), nullable=False),
         sa.Column("moved_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("end_tx", TransactionId()),
+        sa.Column("end_tenant", sa.Uuid()),
+        sa.Column("end_response", sa.Uuid()),
+        sa.Column("end_seq", sa.Integer()),
+        sa.Column("begun_at", sa.DateTime(timezone=True)),
+        sa.Column("holder", sa.Text()),
+        sa.Column("held_until", sa.DateTime(timezone=True)),
+        sa.Column("stopped", sa.Text()),
         sa.PrimaryKeyConstraint("tenant_id", "name", name="pk_usage_cursors"),
     )
     for table in (*AGGREGATES, "usage_cursors"):

@@ -302,6 +302,16 @@ class Fold:
         return self._usage.output_tokens + (len(reader.turn.said) if reader else 0)
 
     @property
+    def has_generated(self) -> bool:
+        """A model said something for this response, even if it was taken back."""
+        return bool(self.output_tokens or self._usage.voided_tokens or self.compacted is not None)
+
+    @property
+    def voided_tokens(self) -> int:
+        """How many ids were taken back."""
+        return self._usage.voided_tokens
+
+    @property
     def reasoning_tokens(self) -> int:
         """How many of them spell reasoning."""
         reader = self._reader

@@ -126,7 +126,8 @@ class HostedCalls:
         """Files that Python wrote to its container, which an answer may cite by their path."""
         self.rules = rules
         """What is allowed behind the last result."""
-        self.rules = self._narrowed()
+        if self._is_over:
+            self.rules = self._narrowed()
 
     def expect(self, name: str, arguments: str) -> None:
         """A turn ended with this call."""

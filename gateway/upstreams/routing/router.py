@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
@@ -29,7 +28,7 @@ from gateway.upstreams.routing.policy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.generation import Route, TokenRequest, TokenSink
     from gateway.telemetry import Metrics
@@ -82,6 +81,23 @@ class PeerReport:
     loads: Mapping[int, tuple[int, int]]
     """Of each member: in flight, owed."""
     entries: Sequence[PlacedEntry]
+
+
+class Visit:
+    """A prompt at a member that had no choice: as a context it counts there, and gives the sink."""
+
+    __slots__ = ("_member", "_sink")
+
+    def __init__(self, member: MemberLoad, sink: TokenSink) -> None:
+        self._member = member
+        self._sink = sink
+
+    def __enter__(self) -> TokenSink:
+        self._member.in_flight += 1
+        return self._sink
+
+    def __exit__(self, *raised: object) -> None:
+        self._member.in_flight -= 1
 
 
 class Router:
@@ -155,15 +171,9 @@ class Router:
             self._numbers_free.append(member.number)
         self._bound_index()
 
-    @contextmanager
-    def visit(self, name: str, sink: TokenSink) -> Iterator[TokenSink]:
+    def visit(self, name: str, sink: TokenSink) -> Visit:
         """Count a prompt at a member that was not chosen here, while entered."""
-        member = self.member(name)
-        member.in_flight += 1
-        try:
-            yield sink
-        finally:
-            member.in_flight -= 1
+        return Visit(self.member(name), sink)
 
     def prefix(self, request: TokenRequest) -> HashedPrefix:
         """The prompt of a request, hashed."""

@@ -81,7 +81,8 @@ async def test_completions_by_day_page_by_page(database: Database, tenant: Tenan
     await lines_of(database, tenant)
     await lines_of(database, await new_tenant(database))
     async with asking(database, tenant) as reports:
-        pages, token = [], {}
+        token: dict[str, str] = {}
+        pages = []
         while True:
             page = await reports.completions(
                 start_time=START, end_time=START + 3 * DAY, limit=2, **token

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.ledger.questions import GROUPS, TIME_MAX, WIDTHS_S, usage_query
+from gateway.ledger.questions import GROUPS, TIME_MAX, WIDTHS_S, Width, usage_query
 from tests.unit.ledger.expected import refusal_of
 
 NOW = 1_790_000_000
@@ -20,7 +20,7 @@ NOW = 1_790_000_000
     limit=st.integers(1, 31),
 )
 def test_pages_are_the_whole_span_bucket_by_bucket(
-    start: int, length: int, width: str, limit: int
+    start: int, length: int, width: Width, limit: int
 ) -> None:
     if WIDTHS_S[width] == 60:  # else there are thousands of pages
         length = min(length, 7_200)
