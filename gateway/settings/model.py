@@ -15,6 +15,7 @@ from gateway.errors import ConfigError
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
+from gateway.settings.ledger import Ledger
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -108,6 +109,7 @@ class Settings(BaseModel):
     journal: Journal = Journal()
     retention: Retention = Retention()
     encryption: Encryption = Encryption()
+    ledger: Ledger = Ledger()
     harmony: Harmony = Harmony()
     generation: Generation = Generation()
     reasoning: Reasoning = Reasoning()

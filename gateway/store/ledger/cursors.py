@@ -65,6 +65,11 @@ LIMIT 1
 """)
 
 
+_AGE: Final = Statement(
+    "SELECT extract(epoch FROM now() - CAST(:at AS timestamptz))::double precision"
+)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
     """Behind the line with this key; the first of transaction `tx` with nothing but that."""
@@ -147,6 +152,11 @@ async def behind_s(connection: Connection, place: Place) -> float:
     """For how many seconds the oldest line behind a place has been there; 0.0 without one."""
     seconds = await connection.scalar(_BEHIND, {"tx": str(place.tx)})
     return 0.0 if seconds is None else max(0.0, float(seconds))
+
+
+async def age_s(connection: Connection, at: datetime) -> float:
+    """How many seconds ago that was, by the clock of the database; 0.0 if it is yet to come."""
+    return max(0.0, float(await connection.scalar(_AGE, {"at": at})))
 
 
 def _cursor(row: Row) -> Cursor:
