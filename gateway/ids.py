@@ -15,6 +15,7 @@ CONTAINER_PREFIX = "cntr_"
 CONTAINER_FILE_PREFIX = "cfile_"
 FILE_PREFIX = "file-"
 PROJECT_PREFIX = "proj_"
+SERVICE_ACCOUNT_PREFIX = "svc_acct_"
 API_KEY_PREFIX = "key_"
 TENANT_PREFIX = "org-"
 USER_PREFIX = "user-"
@@ -70,11 +71,6 @@ def new_uuid() -> UUID:
 def new_request_id() -> str:
     """An `x-request-id`: `req_` and 32 hex digits."""
     return "req_" + os.urandom(16).hex()
-
-
-def new_api_key() -> str:
-    """`sk-` and 256 random bits."""
-    return "sk-" + secrets.token_urlsafe(32)
 
 
 def new_replica_id() -> str:
@@ -140,6 +136,16 @@ def parse_project_id(text: str) -> UUID | None:
     return _parse(PROJECT_PREFIX, text)
 
 
+def service_account_id(uuid: UUID) -> str:
+    """The public id of a service account."""
+    return SERVICE_ACCOUNT_PREFIX + uuid.hex
+
+
+def parse_service_account_id(text: str) -> UUID | None:
+    """The same for a service account."""
+    return _parse(SERVICE_ACCOUNT_PREFIX, text)
+
+
 def api_key_id(uuid: UUID) -> str:
     """The public id of an API key, which is no part of its secret."""
     return API_KEY_PREFIX + uuid.hex
@@ -155,8 +161,13 @@ def tenant_id(uuid: UUID) -> str:
     return TENANT_PREFIX + uuid.hex
 
 
+def parse_tenant_id(text: str) -> UUID | None:
+    """The same for a tenant."""
+    return _parse(TENANT_PREFIX, text)
+
+
 def user_id(uuid: UUID) -> str:
-    """The public id of a person."""
+    """The public id of a person who has keys or signs in."""
     return USER_PREFIX + uuid.hex
 
 

@@ -23,8 +23,6 @@ LineKind = Literal["response", "compact", "count", "embeddings", "rerank", "adju
 TAGS_MAX: Final = 5
 TAG_CHARS_MAX: Final = 64
 """Of the value of a tag."""
-TAG_NAMES_PATTERN: Final = r"[A-Za-z0-9_.-]{1,64}(?:,[A-Za-z0-9_.-]{1,64}){0,4}"
-"""Names of tags as a tenant declares them."""
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 """PostgreSQL takes neither into `jsonb`."""
 _PURPOSE: Final = b"end user of "
@@ -49,6 +47,11 @@ class Metering:
 
 
 NOBODY: Final = Metering()
+
+
+def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, str]) -> Metering:
+    """What a line says of a request for whoever is `named`."""
+    return Metering(end_user_of(secret, tenant, named) if named else None, tags)
 
 
 def end_user_of(secret: bytes, tenant: UUID, named: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Route
 from gateway.metering import NOBODY, Metering
+from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.constraints.validation import Checker
     from gateway.entries import Compacted, ToolsListed
     from gateway.generation import Sampling
+    from gateway.limits.charge import Charge
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.body import ResponseHead
     from gateway.tenancy import Principal
@@ -51,9 +53,9 @@ class RunSpec:
     `durable`: its log is kept in the database, so that any replica can go on with it and show it.
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
     of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
-    of one that was taken over only its row knows. `template_state` is what the
-    format of the model has learned of its servers (`ModelFormat.template_state`). `who` is who
-    asked for it, as its usage line says.
+    of one that was taken over only its row knows. `charge` is what its key was charged for it.
+    `template_state` is what the format of the model has learned of its servers
+    (`ModelFormat.template_state`). `who` is who asked for it, as its usage line says.
     """
 
     principal: Principal
@@ -85,3 +87,9 @@ class RunSpec:
     route: Route = field(default_factory=Route, compare=False, repr=False)
     template_state: bytes = b""
     who: Metering = NOBODY
+    charge: Charge | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_text(self) -> bool:
+        """Its prompt is a conversation, and its turns are text."""
+        return self.template_state == TEXT_STATE

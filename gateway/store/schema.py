@@ -32,7 +32,8 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
-    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "6a0d4c92e7f1"),
+    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
+    "6a0d4c92e7f1",
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -171,7 +172,9 @@ COLUMNS: Final = {
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
     f" {_COUNTS}, seq integer!, kind text!, status text, service_tier text, background boolean,"
     " attempts smallint, end_user bytea, tags jsonb, tools jsonb, reason text, author text,"
-    " tx xid8, project_id uuid",
+    " tx xid8, project_id uuid,"
+    " price_id uuid, cost_nano bigint, input_cost_nano bigint, cached_cost_nano bigint,"
+    " output_cost_nano bigint, tools_cost_nano bigint",
     # Sums of lines, by the hour and, of the last days, by the minute (`at`: its beginning). Where a
     # line has null, these have what it means: the default project, no background.
     "usage_hours": f"{_SUMS_KEY}, {_SUMS}",
@@ -195,6 +198,29 @@ COLUMNS: Final = {
     " kind text!, server bytea!, tool bytea!, arguments_hash bytea!, arguments_bytes integer!,"
     " result_bytes integer!, result_ids integer!, outcome text!, duration_ms integer!,"
     " replica text!, at timestamptz!, approval text, approval_request_id bytea, hosts bytea",
+    # What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.terms`.
+    "limits": "tenant_id uuid!, scope text!, scope_id uuid!, model text!, what text!,"
+    " window_s integer!, value bigint!, mode text!, updated_at timestamptz!",
+    # `cap`, like `threshold` and `amount` below, is in nano-dollars or in tokens, by `unit`; `span`
+    # is the interval. `channel`: where an alert goes, as JSON.
+    "budgets": "tenant_id uuid!, id uuid!, scope text!, scope_id uuid!, unit text!, span text!,"
+    " cap bigint!, mode text!, created_at timestamptz!",
+    "spend_alerts": "tenant_id uuid!, id uuid!, scope text!, scope_id uuid!, unit text!,"
+    " span text!, threshold bigint!, channel bytea!, created_at timestamptz!",
+    # Of one tenant, or of all, under the nil one. Only added to; an end is set once.
+    "prices": "tenant_id uuid!, id uuid!, component text!, model text!, service_tier text!,"
+    " nano_per_unit bigint!, valid_from timestamptz!, valid_until timestamptz",
+    # What each replica has spent of a meter in one interval, ever more; the replica '' is what
+    # reconciliation found besides.
+    "spend": "tenant_id uuid!, meter text!, starts_at timestamptz!, replica text!,"
+    " amount bigint!, at timestamptz!",
+    "alert_firings": "tenant_id uuid!, alert_id uuid!, starts_at timestamptz!,"
+    " fired_at timestamptz!, sent_at timestamptz, attempts smallint!, due_at timestamptz!",
+    # What is left in a bucket that all replicas share, and what it gave last. UNLOGGED.
+    "buckets": "tenant_id uuid!, name text!, level double precision!, at timestamptz!,"
+    " granted double precision!",
+    # What is under way, or set aside, in each replica. UNLOGGED.
+    "limit_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!, amount bigint!",
 }
 """The columns of every table with their types; `!`: not null.
 

@@ -16,7 +16,7 @@ from sqlalchemy.types import UserDefinedType
 from typing_extensions import override
 
 revision: str = "6a0d4c92e7f1"
-down_revision: str | None = "b91f4e07d6a2"
+down_revision: str | None = "b91f3c7ae264"
 branch_labels: str | None = None
 depends_on: str | None = None
 
@@ -60,6 +60,7 @@ class TransactionId(UserDefinedType[int]):
 
 
 def upgrade() -> None:
+    op.add_column("tenants", sa.Column("usage_tags", sa.Text()))
     for name in ZEROES:
         op.add_column("usage", sa.Column(name, sa.Integer(), nullable=False, server_default="0"))
     op.add_column("usage", sa.Column("seq", sa.Integer(), nullable=False, server_default="0"))
@@ -156,3 +157,4 @@ def downgrade() -> None:
     op.drop_index("ix_usage_tx", "usage")
     for name in ("tx", *MAY_BE_NULL, "kind", "seq", *ZEROES):
         op.drop_column("usage", name)
+    op.drop_column("tenants", "usage_tags")

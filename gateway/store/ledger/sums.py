@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.store.schema import COST_COLUMNS, SUMMED_BY, SUMS, columns_of
+from gateway.store.schema import COST_COLUMNS, SUMMED_BY, SUMS
 
-_LINE_COLUMNS: Final = columns_of("usage")
 _KEY_WORDS: Final = {
     "service_tier": "coalesce(line.service_tier, 'default')",
     "background": "coalesce(line.background, false)",
@@ -27,8 +26,6 @@ _COUNTED: Final = {
 def _value(name: str) -> str:
     if name in _COUNTED:
         return _COUNTED[name]
-    if name not in _LINE_COLUMNS:
-        return "0"
     return f"coalesce(line.{name}, 0)" if name in COST_COLUMNS else f"line.{name}"
 
 

@@ -57,7 +57,8 @@ INDEXES: Final = (
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    *("pk_drain_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
+    *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
+    *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
     *("pk_usage_end_user_days", "pk_usage_cursors"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
@@ -65,6 +66,7 @@ KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
     *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
     *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
+    "uq_budgets_tenant_id_scope",
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = ("find_api_key", "find_principal", "find_caller", "find_operator")
@@ -90,15 +92,18 @@ _OF_RUNS: Final = (
     "usage_minutes",
     "usage_end_user_days",
     "usage_cursors",
+    *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
+    *("buckets", "limit_reports"),
 )
 _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
     *("projects", "service_accounts", "operator_keys", "audit_log"),
+    *("limits", "budgets", "spend_alerts", "prices"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
-_SHARED: Final = ("web_documents", "usage_cursors")
+_SHARED: Final = ("web_documents", "prices", "usage_cursors")
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
@@ -142,6 +147,7 @@ GRANTS: Final = {
         "containers": _EVERYTHING,
         "files": _EVERYTHING,
         "file_chunks": "SELECT, INSERT, DELETE",
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
     },
     RUNS_ROLE: {
         "tenants": "SELECT",
@@ -165,6 +171,8 @@ GRANTS: Final = {
         "usage_minutes": _EVERYTHING,
         "usage_end_user_days": _EVERYTHING,
         "usage_cursors": _EVERYTHING,
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
+        **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
     },
 }
 """What each role may do to each table, or to some of its columns."""
