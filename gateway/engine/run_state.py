@@ -38,7 +38,9 @@ EXTENDED_VERSION: Final = 3
 neither leaves the response alone."""
 TOOLS_VERSION: Final = 4
 """That of a plan with grants: a release without hosted tools leaves the response alone."""
-_VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION, TOOLS_VERSION})
+TEXT_VERSION: Final = 5
+"""That of a plan whose turns are text: a release that knows no such turns leaves it alone."""
+_VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION, TOOLS_VERSION, TEXT_VERSION})
 _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 
 
@@ -54,6 +56,8 @@ def plan_of(spec: RunSpec) -> bytes:
     }
     if spec.route.placement is not None:
         fields["placement"] = spec.route.placement.hex()
+    if spec.charge is not None and (charged := spec.charge.packed()) is not None:
+        fields["charged"] = charged
     if spec.conversation is not None:
         fields["version"] = EXTENDED_VERSION
     if spec.compacted is not None:
@@ -65,6 +69,12 @@ def plan_of(spec: RunSpec) -> bytes:
             fields["template_state"] = spec.template_state.decode()
         if spec.listings:
             fields["listings"] = pack(spec.listings).hex()
+    if spec.is_text:
+        fields |= {
+            "version": TEXT_VERSION,
+            "window_left": spec.window_left,
+            "template_state": spec.template_state.decode(),
+        }
     return orjson.dumps(fields)
 
 
@@ -94,6 +104,14 @@ def inputs_of(plan: bytes) -> int:
 def compacted_of(plan: bytes) -> Compacted | None:
     """What the log of the response begins with, if it does; raises as `inputs_of` does."""
     return _compacted(_known_fields(plan))
+
+
+def charged_of(plan: bytes) -> dict[str, Any] | None:
+    """What its key was charged when the response was accepted, as `Charge.packed` spells it; None
+    where that was nothing. Raises as `inputs_of` does.
+    """
+    charged: dict[str, Any] | None = _known_fields(plan).get("charged")
+    return charged
 
 
 def rebuild(claimed: ClaimedRun) -> RunSpec | None:

@@ -16,6 +16,8 @@ from gateway.settings.admin import Admin
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
+from gateway.settings.images import Images
+from gateway.settings.rate_limits import RateLimits
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -105,6 +107,7 @@ class Settings(BaseModel):
     routing: Routing = Routing()
     admission: Admission = Admission()
     limits: Limits = Limits()
+    rate_limits: RateLimits = RateLimits()
     stream: Stream = Stream()
     background: Background = Background()
     journal: Journal = Journal()
@@ -117,6 +120,7 @@ class Settings(BaseModel):
     websockets: WebSockets = WebSockets()
     tools: Tools = Tools()
     input: Input = Input()
+    images: Images = Images()
     debugging: Debugging = Debugging()
     log: Log = Log()
 

@@ -324,8 +324,8 @@ class Model(Section):
     )
     format: Name = Field(
         "harmony",
-        description="How it reads and writes tokens: harmony (gpt-oss), or chat: its servers "
-        "render the model's own chat template.",
+        description="How it is spoken to: harmony (gpt-oss); chat: its servers render the model's "
+        "own chat template; passthrough: they take messages, return text, and know no token ids.",
     )
     tokenizer: str | None = Field(
         None,
@@ -341,6 +341,9 @@ class Model(Section):
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict,
         description="Given to its chat template as they are, as in {thinking: true}.",
+    )
+    modalities: tuple[Literal["text", "image"], ...] = Field(
+        ("text",), description="What can be shown to it: servers do not tell. Not for harmony."
     )
     adapters: bool = Field(
         default=False,

@@ -1,4 +1,4 @@
-"""Generations at one inference server: token ids in, token ids out."""
+"""Generations at one inference server: token ids in, token ids out; or a conversation, and text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from gateway.errors import (
 )
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import Served, StreamLimits
+from gateway.upstreams.chat_request import chat_body
+from gateway.upstreams.chat_stream import ChatReader
 from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.engines.endpoints import CHAT
 from gateway.upstreams.generate import GenerateReader
 from gateway.upstreams.problems import (
     BrokeDown,
@@ -55,6 +58,7 @@ _LOGPROB_BYTES = 64
 READERS: Final[dict[str, type[CompletionReader]]] = {
     "completions": CompletionReader,
     "generate": GenerateReader,
+    "chat": ChatReader,
 }
 """Who reads the events of a endpoint."""
 INLINE_CALLS = 16
@@ -84,11 +88,12 @@ class _Attempt:
     writer: RequestWriter
     grammar: Grammar | None = None
     pair: Fields | None = None
+    on_end: Callable[[int], None] | None = None
 
     @property
     def endpoint(self) -> TokenEndpoint:
         """Where it goes, and who reads the answer."""
-        return self.writer.engine.endpoint(self.request)
+        return CHAT if self.request.chat else self.writer.engine.endpoint(self.request)
 
 
 class InferenceServer:
@@ -149,21 +154,23 @@ class InferenceServer:
         *,
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
+        on_end: Callable[[int], None] | None = None,
     ) -> Coroutine[object, object, None]:
         """One chunk for each read that brought ids; the last one has `finish`, often without ids.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
         never wait. `on_first` is called before the sink has the first chunk, `on_finish` before it
-        has the last. Raises `UpstreamUnavailable` or `UpstreamRejected` before the first id,
-        `UpstreamFailed` after it, and what the sink does, which must be none of these.
+        has the last, `on_end` in any case with how many tokens came. Raises `UpstreamUnavailable`
+        or `UpstreamRejected` before the first id, `UpstreamFailed` after it, and what the sink
+        does, which must be none of these.
 
         A grammar that the backend refuses is left out. It has been understood by this gateway
         before, so the caller is not to blame, nor would another backend of its kind do better.
         Without one the output is still checked.
         """
         # Not a coroutine of its own: it would be there as long as the stream.
-        attempt = _Attempt(request, self._writer)
-        if request.constraint is None:
+        attempt = _Attempt(request, self._writer, on_end=on_end)
+        if request.constraint is None or request.chat:
             return self._complete(attempt, sink, on_first, on_finish)
         return self._complete_bound(attempt, request.constraint, sink, on_first, on_finish)
 
@@ -234,6 +241,8 @@ class InferenceServer:
                 await self._complete_in_pair(self._backend.prefill, attempt, stream)
         finally:
             self._streams.discard(stream)
+            if attempt.on_end is not None:
+                attempt.on_end(attempt.request.sampling.max_tokens - reader.ids_left)
             if reader.overran:
                 _log.warning("backend does not stop where it should", upstream=self.name)
 
@@ -359,6 +368,8 @@ class InferenceServer:
             served = self._served[request.model]
         else:
             raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
+        if request.chat:
+            return chat_body(request, served, writer.engine)
         prompt = await self._encoded_prompt(attempt)
         grammar, pair = attempt.grammar, attempt.pair or {}
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
