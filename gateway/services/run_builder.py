@@ -339,15 +339,14 @@ class RunBuilder:
         if is_opening:
             history = History(None, (), created_at)
         else:
-            tenant_id = principal.tenant_id
             history = await self._history_source.of(
-                tenant_id,
+                principal,
                 request,
                 created_at=created_at,
                 local=command.local,
                 with_json=with_json or not self._specs.knows_stored_ids(model),
             )
-            stored = await self._history_source.named_items(tenant_id, request)
+            stored = await self._history_source.named_items(principal, request)
         uuid = ids.new_uuid()
         granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
         if not command.generate:
