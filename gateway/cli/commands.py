@@ -18,7 +18,9 @@ from gateway.cli import (
     backends,
     configuration,
     containers,
+    data,
     database,
+    encryption,
     launch,
     mcp,
     pages,
@@ -77,6 +79,8 @@ commands.add_typer(backends.commands, name="backends")
 commands.add_typer(configuration.commands, name="config")
 commands.add_typer(containers.commands, name="containers")
 commands.add_typer(database.commands, name="db")
+commands.add_typer(data.commands, name="data")
+commands.add_typer(encryption.commands, name="encryption")
 commands.add_typer(pages.commands, name="pages")
 commands.add_typer(access.tenants, name="tenants")
 commands.add_typer(access.keys, name="keys")
