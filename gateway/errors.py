@@ -41,7 +41,7 @@ GatewayError
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 SHOWN_CHARS_MAX: Final = 128
 """A caller's own text is repeated to it up to here."""
@@ -150,18 +150,28 @@ class ConnectorFailed(RequestError):
 
 
 class RateLimited(RequestError):
-    """Too much at once, or too often. `retry_after_s` is until there may be room, where known."""
+    """Too much at once, or too often. `retry_after_s` is until there may be room, where known.
 
-    def __init__(
+    `kind` is which limit was reached, for the `type` of the envelope. `is_final`: it does not help
+    to try again. `headers` are those of the limits, for the answer.
+    """
+
+    def __init__(  # noqa: PLR0913 - what the answer tells
         self,
         message: str,
         *,
         code: str | None = None,
         param: str | None = None,
         retry_after_s: float | None = None,
+        kind: Literal["requests", "tokens", "insufficient_quota"] = "requests",
+        is_final: bool = False,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         super().__init__(message, code=code, param=param)
         self.retry_after_s = retry_after_s
+        self.kind = kind
+        self.is_final = is_final
+        self.headers = headers
 
 
 class UpstreamError(GatewayError):

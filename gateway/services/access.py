@@ -32,6 +32,7 @@ from gateway.errors import (
 from gateway.services.admin.key_uses import KeyUses, Rehash
 from gateway.services.admin.secrets import Peppers
 from gateway.store import tenants
+from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
 from gateway.telemetry import EventLog
 from gateway.tenancy import (
@@ -384,7 +385,10 @@ class Access:
             found = await tenants.find_principal(database, previous.hash(secret), self._defaults)
             if found is not None:
                 self.uses.hash_again(found, Rehash(current.hash(secret), current.id))
-        return found and replace(found, database=name)
+        if found is None:
+            return None
+        terms = await rules.terms_of(database, found)
+        return replace(found, database=name, terms=terms)
 
     def forget(self) -> None:
         """A tenant or a key was changed: requests from now on must not see earlier decisions."""

@@ -64,7 +64,10 @@ class Admission(Section):
         600.0, description="The same for a background response, which fails then."
     )
     promotion_s: PositiveFloat = Field(
-        120.0, description="Seconds after which what waits goes with the class above it."
+        30.0, description="Seconds after which what waits goes with the class above it."
+    )
+    background_promotion_s: PositiveFloat = Field(
+        300.0, description="The same for background responses and service_tier flex."
     )
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
 from gateway.settings.images import Images
+from gateway.settings.rate_limits import RateLimits
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -106,6 +107,7 @@ class Settings(BaseModel):
     routing: Routing = Routing()
     admission: Admission = Admission()
     limits: Limits = Limits()
+    rate_limits: RateLimits = RateLimits()
     stream: Stream = Stream()
     background: Background = Background()
     journal: Journal = Journal()

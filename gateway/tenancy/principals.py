@@ -7,11 +7,13 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
+from gateway.limits.terms import NO_TERMS
 from gateway.tenancy.policy import DEFAULT_POLICY, ModelPermissions
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from gateway.limits.terms import Terms
     from gateway.tenancy.policy import TenantPolicy
 
 TenantId = NewType("TenantId", UUID)
@@ -146,7 +148,8 @@ DEFAULT_PROJECT: Final = ProjectTerms()
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The authenticated caller of one request. `dialect` is that of its key, `database` the name of
-    the one that its tenant is in. `project_id` None: the default project.
+    the one that its tenant is in. `project_id` None: the default project. `terms` are the limits
+    and budgets of its tenant, its project and its key.
     """
 
     tenant_id: TenantId
@@ -158,6 +161,7 @@ class Principal:
     project_id: ProjectId | None = None
     key: KeyTerms = PLAIN_KEY
     project_terms: ProjectTerms = DEFAULT_PROJECT
+    terms: Terms = NO_TERMS
 
     @property
     def project(self) -> ProjectId:

@@ -37,8 +37,9 @@ class Foundation:
     """`shared` is what other databases of the process use, too.
 
     Claims are renewed over connections of their own (`lifeline`), logs written over another
-    (`journal`), announced and looked for over two more (`notices`): requests that wait for a
-    connection must not cost this process its claims, nor the clients of others their tokens.
+    (`journal`), announced and looked for over two more (`notices`), limits kept in step over one
+    (`counters`): requests that wait for a connection must not cost this process its claims, nor the
+    clients of others their tokens.
     """
 
     settings: Settings
@@ -48,6 +49,7 @@ class Foundation:
     lifeline: Database
     journal: Database
     notices: Database
+    counters: Database
     formats: Formats
     sealer: Sealer
     executor: ThreadExecutor
@@ -73,6 +75,7 @@ class Foundation:
             ),
             journal=connect(settings, pool_size_max=1, for_runs=True, keyring=keyring),
             notices=connect(settings, pool_size_max=2, for_runs=True, keyring=keyring),
+            counters=connect(settings, pool_size_max=1, for_runs=True, keyring=keyring),
             formats=shared.formats,
             sealer=shared.sealer,
             executor=shared.executor,
@@ -103,7 +106,7 @@ class Foundation:
 
     async def close(self) -> None:
         """Close the connections to the database; nothing of it may be in use any more."""
-        for database in (self.database, self.lifeline, self.journal, self.notices):
+        for database in (self.database, self.lifeline, self.journal, self.notices, self.counters):
             await database.close()
 
 

@@ -56,13 +56,15 @@ INDEXES: Final = (
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    *("pk_drain_reports", "pk_projects"),
+    *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
+    *("pk_limit_reports", "pk_projects"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
     *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
     *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
+    "uq_budgets_tenant_id_scope",
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = ("find_api_key", "find_principal", "find_caller", "find_operator")
@@ -83,15 +85,18 @@ _OF_RUNS: Final = (
     "containers",
     "files",
     "placements",
+    *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
+    *("buckets", "limit_reports"),
 )
 _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
     *("projects", "service_accounts", "operator_keys", "audit_log"),
+    *("limits", "budgets", "spend_alerts", "prices"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
-_SHARED: Final = ("web_documents",)
+_SHARED: Final = ("web_documents", "prices")
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
@@ -131,6 +136,7 @@ GRANTS: Final = {
         "containers": _EVERYTHING,
         "files": _EVERYTHING,
         "file_chunks": "SELECT, INSERT, DELETE",
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
     },
     RUNS_ROLE: {
         "tenants": "SELECT",
@@ -149,6 +155,8 @@ GRANTS: Final = {
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
+        **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
     },
 }
 """What each role may do to each table, or to some of its columns."""
