@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,7 +117,7 @@ WHOLE_TEXT = '<t>Hm 😀.<a>I look.<c>add<(>{"a": 1}<c>get<(>{"x": 2}<end>'
 def test_no_cut_of_the_bytes_counts(cuts: list[int]) -> None:
     content = b"".join(WHOLE)
     bounds = [0, *sorted(cuts), len(content)]
-    reads = [content[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    reads = [content[a:b] for a, b in itertools.pairwise(bounds) if a < b]
     made = Heard(reads)
     assert (made.text, made.finish, made.usage) == (
         WHOLE_TEXT,
@@ -150,7 +151,10 @@ def test_no_bytes_raise(reads: list[bytes]) -> None:
             id="the index 0 of each",
         ),
         pytest.param(
-            [fragment(0, "1", name="f", arguments="{}"), fragment(0, "2", name="g", arguments="{}")],
+            [
+                fragment(0, "1", name="f", arguments="{}"),
+                fragment(0, "2", name="g", arguments="{}"),
+            ],
             "<c>f<(>{}<c>g<(>{}",
             id="another id at the same index",
         ),
@@ -176,7 +180,10 @@ def test_no_bytes_raise(reads: list[bytes]) -> None:
             id="no list",
         ),
         pytest.param(
-            [event({"function_call": {"name": "f"}}), event({"function_call": {"arguments": "{}"}})],
+            [
+                event({"function_call": {"name": "f"}}),
+                event({"function_call": {"arguments": "{}"}}),
+            ],
             "<c>f<(>{}",
             id="the call of older APIs",
         ),
@@ -215,7 +222,11 @@ def test_why_a_turn_ends(reason: str, finish: FinishReason) -> None:
 
 
 def test_usage_may_come_with_the_finish_and_is_missing_where_it_is_not_told() -> None:
-    told = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 9}}
+    told = {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 9},
+    }
     assert heard(event({"content": "x"}, "stop", usage=told)).usage == ToldUsage(5, 2, 0, 5)
     for odd in ({}, {"prompt_tokens": -1, "completion_tokens": 1}, None, 7):
         assert heard(event({"content": "x"}, "stop", usage=odd)).usage is None

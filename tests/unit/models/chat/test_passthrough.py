@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def test_no_ids_raise_and_no_cut_counts(
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=5)))
     bounds = [0, *cuts, len(ids)]
-    pieces = [ids[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    pieces = [ids[begin:end] for begin, end in itertools.pairwise(bounds)]
     whole, cut = TextParser(RULES), TextParser(RULES)
     assert read(whole, [ids], finish) == read(cut, pieces, finish)
     assert (whole.recoveries, whole.reasoning_tokens) == (cut.recoveries, cut.reasoning_tokens)
