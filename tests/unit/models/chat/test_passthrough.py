@@ -249,6 +249,10 @@ def test_settings_say_what_it_can_do() -> None:
     plain = PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="none", calls="none"))
     assert plain.abilities == ("structured_outputs", "streaming", "background")
     assert {"vision", "tools", "reasoning", "reasoning_off"} <= set(FORMAT.abilities)
+    tagged = PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="think"))
+    assert tagged.framing.thought == ("<think>", "</think>")
+    with pytest.raises(ConfigError, match="no reasoning 'deep'"):
+        PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="deep"))
     with pytest.raises(ConfigError, match="reads calls itself"):
         PassThroughFormat.load(SchemaLimits(), FormatOptions(calls="hermes"))
     assert orjson.dumps(plain.abilities)
