@@ -27,7 +27,8 @@ GatewayError
 │   ├── StoreUnavailable             no connection, a timeout, a restart
 │   ├── StoreConflict                a named constraint says no
 │   │   └── KeyTaken                  an idempotency key stands for another response already
-│   └── ClaimLost                    another replica goes on with the response, or has ended it
+│   ├── ClaimLost                    another replica goes on with the response, or has ended it
+│   └── ContentSealed                what is stored cannot be opened: its key is not there
 ├── SummaryFailed                    a model wrote nothing that could stand for a conversation
 ├── Draining                         this process ends, and others go on with what was asked for
 ├── Leaving                          this process ends, and takes nothing more
@@ -40,7 +41,7 @@ GatewayError
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 SHOWN_CHARS_MAX: Final = 128
 """A caller's own text is repeated to it up to here."""
@@ -149,18 +150,28 @@ class ConnectorFailed(RequestError):
 
 
 class RateLimited(RequestError):
-    """Too much at once, or too often. `retry_after_s` is until there may be room, where known."""
+    """Too much at once, or too often. `retry_after_s` is until there may be room, where known.
 
-    def __init__(
+    `kind` is which limit was reached, for the `type` of the envelope. `is_final`: it does not help
+    to try again. `headers` are those of the limits, for the answer.
+    """
+
+    def __init__(  # noqa: PLR0913 - what the answer tells
         self,
         message: str,
         *,
         code: str | None = None,
         param: str | None = None,
         retry_after_s: float | None = None,
+        kind: Literal["requests", "tokens", "insufficient_quota"] = "requests",
+        is_final: bool = False,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         super().__init__(message, code=code, param=param)
         self.retry_after_s = retry_after_s
+        self.kind = kind
+        self.is_final = is_final
+        self.headers = headers
 
 
 class UpstreamError(GatewayError):
@@ -264,6 +275,12 @@ class ClaimLost(StoreError):
 
     def __init__(self) -> None:
         super().__init__("another replica goes on with this response, or has ended it")
+
+
+class ContentSealed(StoreError):
+    """What is stored of a tenant cannot be opened: its key was destroyed or withdrawn, or what is
+    stored was changed. The message is for operators.
+    """
 
 
 class SummaryFailed(GatewayError):

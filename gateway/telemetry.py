@@ -628,12 +628,36 @@ class Metrics:
         self._refused = self._counter(
             "admission_refusals", "Requests refused for lack of slots.", "class", "reason"
         )
+        self._limit_refusals = self._counter(
+            "limit_refused", "Requests that a limit or a budget refused.", "what"
+        )
+        self._limit_observed = self._counter(
+            "limit_would_refuse", "Those that one would have refused that is only observed.", "what"
+        )
+        self._limit_syncs = self._histogram(
+            "gateway_limit_sync_seconds",
+            "Exchanges of limits with the database.",
+            FLUSH_SECONDS,
+            "outcome",
+        )
         self._slots = self._gauge(
             "admission_slots", "Requests that a backend is sent at once.", "upstream"
         )
         self._saturation = self._gauge(
             "admission_saturation", "Requests under way and waiting, as a share of all slots."
         )
+
+    def limit_refused(self, what: str) -> None:
+        """Count a request that a limit or a budget refused, by what it limits."""
+        self._limit_refusals.labels(what).inc()
+
+    def limit_would_refuse(self, what: str) -> None:
+        """Count a request that a limit would have refused that is only observed."""
+        self._limit_observed.labels(what).inc()
+
+    def limits_synced(self, outcome: Literal["ok", "failed"], seconds: float) -> None:
+        """Observe one exchange of limits with the database."""
+        self._limit_syncs.labels(outcome).observe(seconds)
 
     def admission_reads(
         self, *, queued: Mapping[str, Callable[[], float]], saturation: Callable[[], float]
@@ -651,7 +675,7 @@ class Metrics:
         """Observe that a request of a class was sent to a backend after so many seconds."""
         self._queue_wait.labels(work).observe(seconds)
 
-    def admission_refused(self, work: str, reason: Literal["full", "wait", "deadline"]) -> None:
+    def admission_refused(self, work: str, reason: str) -> None:
         """Count a request of a class that was refused: see `upstreams.admission.queue`."""
         self._refused.labels(work, reason).inc()
 

@@ -71,6 +71,7 @@ class CreateRequest:
             headers.append((b"x-gateway-dropped-tools", dropped.encode()))
         if generation.is_repeat:
             headers.append((b"idempotent-replayed", b"true"))
+        headers += generation.limit_headers
         return headers
 
 

@@ -35,6 +35,9 @@ INSUFFICIENT_QUOTA: Final = "insufficient_quota"
 RETRY_AFTER_S_MAX: Final = 120
 """What asks for longer is not tried again by OpenAI's SDKs."""
 
+LIMIT_RETRY_AFTER_S_MAX: Final = 60
+"""A client that waits longer for a limit to pass looks as if it hung."""
+
 _TRY_AGAIN: Final = "Please try again."
 _BUG: Final = (
     "The server had an error while processing your request. Please try again; if it stays, report "
@@ -47,7 +50,8 @@ class ErrorStatus:
     """The status and the envelope's `type` with which one class of exceptions is answered.
 
     `code`, `message` and `retry_after_s` stand in for what the exception does not say itself.
-    `retry` False tells OpenAI's SDKs not to repeat what they otherwise would.
+    `retry` False tells OpenAI's SDKs not to repeat what they otherwise would. `headers` are further
+    ones.
     """
 
     status: int
@@ -56,6 +60,8 @@ class ErrorStatus:
     message: str | None = None
     retry_after_s: int | None = None
     retry: bool = True
+    retry_after_ms: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,14 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "get the same response.",
         retry_after_s=1,
     ),
+    errors.ContentSealed: ErrorStatus(
+        403,
+        INVALID_REQUEST,
+        "external_key_unavailable",
+        "What is stored here is encrypted with a key that is not available any more. Ask the "
+        "operator of this server, or whoever holds the key of your organization.",
+        retry=False,
+    ),
     errors.ClaimLost: ErrorStatus(
         503,
         SERVER_ERROR,
@@ -208,9 +222,27 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
         answer = replace(answer, retry_after_s=delay_s)
     if not isinstance(error, errors.RequestError):
         return answer, ErrorDetail(answer.message or _BUG, answer.code)
-    if error.code == INSUFFICIENT_QUOTA:
+    if isinstance(error, errors.RateLimited):
+        answer = _limited(answer, error)
+    elif error.code == INSUFFICIENT_QUOTA:
         answer = ErrorStatus(answer.status, INSUFFICIENT_QUOTA, retry=False)
     return answer, ErrorDetail(error.message, error.code or answer.code, error.param)
+
+
+def _limited(answer: ErrorStatus, error: errors.RateLimited) -> ErrorStatus:
+    """The row of a limit: its type, its headers, and after how many milliseconds it fits again.
+    What is spent or too large is not to be sent again, and says no time.
+    """
+    if error.is_final or error.code == INSUFFICIENT_QUOTA:
+        kind = INSUFFICIENT_QUOTA if error.code == INSUFFICIENT_QUOTA else error.kind
+        return replace(answer, type=kind, retry_after_s=None, retry=False, headers=error.headers)
+    answer = replace(answer, type=error.kind, headers=error.headers)
+    if error.retry_after_s is None:
+        return answer
+    seconds = min(error.retry_after_s, LIMIT_RETRY_AFTER_S_MAX)
+    return replace(
+        answer, retry_after_s=max(1, math.ceil(seconds)), retry_after_ms=math.ceil(seconds * 1000)
+    )
 
 
 def routing_error_response(scope: Scope, error: HTTPException) -> Response:
@@ -248,6 +280,9 @@ def retry_headers(answer: ErrorStatus) -> dict[str, str]:
         headers["www-authenticate"] = "Bearer"
     if answer.retry_after_s is not None:
         headers["retry-after"] = str(answer.retry_after_s)
+    if answer.retry_after_ms is not None:
+        headers["retry-after-ms"] = str(answer.retry_after_ms)
     if not answer.retry:
         headers["x-should-retry"] = "false"
+    headers |= {name.decode(): value.decode() for name, value in answer.headers}
     return headers

@@ -30,6 +30,8 @@ class PassingEndpoint:
         body = await self._bodies.read(scope, receive)
         with CancelOnDisconnect(connection_of(scope)):
             request = await self._bodies.parse(body, partial(parse_passed, kind=self._kind))
-            model, answer = await self._passing.ask(scope["principal"], request)
-            scope["record"].facts["model"] = model
-            await Response(answer, media_type="application/json")(scope, receive, send)
+            passed = await self._passing.ask(scope["principal"], request)
+            scope["record"].facts["model"] = passed.model
+            response = Response(passed.answer, media_type="application/json")
+            response.raw_headers += passed.headers
+            await response(scope, receive, send)

@@ -17,7 +17,7 @@ from gateway.api.streaming import EventStream
 from gateway.protocol.responses.create import COMPACTION, COUNTING, parse_subset
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from gateway.services.retrieval import Retrieval
     from gateway.services.run_builder import RunBuilder
 
-    Answer = Callable[[Scope, CreateResponse, int], Awaitable[bytes]]
-    """Makes the JSON that answers a request, which was so many bytes long."""
+    Headers = Sequence[tuple[bytes, bytes]]
+    Answer = Callable[[Scope, CreateResponse, int], Awaitable[tuple[bytes, Headers]]]
+    """Makes the JSON that answers a request, which was so many bytes long, and headers for it."""
 
 
 class ResponseEndpoints:
@@ -119,18 +120,22 @@ class SubsetEndpoint:
         policy = scope["principal"].policy
         with CancelOnDisconnect(connection_of(scope)):
             request = await self._bodies.parse_request(body, self._parse, policy)
-            answer = await self._answer(scope, request, len(body))
+            content, headers = await self._answer(scope, request, len(body))
             if request.ignored:
                 scope["record"].facts["ignored_parameters"] = ", ".join(request.ignored)
-            await Response(answer, media_type="application/json")(scope, receive, send)
+            response = Response(content, media_type="application/json")
+            response.raw_headers += headers
+            await response(scope, receive, send)
 
 
 def counting_endpoint(builder: RunBuilder, bodies: BodyReader) -> SubsetEndpoint:
     """`POST /v1/responses/input_tokens`: how long the prompt would be. Nothing is stored."""
 
-    async def answer(scope: Scope, request: CreateResponse, body_bytes: int) -> bytes:
+    async def answer(
+        scope: Scope, request: CreateResponse, body_bytes: int
+    ) -> tuple[bytes, Headers]:
         count = await builder.count(scope["principal"], request, body_bytes=body_bytes)
-        return orjson.dumps({"object": "response.input_tokens", "input_tokens": count})
+        return orjson.dumps({"object": "response.input_tokens", "input_tokens": count}), ()
 
     return SubsetEndpoint(bodies, COUNTING, answer)
 
@@ -138,10 +143,14 @@ def counting_endpoint(builder: RunBuilder, bodies: BodyReader) -> SubsetEndpoint
 def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
     """`POST /v1/responses/compact`: a conversation made short, to be sent as input from then on."""
 
-    async def answer(scope: Scope, request: CreateResponse, body_bytes: int) -> bytes:
-        compacted = await creation.compact(scope["principal"], request, body_bytes=body_bytes)
+    async def answer(
+        scope: Scope, request: CreateResponse, body_bytes: int
+    ) -> tuple[bytes, Headers]:
+        compacted, headers = await creation.compact(
+            scope["principal"], request, body_bytes=body_bytes
+        )
         scope["record"].facts["model"] = compacted.model
-        return dialects.body(scope, compacted.body)
+        return dialects.body(scope, compacted.body), headers
 
     return SubsetEndpoint(bodies, COMPACTION, answer)
 

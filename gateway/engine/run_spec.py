@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.constraints.validation import Checker
     from gateway.entries import Compacted, ToolsListed
     from gateway.generation import Sampling
+    from gateway.limits.charge import Charge
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.body import ResponseHead
     from gateway.tenancy import Principal
@@ -51,7 +52,8 @@ class RunSpec:
     `durable`: its log is kept in the database, so that any replica can go on with it and show it.
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
     of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
-    of one that was taken over only its row knows. `template_state` is what the
+    of one that was taken over only its row knows. `charge` is what its key was charged for it.
+    `template_state` is what the
     format of the model has learned of its servers (`ModelFormat.template_state`).
     """
 
@@ -83,6 +85,7 @@ class RunSpec:
     tool_values: LruCache[str, Any] | None = None
     route: Route = field(default_factory=Route, compare=False, repr=False)
     template_state: bytes = b""
+    charge: Charge | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_text(self) -> bool:

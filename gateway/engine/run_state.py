@@ -56,6 +56,8 @@ def plan_of(spec: RunSpec) -> bytes:
     }
     if spec.route.placement is not None:
         fields["placement"] = spec.route.placement.hex()
+    if spec.charge is not None and (charged := spec.charge.packed()) is not None:
+        fields["charged"] = charged
     if spec.conversation is not None:
         fields["version"] = EXTENDED_VERSION
     if spec.compacted is not None:
@@ -102,6 +104,14 @@ def inputs_of(plan: bytes) -> int:
 def compacted_of(plan: bytes) -> Compacted | None:
     """What the log of the response begins with, if it does; raises as `inputs_of` does."""
     return _compacted(_known_fields(plan))
+
+
+def charged_of(plan: bytes) -> dict[str, Any] | None:
+    """What its key was charged when the response was accepted, as `Charge.packed` spells it; None
+    where that was nothing. Raises as `inputs_of` does.
+    """
+    charged: dict[str, Any] | None = _known_fields(plan).get("charged")
+    return charged
 
 
 def rebuild(claimed: ClaimedRun) -> RunSpec | None:

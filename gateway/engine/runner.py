@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.concurrency import OnceEvent
 from gateway.engine import outcome
@@ -19,6 +19,7 @@ from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
 from gateway.eventlog.journal import KeepAliveTimer
+from gateway.limits.charge import Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.journal import Journal
     from gateway.store.claims import Claim
+
+_WHOLE: Final = frozenset({"completed", "incomplete"})
+"""How a response ends that was answered: its length tells of others."""
 
 
 class Run:
@@ -39,7 +43,7 @@ class Run:
 
     __slots__ = (
         "_cancelled", "_engine", "_is_first_told", "_journal", "_live", "_requested_at", "_scope",
-        "_turns", "begun", "claim", "first_token_s", "spec",
+        "_status", "_turns", "begun", "claim", "first_token_s", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +70,7 @@ class Run:
         self._is_first_told = False
         self._scope: asyncio.Timeout | None = None
         self._turns: TurnRunner | None = None
+        self._status = ""
         self._cancelled: Callable[[int], Finished] | None = None
 
     @property
@@ -88,6 +93,28 @@ class Run:
         """
         self._journal.abandon()
         self._stop()
+
+    def settle(self, *, goes_on: bool) -> None:
+        """It is over here: its key is charged what it used. With `goes_on` another replica settles
+        for a durable response that has no end yet.
+        """
+        charge, fold = self.spec.charge, self._live.fold
+        if charge is None:
+            return
+        if goes_on and self.spec.durable and not fold.is_finished:
+            charge.leave()
+            return
+        usage = fold.usage
+        charge.settle(
+            Used(
+                input_tokens=usage.input_tokens,
+                cached_tokens=usage.cached_tokens,
+                output_tokens=usage.output_tokens,
+                tool_calls=usage.tool_calls,
+                web_searches=usage.web_searches,
+                is_whole=self._status in _WHOLE,
+            )
+        )
 
     async def __call__(self) -> None:
         """Record, generate, commit, show the end: readers can see it when this returns."""
@@ -234,6 +261,7 @@ class Run:
         """Commit the end and show it. Raises `ClaimLost`."""
         if self._journal.is_abandoned:
             raise ClaimLost
+        self._status = finished.status
         try:
             await self._journal.finish(finished)
         except ClaimLost:
@@ -245,6 +273,7 @@ class Run:
                 raise ClaimLost from error
             self._fail(error)
             finished = outcome.not_stored(now())
+            self._status = finished.status
             self._close(finished)
         self._engine.observer.finished(self.spec, finished, self._live.fold)
         if not self.spec.store:

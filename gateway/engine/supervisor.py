@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import start_task
 from gateway.engine import outcome
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
     from gateway.engine.calls import RunningCalls
     from gateway.engine.runner import Run
     from gateway.store.claims import Claim
+    from gateway.tenancy import TenantId
 
     Release = Callable[[Sequence[Claim]], Awaitable[None]]
+
+SHARE_OF_FREE: Final = 4
+"""One tenant alone has up to four fifths of all places, two up to four ninths each: what is left
+free decides, as with the dynamic thresholds of shared switch buffers (Choudhury and Hahne)."""
 
 _log = EventLog("gateway.runs")
 
@@ -78,8 +84,10 @@ class Supervisor:
         self._calls = calls
         self._calls_wait_s = calls_wait_s
         self._flush_wait_s = flush_wait_s
-        self._prepared = 0
-        """How many runs of requests to this process are being prepared."""
+        self._prepared: Counter[TenantId] = Counter()
+        """How many runs of requests to this process are being prepared, of each tenant."""
+        self._of_tenants: Counter[TenantId] = Counter()
+        """How many are running."""
         self._running: dict[asyncio.Task[None], _Running] = {}
         self.claimed = 0
         """How many runs there are that this process looked for."""
@@ -92,21 +100,25 @@ class Supervisor:
         return len(self._running) - self.claimed
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self, tenant_id: TenantId) -> Iterator[None]:
         """Holds a place while a run is being prepared; start it before leaving.
 
-        Raises `RateLimited` when this process has as many as it takes, prepared or running.
+        Raises `RateLimited` when this process has as many as it takes, prepared or running, or the
+        tenant more than its share of what is left: `SHARE_OF_FREE` times the places that are free.
+        However many one tenant asks for, there is always a place for others.
         """
-        if self._prepared + self.in_flight >= self._in_flight_max:
+        free = self._in_flight_max - self._prepared.total() - self.in_flight
+        own = self._prepared[tenant_id] + self._of_tenants[tenant_id]
+        if free <= 0 or own >= SHARE_OF_FREE * free:
             raise RateLimited(
                 "The server is processing as many requests as it can. Please retry in a moment.",
                 code="rate_limit_exceeded",
             )
-        self._prepared += 1
+        self._prepared[tenant_id] += 1
         try:
             yield
         finally:
-            self._prepared -= 1
+            _count_off(self._prepared, tenant_id)
 
     def start(
         self,
@@ -118,14 +130,20 @@ class Supervisor:
         """Run to the end, whatever becomes of the caller; then call `on_end`."""
         task = start_task(run())
         self._running[task] = _Running(run, durable, on_end)
+        if durable is None or not durable.is_claimed:
+            self._of_tenants[run.spec.principal.tenant_id] += 1
         if durable is not None:
             self.claimed += durable.is_claimed
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         running = self._running.pop(task)
-        if running.durable is not None:
-            self.claimed -= running.durable.is_claimed
+        durable = running.durable
+        if durable is not None:
+            self.claimed -= durable.is_claimed
+        if durable is None or not durable.is_claimed:
+            _count_off(self._of_tenants, running.run.spec.principal.tenant_id)
+        running.run.settle(goes_on=self.is_draining)
         if running.on_end is not None:
             running.on_end()
 
@@ -189,6 +207,12 @@ class Supervisor:
                     group.create_task(_flush_one(one.channel))
         except TimeoutError:
             _log.warning("a log was not flushed in time")
+
+
+def _count_off(counts: Counter[TenantId], tenant_id: TenantId) -> None:
+    counts[tenant_id] -= 1
+    if not counts[tenant_id]:
+        del counts[tenant_id]
 
 
 async def _flush_one(channel: LogChannel) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.engine.row_mapping import has_kept_secrets, moment
+from gateway.engine.run_state import charged_of
 from gateway.engine.runner import Run
 from gateway.engine.supervisor import Durable
 from gateway.entries import Queued
@@ -27,14 +28,18 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.eventlog.log_writer import LogWriter
+    from gateway.limits.charge import Charge
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.claims import Claim, ClaimedRun
     from gateway.store.events import LogRow
+    from gateway.tenancy import TenantId
 
 
 @dataclass(frozen=True, slots=True)
 class RunDependencies:
-    """What the runs of a process have in common. `replays`: the turn that their logs share."""
+    """What the runs of a process have in common. `replays`: the turn that their logs share.
+    `adopt_charge` takes over what another process charged (`Gates.adopt`).
+    """
 
     engine: Engine
     archive: Archive
@@ -44,15 +49,26 @@ class RunDependencies:
     new_fold_for: Callable[[ResponseHead, OutputRules], Callable[[], Fold]]
     reader_events_max: int
     replays: asyncio.Lock = field(default_factory=asyncio.Lock)
+    adopt_charge: Callable[[TenantId, str, dict[str, Any]], Charge] | None = None
 
 
 class DurableRuns:
     """Starts the durable runs of this process: what was accepted here, and what was claimed."""
 
-    def __init__(self, dependencies: RunDependencies, *, claimed_max: int = 0) -> None:
-        """`claimed_max` bounds the background responses that are generated here at once."""
+    def __init__(
+        self,
+        dependencies: RunDependencies,
+        *,
+        claimed_max: int = 0,
+        claimable: Callable[[], int] | None = None,
+    ) -> None:
+        """`claimed_max` bounds the background responses that are generated here at once.
+        `claimable` tells how many more backends have room for: what would wait for them here waits
+        in the database, where another replica finds it.
+        """
         self._dependencies = dependencies
         self._claimed_max = claimed_max
+        self._claimable = claimable
         self._accepting = 0
         self._when_one_ends: Callable[[], None] = _nothing
 
@@ -60,7 +76,10 @@ class DurableRuns:
     def room(self) -> int:
         """How many more may be claimed."""
         claimed = self._dependencies.supervisor.claimed
-        return self._claimed_max - claimed - self._accepting
+        room = self._claimed_max - claimed
+        if self._claimable is not None:
+            room = min(room, self._claimable())
+        return room - self._accepting
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
         """Call `wake` when one that was claimed is over: the one who claims is built from this."""
@@ -88,6 +107,7 @@ class DurableRuns:
         archive = self._dependencies.archive
         if self.room <= 0 or self.is_draining:
             await archive.accept(spec, None, owned=False)
+            _leave_charge(spec)
             return
         fence = self._dependencies.writer.fence(spec.principal.tenant_id)
         self._accepting += 1
@@ -100,6 +120,8 @@ class DurableRuns:
             live.append(Queued())
             live.show(1)
             self._start(spec, claim, live, is_claimed=True, fence=fence)
+        else:
+            _leave_charge(spec)
 
     def _new_live(self, spec: RunSpec) -> LiveLog:
         return LiveLog(
@@ -122,6 +144,15 @@ class DurableRuns:
             reader_events_max=self._dependencies.reader_events_max,
             turn=self._dependencies.replays,
         )
+
+    def with_charge(self, spec: RunSpec, plan: bytes) -> RunSpec:
+        """The same with what its key was charged for it. Raises `ValueError`, `TypeError` or
+        `LookupError` for a damaged plan.
+        """
+        charged = charged_of(plan)
+        if charged is None or (adopt := self._dependencies.adopt_charge) is None:
+            return spec
+        return replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
 
     async def with_secrets(self, spec: RunSpec, claim: Claim) -> RunSpec:
         """The same with what its request gave to be sent to MCP servers. Raises `StoreError`."""
@@ -181,6 +212,12 @@ class DurableRuns:
         durable = Durable(claim, channel, is_claimed=is_claimed)
         shared.supervisor.start(run, durable=durable, on_end=release)
         return run
+
+
+def _leave_charge(spec: RunSpec) -> None:
+    """Whoever claims it settles for it."""
+    if spec.charge is not None:
+        spec.charge.leave()
 
 
 def _nothing() -> None:

@@ -192,6 +192,7 @@ class TakeoverScheduler:
                 response_id=ids.response_id(claimed.claim.uuid),
             )
             return True
+        spec = self._runs.with_charge(spec, claimed.plan)
         spec = await self._runs.with_secrets(spec, claimed.claim)
         rows = await self._read(claimed)
         live = await self._runs.restored(spec, rows, claimed.next_entry)

@@ -27,6 +27,8 @@ from gateway.engine.runner import Run
 from gateway.errors import ConversationLocked, KeyTaken, StoreUnavailable
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
+from gateway.limits.charge import NOTHING_USED, Used
+from gateway.limits.terms import NO_TERMS
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
@@ -42,11 +44,14 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
+    from gateway.limits.charge import Charge
+    from gateway.limits.refusal import Headers
     from gateway.protocol.context_item import ConversationPlace
     from gateway.protocol.events import EventSink, EventSource
     from gateway.protocol.responses.create import CreateResponse, RequestKey
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
+    from gateway.replication.limiter import Limiter
     from gateway.services.compaction import CompactedContext
     from gateway.services.models import Models
     from gateway.services.retrieval import Retrieval
@@ -71,6 +76,8 @@ class Generation:
     """The same request was sent before, and this is its response."""
     response_id: str
     model: str
+    limit_headers: Headers = ()
+    """Headers of the answer that tell what is left of the limits of its key."""
 
     @property
     def first_token_s(self) -> float | None:
@@ -289,6 +296,7 @@ class Creation:
         retrieval: Retrieval,
         lease_keeper: LeaseKeeper,
         models: Models,
+        limiter: Limiter,
         key_ttl_s: float,
     ) -> None:
         """`key_ttl_s` is how long an idempotency key stands for the same response.
@@ -303,6 +311,7 @@ class Creation:
         self._retrieval = retrieval
         self._lease_keeper = lease_keeper
         self._models = models
+        self._limiter = limiter
         self._key_ttl_s = key_ttl_s
 
     async def create(self, command: CreateCommand) -> Generation:
@@ -337,15 +346,31 @@ class Creation:
 
     async def compact(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
-    ) -> CompactedContext:
-        """All messages of the user, and a compaction item that stands for everything else.
+    ) -> tuple[CompactedContext, Headers]:
+        """All messages of the user, and a compaction item that stands for everything else; and the
+        headers of the limits.
 
         Raises what `RunBuilder.compact` does, and `RateLimited`.
         """
-        with self._at.supervisor.admitted():
-            compacted = await self._builder.compact(principal, request, body_bytes=body_bytes)
+        model = self._models.get(request.model, principal.policy, task="generate").id
+        charge = await self._limiter.enter(principal, model, "default")
+
+        async def admit(spec: RunSpec) -> None:
+            await self._reserve(charge, spec)
+
+        used = NOTHING_USED
+        try:
+            with self._at.supervisor.admitted(principal.tenant_id):
+                compacted = await self._builder.compact(
+                    principal, request, body_bytes=body_bytes, admit=admit
+                )
+            usage = compacted.made.summary.usage
+            used = Used(usage.input_tokens, usage.cached_tokens, usage.output_tokens, is_whole=True)
+        finally:
+            if charge is not None:
+                charge.settle(used)
         self._builder.book(compacted.made)
-        return compacted
+        return compacted, () if charge is None else charge.headers
 
     async def _repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
         """The response that the key stands for; None where the key is free, or its response gone.
@@ -370,18 +395,46 @@ class Creation:
         return RepeatedGeneration(principal, stored, self._retrieval, events)
 
     async def _started(self, command: CreateCommand) -> Generation:
+        principal, request = command.principal, command.request
         if command.generate and not command.request.background:
             # Before anything is read, made or stored for what would be refused.
-            tier = service_tier(command.request, command.principal.policy)
-            self._models.require_room(command.request.model, PRIORITIES[tier])
-        with self._at.supervisor.admitted():
+            tier = service_tier(request, principal.policy)
+            tenant = self._builder.cache_salt(principal.tenant_id)
+            self._models.require_room(request.model, PRIORITIES[tier], tenant)
+        charge = None
+        if principal.terms is not NO_TERMS:
+            model = self._models.get(request.model, principal.policy, task="generate").id
+            tier = service_tier(request, principal.policy)
+            charge = await self._limiter.enter(principal, model, tier)
+        if charge is None:
+            return await self._admitted(command, None)
+        try:
+            generation = await self._admitted(command, charge)
+        except BaseException:
+            # Once its run was started, that settles.
+            charge.settle(NOTHING_USED)
+            raise
+        generation.limit_headers = charge.headers
+        return generation
+
+    async def _admitted(self, command: CreateCommand, charge: Charge | None) -> Generation:
+        with self._at.supervisor.admitted(command.principal.tenant_id):
             built = await self._builder.build(command)
             if not isinstance(built, DueSummary):
-                return await self._begun(command, built)
+                await self._reserve(charge, built)
+                return await self._begun(command, built, charge)
             # Before tokens are spent on a summary.
             await self._check(command, built.conversation)
+            await self._reserve(charge, built.plan.spec)
             async with self._builder.summarised(built) as spec:
-                return await self._begun(command, spec)
+                return await self._begun(command, spec, charge)
+
+    async def _reserve(self, charge: Charge | None, spec: RunSpec) -> None:
+        """Gate 2: what the run may use is set aside. Raises `RateLimited`."""
+        most = spec.sampling.max_tokens
+        if charge is not None and most:
+            tokens = len(spec.prompt_ids)
+            await self._limiter.reserve(charge, spec.principal, tokens=tokens, most=most)
 
     async def _check(self, command: CreateCommand, place: ConversationPlace | None) -> None:
         """Refuse what accepting the response would refuse."""
@@ -396,7 +449,9 @@ class Creation:
             queued_max=principal.policy.background_queued_max if is_background else None,
         )
 
-    async def _begun(self, command: CreateCommand, spec: RunSpec) -> Generation:
+    async def _begun(
+        self, command: CreateCommand, spec: RunSpec, charge: Charge | None
+    ) -> Generation:
         """Start the run with its log in memory, or record it for any replica to go on with: the
         table of this module tells which.
         """
@@ -405,6 +460,8 @@ class Creation:
             await self._check(command, spec.conversation)
             await self._builder.use_approvals(spec)
         at = self._at
+        if charge is not None:
+            spec = replace(spec, charge=charge)
         if spec.durable:
             return await self._accepted(command, spec)
         new_fold = at.new_fold_for(spec.head, spec.rules)
@@ -426,6 +483,8 @@ class Creation:
             await self._runs.queue(spec)
             return AcceptedGeneration(spec, self._retrieval, None)
         claim = await self._at.archive.accept(spec, key, owned=is_ours)
+        if claim is None and spec.charge is not None:
+            spec.charge.leave()  # whoever claims it settles
         started = None
         if claim is not None:
             run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)

@@ -185,11 +185,11 @@ class Models:
         """
         self._pool.require_logprobs(model.id)
 
-    def require_room(self, name: str, priority: int) -> None:
+    def require_room(self, name: str, priority: int, tenant: str = "") -> None:
         """Make sure that a request for the model of a name or alias can be sent to a backend, or
         wait for one. Raises what `get` does, and `Overloaded`.
         """
-        self._pool.require_room(self.get(name).id, priority)
+        self._pool.require_room(self.get(name).id, priority, tenant)
 
     def _candidates(self, name: str) -> Iterable[str]:
         bare = name.removeprefix(VENDOR_PREFIX)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -15,13 +15,16 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamRejected,
 )
+from gateway.limits.charge import Used
 from gateway.protocol.passed import PATHS
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
+    from gateway.limits.refusal import Headers
     from gateway.protocol.passed import PassedRequest
+    from gateway.replication.limiter import Limiter
     from gateway.services.executor import ThreadExecutor
-    from gateway.services.models import Models
+    from gateway.services.models import Model, Models
     from gateway.telemetry import Metrics
     from gateway.tenancy import Principal
     from gateway.upstreams.passing import Passing
@@ -33,24 +36,56 @@ _PLACE: Final = re.compile(r"\S*/\S*")
 """Of a server, in its own messages: a path."""
 
 
+BYTES_PER_TOKEN: Final = 4
+"""Of a body, until its server says how many tokens it read."""
+
+
+class Passed(NamedTuple):
+    """The answer of a server, of which `model`, with headers that tell of the key's limits."""
+
+    model: str
+    answer: bytes
+    headers: Headers
+
+
 class PassThrough:
     """One use case: a request goes to a member of its model, its answer to the client."""
 
     def __init__(
-        self, passing: Passing, models: Models, executor: ThreadExecutor, metrics: Metrics
+        self,
+        passing: Passing,
+        models: Models,
+        executor: ThreadExecutor,
+        metrics: Metrics,
+        limiter: Limiter,
     ) -> None:
+        self._limiter = limiter
         self._passing = passing
         self._models = models
         self._executor = executor
         self._metrics = metrics
 
-    async def ask(self, principal: Principal, request: PassedRequest) -> tuple[str, bytes]:
-        """The model's id, and JSON of the answer, which names the model as clients do.
+    async def ask(self, principal: Principal, request: PassedRequest) -> Passed:
+        """JSON of the answer, which names the model as clients do.
 
         Raises `ModelNotFound`, `InvalidRequest` for a model that cannot do that, or for what its
-        server refuses, and `UpstreamError`.
+        server refuses, `RateLimited` and `UpstreamError`.
         """
         model = self._models.get(request.model, principal.policy, task=request.kind)
+        charge = await self._limiter.enter(principal, model.id, "default")
+        tokens = 0
+        try:
+            if charge is not None:
+                size = len(orjson.dumps(request.fields)) // BYTES_PER_TOKEN + 1
+                await self._limiter.reserve(charge, principal, tokens=size, most=0)
+            answer, tokens = await self._ask(model, request)
+        finally:
+            if charge is not None:
+                charge.settle(Used(input_tokens=tokens, is_whole=tokens > 0))
+        return Passed(model.id, answer, () if charge is None else charge.headers)
+
+    async def _ask(self, model: Model, request: PassedRequest) -> tuple[bytes, int]:
+        """The answer, and how many tokens it read."""
         begun, outcome, upstream, tokens = time.perf_counter(), "failed", "", 0
         try:
             path = PATHS[request.kind]
@@ -75,7 +110,7 @@ class PassThrough:
             input_tokens=tokens,
             seconds=time.perf_counter() - begun,
         )
-        return model.id, answer
+        return answer, tokens
 
 
 def _read(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:

@@ -73,7 +73,14 @@ from gateway.store.packing import PackedItems
 from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Mapping,
+        Sequence,
+    )
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
@@ -269,17 +276,24 @@ class RunBuilder:
             raise
 
     async def compact(
-        self, principal: Principal, request: CreateResponse, *, body_bytes: int
+        self,
+        principal: Principal,
+        request: CreateResponse,
+        *,
+        body_bytes: int,
+        admit: Callable[[RunSpec], Awaitable[None]],
     ) -> CompactedContext:
-        """A summary of what the request continues and brings, for its own sake.
+        """A summary of what the request continues and brings, for its own sake. `admit` is asked
+        before a token is spent.
 
-        It is yet to be booked (`book`). Raises what `summarised` does.
+        It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
         given = await self._input(command, with_json=True)
         plan = await self._executor.run(
             self._summary, given, size_bytes=self._specs.work_bytes(given)
         )
+        await admit(plan.spec)
         return CompactedContext(plan, await self._compactor.make(plan.spec))
 
     async def use_approvals(self, spec: RunSpec) -> None:
@@ -287,6 +301,10 @@ class RunBuilder:
         `InvalidRequest` for one that does not count, and `StoreUnavailable`.
         """
         await self._tool_grants.use_approvals(spec)
+
+    def cache_salt(self, tenant_id: TenantId) -> str:
+        """What backends know a tenant by."""
+        return self._specs.cache_salt(tenant_id)
 
     def book(self, made: MadeSummary) -> None:
         """Record what a summary took, which its caller pays for."""
@@ -388,7 +406,7 @@ class SpecBuilder:
         self._cache_salt_key = cache_salt_key
         self._sealer = sealer
         self._answer_share = answer_share
-        self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
+        self.cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._documents = SchemaCache()
         self._rules: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
             size_max=RULES_BYTES_MAX
@@ -500,7 +518,7 @@ class SpecBuilder:
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self._cache_salt(command.principal.tenant_id),
+            cache_salt=self.cache_salt(command.principal.tenant_id),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,

@@ -48,7 +48,7 @@ class Admission(Section):
     queue_length_max: PositiveInt = Field(
         1_000,
         description="Requests that wait for a backend in this process; one more is answered 503. "
-        "Background responses come on top, up to background.running_max.",
+        "A few background responses come on top; the others wait in the database.",
     )
     wait_max_s: PositiveFloat = Field(
         10.0,
@@ -64,7 +64,10 @@ class Admission(Section):
         600.0, description="The same for a background response, which fails then."
     )
     promotion_s: PositiveFloat = Field(
-        120.0, description="Seconds after which what waits goes with the class above it."
+        30.0, description="Seconds after which what waits goes with the class above it."
+    )
+    background_promotion_s: PositiveFloat = Field(
+        300.0, description="The same for background responses and service_tier flex."
     )
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "6c1e9a53d084"
+REVISION: Final = "b91f3c7ae264"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -32,7 +32,7 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
-    "2e8b6f40d9a7",
+    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -45,7 +45,10 @@ COLUMNS: Final = {
     # The tenant's policy is null where it has none: the setting of that name holds then, and the
     # service tier `default`.
     "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
-    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values()),
+    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values())
+    # `retention_type`: null where nothing special is kept or left out. `deleted_at`: its data goes
+    # some days later. `held_at`: nothing of it is removed meanwhile, whatever its age.
+    + ", retention_type text, deleted_at timestamptz, held_at timestamptz",
     # `dialect` is how its responses are spelled; null: `openai`. `project_id` null: the default
     # project, here as in all tables that have it. `pepper_id`: under which pepper `hash` was made.
     "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
@@ -136,11 +139,18 @@ COLUMNS: Final = {
     # What is under way at them, by each replica's own account. UNLOGGED.
     "drain_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!,"
     " in_flight integer!",
+    # Who changed what, chained (`governance.audit`); the nil tenant's are the operator's. `actor`
+    # and `details` are JSON. No foreign key: it outlives the tenant.
+    "audit_log": "tenant_id uuid!, number bigint!, id uuid!, at timestamptz!, type text!,"
+    " actor bytea!, target text!, project_id uuid, address text, request_id text,"
+    " details bytea!, previous bytea!, hash bytea!",
     # No foreign key: what was metered outlives the response.
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
     " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"
     " reasoning_tokens integer!, recomputed_tokens integer!, tool_output_tokens integer!,"
-    " tool_calls integer!, web_searches integer!, project_id uuid",
+    " tool_calls integer!, web_searches integer!, project_id uuid,"
+    " price_id uuid, cost_nano bigint, input_cost_nano bigint, cached_cost_nano bigint,"
+    " output_cost_nano bigint, tools_cost_nano bigint",
     # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
     "run_secrets": "tenant_id uuid!, response_id uuid!, sealed bytea!",
     # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces
@@ -149,6 +159,29 @@ COLUMNS: Final = {
     " kind text!, server bytea!, tool bytea!, arguments_hash bytea!, arguments_bytes integer!,"
     " result_bytes integer!, result_ids integer!, outcome text!, duration_ms integer!,"
     " replica text!, at timestamptz!, approval text, approval_request_id bytea, hosts bytea",
+    # What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.terms`.
+    "limits": "tenant_id uuid!, scope text!, scope_id uuid!, model text!, what text!,"
+    " window_s integer!, value bigint!, mode text!, updated_at timestamptz!",
+    # `cap`, like `threshold` and `amount` below, is in nano-dollars or in tokens, by `unit`; `span`
+    # is the interval. `channel`: where an alert goes, as JSON.
+    "budgets": "tenant_id uuid!, id uuid!, scope text!, scope_id uuid!, unit text!, span text!,"
+    " cap bigint!, mode text!, created_at timestamptz!",
+    "spend_alerts": "tenant_id uuid!, id uuid!, scope text!, scope_id uuid!, unit text!,"
+    " span text!, threshold bigint!, channel bytea!, created_at timestamptz!",
+    # Of one tenant, or of all, under the nil one. Only added to; an end is set once.
+    "prices": "tenant_id uuid!, id uuid!, component text!, model text!, service_tier text!,"
+    " nano_per_unit bigint!, valid_from timestamptz!, valid_until timestamptz",
+    # What each replica has spent of a meter in one interval, ever more; the replica '' is what
+    # reconciliation found besides.
+    "spend": "tenant_id uuid!, meter text!, starts_at timestamptz!, replica text!,"
+    " amount bigint!, at timestamptz!",
+    "alert_firings": "tenant_id uuid!, alert_id uuid!, starts_at timestamptz!,"
+    " fired_at timestamptz!, sent_at timestamptz, attempts smallint!, due_at timestamptz!",
+    # What is left in a bucket that all replicas share, and what it gave last. UNLOGGED.
+    "buckets": "tenant_id uuid!, name text!, level double precision!, at timestamptz!,"
+    " granted double precision!",
+    # What is under way, or set aside, in each replica. UNLOGGED.
+    "limit_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!, amount bigint!",
 }
 """The columns of every table with their types; `!`: not null.
 
@@ -182,5 +215,9 @@ LOGGED: Final = _types("events", "first_entry entry_count entries")
 """Those of a row of `events`, but for its key."""
 ITEM: Final = _types("messages", without="tenant_id response_id position is_output")
 """Those of an item, in `messages` as in `conversation_items`."""
-COUNTS: Final = _types("usage", without="tenant_id response_id key_id model at project_id")
+COUNTS: Final = _types(
+    "usage",
+    "input_tokens cached_tokens output_tokens reasoning_tokens recomputed_tokens"
+    " tool_output_tokens tool_calls web_searches",
+)
 """Those of `usage` that count."""

@@ -7,11 +7,13 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
-from gateway.tenancy.policy import DEFAULT_POLICY
+from gateway.limits.terms import NO_TERMS
+from gateway.tenancy.policy import DEFAULT_POLICY, ModelPermissions
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from gateway.limits.terms import Terms
     from gateway.tenancy.policy import TenantPolicy
 
 TenantId = NewType("TenantId", UUID)
@@ -25,6 +27,7 @@ KeyKind = Literal["project", "admin"]
 belong to no tenant: see `Operator`."""
 Network: TypeAlias = IPv4Network | IPv6Network
 OwnerType = Literal["service_account", "user"]
+ServiceAccountRole = Literal["owner", "member", "none"]
 DEFAULT_PROJECT_NAME: Final = "Default project"
 
 
@@ -56,11 +59,24 @@ class Project:
     name: str
     created_at: datetime
     archived_at: datetime | None = None
+    models: ModelPermissions | None = None
 
     @property
     def is_default(self) -> bool:
         """It is the one of keys that name no project; it cannot be archived."""
         return self.id == default_project(self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    """A machine that has keys of a project."""
+
+    id: UUID
+    tenant_id: TenantId
+    project_id: ProjectId
+    name: str
+    role: ServiceAccountRole
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +94,11 @@ class KeyTerms:
     models: tuple[str, ...] = ()
     owner_type: OwnerType | None = None
     owner_id: UUID | None = None
+
+    @property
+    def permissions(self) -> ModelPermissions | None:
+        """`models` as a list of what may be asked for; None: any."""
+        return ModelPermissions("allow_list", self.models) if self.models else None
 
 
 PLAIN_KEY: Final = KeyTerms()
@@ -114,13 +135,10 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTerms:
-    """What a project decides for all its keys. `models` are those that it may ask for, or with
-    `denies_models` those that it may not; None: no such list.
-    """
+    """What a project decides for all its keys. `models` None: all that its tenant may use."""
 
     name: str = DEFAULT_PROJECT_NAME
-    models: tuple[str, ...] | None = None
-    denies_models: bool = False
+    models: ModelPermissions | None = None
     retention_type: str | None = None
 
 
@@ -130,7 +148,8 @@ DEFAULT_PROJECT: Final = ProjectTerms()
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The authenticated caller of one request. `dialect` is that of its key, `database` the name of
-    the one that its tenant is in. `project_id` None: the default project.
+    the one that its tenant is in. `project_id` None: the default project. `terms` are the limits
+    and budgets of its tenant, its project and its key.
     """
 
     tenant_id: TenantId
@@ -142,6 +161,7 @@ class Principal:
     project_id: ProjectId | None = None
     key: KeyTerms = PLAIN_KEY
     project_terms: ProjectTerms = DEFAULT_PROJECT
+    terms: Terms = NO_TERMS
 
     @property
     def project(self) -> ProjectId:

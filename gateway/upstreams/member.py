@@ -222,6 +222,10 @@ class Place(Protocol):
         """The backend is too busy to take it."""
         ...
 
+    def ended(self, tokens: int) -> None:
+        """So many tokens were generated."""
+        ...
+
 
 class Member:
     """Counts what is in flight, and learns from every request how the backend is.
@@ -339,7 +343,11 @@ class Member:
 
         try:
             await self._server.generate(
-                request, sink, on_first=partial(self._answered, started_at, place), on_finish=finish
+                request,
+                sink,
+                on_first=partial(self._answered, started_at, place),
+                on_finish=finish,
+                on_end=None if place is None else place.ended,
             )
         except UpstreamError as error:
             if place is not None and isinstance(error, Busy):

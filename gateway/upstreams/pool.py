@@ -441,8 +441,10 @@ class Pool:
         if not (roomy or passes):
             return None
         member, watched = self._dispatch(roomy or choices, request, sink, turn)
-        slot = admission.slots(member.name).take(work, len(request.prompt_ids))
-        return Placed(member, watched, slot, admission)
+        prompt = len(request.prompt_ids)
+        slot = admission.slots(member.name).take(work, prompt)
+        service = admission.shares.serve(request.cache_salt, prompt, work)
+        return Placed(member, watched, slot, admission, service)
 
     async def _turn_of(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
@@ -465,10 +467,10 @@ class Pool:
             return False
         return self.router.holds_back([member.name for member in choices], request)
 
-    def require_room(self, model: str, priority: int) -> None:
-        """Refuse a request for the model now that would be refused later. Raises Overloaded."""
+    def require_room(self, model: str, priority: int, tenant: str = "") -> None:
+        """Refuse a request for the model now that would be refused later: see `Admission`."""
         if self.admission is not None:
-            self.admission.require_room(model, priority)
+            self.admission.require_room(model, priority, tenant)
 
     def _usable(self) -> list[str]:
         return [

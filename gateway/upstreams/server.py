@@ -88,6 +88,7 @@ class _Attempt:
     writer: RequestWriter
     grammar: Grammar | None = None
     pair: Fields | None = None
+    on_end: Callable[[int], None] | None = None
 
     @property
     def endpoint(self) -> TokenEndpoint:
@@ -153,20 +154,22 @@ class InferenceServer:
         *,
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
+        on_end: Callable[[int], None] | None = None,
     ) -> Coroutine[object, object, None]:
         """One chunk for each read that brought ids; the last one has `finish`, often without ids.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
         never wait. `on_first` is called before the sink has the first chunk, `on_finish` before it
-        has the last. Raises `UpstreamUnavailable` or `UpstreamRejected` before the first id,
-        `UpstreamFailed` after it, and what the sink does, which must be none of these.
+        has the last, `on_end` in any case with how many tokens came. Raises `UpstreamUnavailable`
+        or `UpstreamRejected` before the first id, `UpstreamFailed` after it, and what the sink
+        does, which must be none of these.
 
         A grammar that the backend refuses is left out. It has been understood by this gateway
         before, so the caller is not to blame, nor would another backend of its kind do better.
         Without one the output is still checked.
         """
         # Not a coroutine of its own: it would be there as long as the stream.
-        attempt = _Attempt(request, self._writer)
+        attempt = _Attempt(request, self._writer, on_end=on_end)
         if request.constraint is None or request.chat:
             return self._complete(attempt, sink, on_first, on_finish)
         return self._complete_bound(attempt, request.constraint, sink, on_first, on_finish)
@@ -238,6 +241,8 @@ class InferenceServer:
                 await self._complete_in_pair(self._backend.prefill, attempt, stream)
         finally:
             self._streams.discard(stream)
+            if attempt.on_end is not None:
+                attempt.on_end(attempt.request.sampling.max_tokens - reader.ids_left)
             if reader.overran:
                 _log.warning("backend does not stop where it should", upstream=self.name)
 

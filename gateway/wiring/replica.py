@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,10 +22,12 @@ from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
+from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
 from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
 from gateway.store.claims import ClaimTerms
+from gateway.store.limits import counters, prices
 from gateway.store.notifications import Listener, Notice
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
@@ -111,6 +113,7 @@ class Replica:
     notifier: Notifier
     rooms: Rooms
     drains: Drains | None
+    limiter: Limiter
     helpers: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
     @classmethod
@@ -130,8 +133,17 @@ class Replica:
         watcher = _watcher(base, listening_notifier)
         router = NotificationRouter(watcher, lease_keeper, listening_notifier, metrics)
         rooms, drained = Rooms(base), _drains(base)
-        dependencies = _dependencies(base, lease_keeper, router, notifier, rooms)
-        runs = DurableRuns(dependencies, claimed_max=settings.background.running_max)
+        limiter = _limiter(base)
+        dependencies = replace(
+            _dependencies(base, lease_keeper, router, notifier, rooms),
+            adopt_charge=limiter.gates.adopt,
+        )
+        admission = base.pool.admission
+        runs = DurableRuns(
+            dependencies,
+            claimed_max=settings.background.running_max,
+            claimable=None if admission is None else lambda: admission.claimable,
+        )
         scheduler = TakeoverScheduler(
             database,
             runs,
@@ -164,6 +176,7 @@ class Replica:
             notifier=notifier,
             rooms=rooms,
             drains=drained,
+            limiter=limiter,
             helpers=(
                 dependencies.writer.run,
                 dependencies.archive.run,
@@ -171,6 +184,7 @@ class Replica:
                 watcher.run,
                 scheduler.run,
                 reaper.run,
+                limiter.run,
                 housekeeping(settings, database).run,
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
@@ -272,6 +286,19 @@ def _dependencies(
         live_logs=LiveLogRegistry(),
         new_fold_for=base.new_fold_for,
         reader_events_max=settings.stream.reader_events_max,
+    )
+
+
+def _limiter(base: Foundation) -> Limiter:
+    database = base.counters
+    return Limiter(
+        LimitBooks(
+            partial(counters.exchange, database, base.owner),
+            partial(prices.valid, database),
+            partial(counters.forget, database),
+        ),
+        base.metrics,
+        base.settings.rate_limits.fill(LimitTiming),
     )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from gateway.protocol.traces import TraceRecord
+    from gateway.replication.limiter import Limiter
     from gateway.settings import Settings
     from gateway.tenancy import TenantId
     from gateway.wiring.shared import Shared
@@ -100,9 +101,10 @@ class Services:
                 retrieval=retrieval,
                 lease_keeper=replica.lease_keeper,
                 models=models,
+                limiter=replica.limiter,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
-            pass_through=_pass_through(base, models),
+            pass_through=_pass_through(base, models, replica.limiter),
             run_builder=run_builder,
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -143,6 +145,7 @@ class Services:
                         helper.cancel()
             await replica.dependencies.archive.flush()
             await replica.notifier.flush()
+            await replica.limiter.flush()
         finally:
             await replica.rooms.close()
             await base.close()
@@ -173,7 +176,7 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
     )
 
 
-def _pass_through(base: Foundation, models: Models) -> PassThrough:
+def _pass_through(base: Foundation, models: Models, limiter: Limiter) -> PassThrough:
     upstream = base.settings.upstream
     passing = Passing(
         base.pool,
@@ -181,7 +184,7 @@ def _pass_through(base: Foundation, models: Models) -> PassThrough:
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )
-    return PassThrough(passing, models, base.executor, base.metrics)
+    return PassThrough(passing, models, base.executor, base.metrics, limiter)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:

@@ -18,6 +18,7 @@ from gateway.services.executor import ThreadExecutor
 from gateway.services.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
 from gateway.settings.web import host_and_port
+from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
@@ -32,15 +33,18 @@ from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from gateway.upstreams.tokenization import Tokenization
+from gateway.wiring.keys import keys_database, new_keyring
 from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import engines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
+    from gateway.encryption.keyring import Keyring
     from gateway.settings import Settings
     from gateway.settings.images import Images
     from gateway.settings.sections import Model
+    from gateway.store.postgres.database import Database
     from gateway.tools.python.engine import Engine
 
 
@@ -52,6 +56,8 @@ class Shared:
     metrics: Metrics
     formats: Formats
     sealer: Sealer
+    keys: Database | None
+    keyring: Keyring
     executor: ThreadExecutor
     pool: Pool
     images: ImageFetcher
@@ -67,11 +73,14 @@ class Shared:
         """
         metrics, limits, python = Metrics(), settings.limits, settings.tools.python
         pool = _pool(settings, metrics)
+        keys = keys_database(settings)
         return cls(
             settings=settings,
             metrics=metrics,
             formats=formats(settings).with_parents(pool.parent_of),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
+            keys=keys,
+            keyring=new_keyring(settings, keys),
             executor=ThreadExecutor(
                 threads_max=limits.tokenize_threads_max,
                 inline_bytes_max=limits.inline_tokenize_chars_max,
@@ -102,6 +111,8 @@ class Shared:
         silently.
         """
         try:
+            if self.keys is not None:
+                await TenantKeys(self.keys).prepare()
             await self.membership.start()
             await self.pool.start()
             always = (self.pool.run, self.membership.run)
@@ -114,6 +125,9 @@ class Shared:
             self.executor.close()
             await self.images.close()
             await self.pool.close()
+            await self.keyring.close()
+            if self.keys is not None:
+                await self.keys.close()
 
 
 def formats(settings: Settings) -> Formats:

@@ -52,6 +52,9 @@ LABELS = {
     "gateway_admission_queue_length": "class",
     "gateway_admission_wait_seconds": "class",
     "gateway_admission_refusals": "class, reason",
+    "gateway_limit_refused": "what",
+    "gateway_limit_would_refuse": "what",
+    "gateway_limit_sync_seconds": "outcome",
     "gateway_admission_slots": "upstream",
 }
 

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Column,
     Date,
     DateTime,
+    Double,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -56,6 +57,7 @@ _TYPES: Final[dict[str, Any]] = {
     "bigint": BigInteger,
     "date": Date,
     "timestamptz": DateTime(timezone=True),
+    "double precision": Double,
     "tsvector": TSVECTOR,
     "text[]": ARRAY(Text),
     "cidr[]": ARRAY(CIDR),
@@ -189,6 +191,12 @@ _table(
 _table("web_documents", "tenant_id key")
 _table("mcp_servers", "tenant_id id", UniqueConstraint("tenant_id", "label"))
 _table("tool_approvals", "tenant_id request_id", Index(None, "tenant_id", "expires_at"))
+_table(
+    "audit_log",
+    "tenant_id number",
+    UniqueConstraint("tenant_id", "id"),
+    Index(None, "tenant_id", "at"),
+)
 _table("placements", "tenant_id replica number", prefixes=["UNLOGGED"])
 _table("backend_drains", "tenant_id name")
 _table("drain_reports", "tenant_id name replica", prefixes=["UNLOGGED"])
@@ -221,6 +229,20 @@ _table(
     Index(None, "tenant_id", "container_id", "created_at"),
     Index(None, "tenant_id", "expires_at", postgresql_where=text("expires_at IS NOT NULL")),
 )
+_table("limits", "tenant_id scope scope_id model what window_s")
+_table(
+    "budgets",
+    "tenant_id id",
+    UniqueConstraint(
+        "tenant_id", "scope", "scope_id", "unit", "span", name="uq_budgets_tenant_id_scope"
+    ),
+)
+_table("spend_alerts", "tenant_id id")
+_table("prices", "tenant_id id component")
+_table("spend", "tenant_id meter starts_at replica")
+_table("alert_firings", "tenant_id alert_id starts_at")
+_table("buckets", "tenant_id name", prefixes=["UNLOGGED"])
+_table("limit_reports", "tenant_id name replica", prefixes=["UNLOGGED"])
 _table("file_chunks", "tenant_id file_id number", _of_parent("file_id", "files"))
 # Of digests, because an index entry is limited to 2,704 bytes and a client's id is not.
 Index("ix_messages_tenant_id_item_id", messages.c.tenant_id, func.sha256(messages.c.item_id))

@@ -44,6 +44,7 @@ INDEXES: Final = (
     "ix_tool_approvals_tenant_id_expires_at",
     "ix_usage_tenant_id_at",
     "ix_tool_calls_tenant_id_at",
+    "ix_audit_log_tenant_id_at",
     "ix_containers_tenant_id_created_at",
     "ix_containers_tenant_id_expires_at",
     "ix_files_tenant_id_container_id_created_at",
@@ -55,13 +56,15 @@ INDEXES: Final = (
 CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    *("pk_drain_reports", "pk_projects"),
+    *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
+    *("pk_limit_reports", "pk_projects"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
     *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
-    "uq_mcp_servers_tenant_id_label",
+    *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
+    "uq_budgets_tenant_id_scope",
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = ("find_api_key", "find_principal", "find_caller", "find_operator")
@@ -82,15 +85,18 @@ _OF_RUNS: Final = (
     "containers",
     "files",
     "placements",
+    *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
+    *("buckets", "limit_reports"),
 )
 _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
-    *("projects", "service_accounts", "operator_keys"),
+    *("projects", "service_accounts", "operator_keys", "audit_log"),
+    *("limits", "budgets", "spend_alerts", "prices"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
-_SHARED: Final = ("web_documents",)
+_SHARED: Final = ("web_documents", "prices")
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
@@ -124,11 +130,13 @@ GRANTS: Final = {
         "usage": "SELECT, INSERT",
         "run_secrets": "SELECT, INSERT, DELETE",
         "tool_calls": "SELECT, INSERT",
+        "audit_log": "SELECT, INSERT",
         "mcp_servers": _EVERYTHING,
         "tool_approvals": _EVERYTHING,
         "containers": _EVERYTHING,
         "files": _EVERYTHING,
         "file_chunks": "SELECT, INSERT, DELETE",
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
     },
     RUNS_ROLE: {
         "tenants": "SELECT",
@@ -143,9 +151,12 @@ GRANTS: Final = {
         "tool_approvals": "SELECT, DELETE",
         "containers": "SELECT (tenant_id, id, expires_at), DELETE",
         "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
+        "audit_log": "SELECT (tenant_id, number, at), DELETE",
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,
+        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
+        **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
     },
 }
 """What each role may do to each table, or to some of its columns."""
@@ -369,7 +380,8 @@ UNION ALL
 SELECT 'privilege ' || verb || ' on ' || relname || '.' || attname || ' of ' || rolname, '', '', ''
 FROM roles, columns, unnest(ARRAY['SELECT', 'UPDATE']) AS verbs (verb)
 WHERE relname IN (
-    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files', 'api_keys'
+    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files', 'api_keys',
+    'audit_log'
 )
   AND has_column_privilege(roles.oid, table_oid, attnum, verb)
 UNION ALL

@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gateway.concurrency import OnceEvent
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, RateLimited
+from gateway.upstreams.admission.fair import FairOrder, FairShares
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.admission.queue import AdmissionQueue, Demand, RefusedFor, Ticket
 from gateway.upstreams.admission.slots import MemberSlots
@@ -36,12 +37,16 @@ T = TypeVar("T", bound=Closable)
 
 LOOK_S: Final = 0.1
 """While somebody waits: delays get shorter, and backends come back, without anything happening."""
+CLAIMED_AHEAD: Final = 4
+"""Of work that was promised so many wait here: where it is its turn after all, by its age, and when
+a slot is free, something is there."""
 RETRY_AFTER_MIN_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
 """openai-python does not wait longer, and tries again at once instead."""
 
 _CAUSES: Final[dict[RefusedFor, str]] = {
     "full": "as many requests wait as may",
+    "tenant": "as many of its tenant wait as may",
     "wait": "it would wait too long for a backend",
     "deadline": "it waited too long for a backend",
 }
@@ -75,7 +80,9 @@ class Admission:
         self._clock = clock
         self._members: dict[str, MemberSlots] = {}
         self._serving: Callable[[], Iterable[str]] = self._members.keys
-        self._queue: AdmissionQueue[Any] = AdmissionQueue(policy)
+        self.shares = FairShares()
+        """What each tenant was served by this process."""
+        self._queue: AdmissionQueue[Any] = AdmissionQueue(policy, lambda: FairOrder(self.shares))
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
         """How many wait. Where nobody does, who finds room may take it."""
@@ -111,6 +118,12 @@ class Admission:
         asked = self.waiting + sum(one.in_flight for one in members)
         return asked / max(1, sum(one.bound for one in members))
 
+    @property
+    def claimable(self) -> int:
+        """How much more of what waits in the database can be done here soon. It may be negative."""
+        free = sum(self.slots(name).background_room for name in self._serving())
+        return free + CLAIMED_AHEAD - self._queue.accepted
+
     def state(self) -> AdmissionState:
         """A copy of what is known now, for health reports."""
         return AdmissionState(
@@ -120,23 +133,26 @@ class Admission:
             self.saturation,
         )
 
-    def require_room(self, model: str, priority: int) -> None:
-        """Refuse now what would be refused when it is sent. Raises `Overloaded`."""
+    def require_room(self, model: str, priority: int, tenant: str = "") -> None:
+        """Refuse now what would be refused when it is sent. Raises `Overloaded`, and `RateLimited`
+        where the tenant itself has as many waiting as it may.
+        """
         work = class_of(priority, is_background=False)
-        if self.waiting and (cause := self._cause(work, model)) is not None:
-            raise self._refusal(work, model, cause)
+        if self.waiting and (cause := self._cause(work, model, tenant)) is not None:
+            raise self._refusal(work, model, cause, tenant)
 
     async def wait(
         self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
     ) -> T:
         """What `start` returns when it is the turn of the request: see `queue.Ticket`.
 
-        Raises `Overloaded` at once where it cannot be its turn in time, or when it was not; and
-        what `start` raises. Who is cancelled leaves at once.
+        Raises as `require_room` does, at once where it cannot be its turn in time, or when it was
+        not; and what `start` raises. Who is cancelled leaves at once.
         """
         work, model = class_of(request.priority, is_background=request.background), request.model
-        if not request.background and (cause := self._cause(work, model)) is not None:
-            raise self._refusal(work, model, cause)
+        tenant = request.cache_salt
+        if not request.background and (cause := self._cause(work, model, tenant)) is not None:
+            raise self._refusal(work, model, cause, tenant)
         policy, now, settled = self.policy, self._clock(), OnceEvent()
         wait_s = policy.background_wait_max_s if request.background else policy.wait_max_s
         ticket: Ticket[T] = Ticket(
@@ -146,7 +162,7 @@ class Admission:
             since=now,
             deadline=now + wait_s,
             on_settled=settled.set,
-            tenant=request.cache_salt,
+            tenant=tenant,
             tokens=len(request.prompt_ids),
             is_accepted=request.background,
         )
@@ -182,20 +198,30 @@ class Admission:
             raise ticket.error
         work = ticket.work
         if ticket.result is None:
-            raise self._refusal(work, ticket.demand.model, ticket.refused_for or "deadline")
+            cause = ticket.refused_for or "deadline"
+            raise self._refusal(work, ticket.demand.model, cause, ticket.tenant)
         self._metrics.admission_waited(work.label, self._clock() - ticket.since)
         return ticket.result
 
-    def _cause(self, work: WorkClass, model: str) -> RefusedFor | None:
-        return self._queue.refuses(work, model, self._clock())
+    def _cause(self, work: WorkClass, model: str, tenant: str) -> RefusedFor | None:
+        return self._queue.refuses(work, model, self._clock(), tenant)
 
-    def _refusal(self, work: WorkClass, model: str, cause: RefusedFor) -> Overloaded:
+    def _refusal(
+        self, work: WorkClass, model: str, cause: RefusedFor, tenant: str
+    ) -> Overloaded | RateLimited:
         """The error, with the time in which those go that wait now."""
         self._metrics.admission_refused(work.label, cause)
-        seconds = self._queue.until_its_turn_s(work, model, self._clock())
+        seconds = self._queue.until_its_turn_s(work, model, self._clock(), tenant)
         if seconds is None:
             seconds = self.policy.wait_max_s
         told_s = min(max(seconds, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
+        if cause == "tenant":
+            return RateLimited(
+                "As many of your requests wait for a model server as may. Please wait until some "
+                "of them have been answered.",
+                code="rate_limit_exceeded",
+                retry_after_s=told_s,
+            )
         return Overloaded(model, _CAUSES[cause], retry_after_s=told_s)
 
 

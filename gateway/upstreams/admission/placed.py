@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenSink
     from gateway.upstreams.admission.admission import Admission
+    from gateway.upstreams.admission.fair import Service
     from gateway.upstreams.admission.slots import Slot
     from gateway.upstreams.member import Member
 
@@ -19,7 +20,7 @@ class Placed:
     then. `slot` and `admission` are None where nothing is counted.
     """
 
-    __slots__ = ("_admission", "_slot", "_watched", "member")
+    __slots__ = ("_admission", "_said", "_service", "_slot", "_watched", "member")
 
     def __init__(
         self,
@@ -27,17 +28,24 @@ class Placed:
         watched: AbstractContextManager[TokenSink],
         slot: Slot | None = None,
         admission: Admission | None = None,
+        service: Service | None = None,
     ) -> None:
         self.member = member
         self._watched = watched
         self._slot = slot
         self._admission = admission
+        self._service = service
+        self._said: int | None = None
 
     def first(self, seconds: float) -> None:
         """The first token came, so many seconds after the request was sent."""
         if self._slot is not None:
             self._slot.first(seconds)
             self._changed()
+
+    def ended(self, tokens: int) -> None:
+        """So many tokens were generated."""
+        self._said = tokens
 
     def refused(self) -> None:
         """The backend is too busy to take the request."""
@@ -65,6 +73,8 @@ class Placed:
         try:
             self._watched.__exit__(kind, error, traceback)
         finally:
+            if self._service is not None:
+                self._service.end(self._said)
             if self._slot is not None:
                 self._slot.release()
                 self._changed()

@@ -40,10 +40,10 @@ class AdmissionPolicy:
 
     Work of the background takes up to `background_share` of the slots. In the queue are
     `queue_length_max` requests at most; responses in background that were accepted come on top,
-    whose number is bounded where they are claimed. What waited `wait_max_s` is refused
-    (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up. Once
-    somebody has been waiting all the time for `wait_max_s`, only those come in whose turn is within
-    `overload_wait_max_s`.
+    of which no more are claimed than there is room for, and a few. What waited `wait_max_s` is
+    refused (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up
+    (in the lowest class `background_promotion_s`). Once somebody has been waiting all the time for
+    `wait_max_s`, only those come in whose turn is within `overload_wait_max_s`.
     """
 
     slots_start: int = 64
@@ -58,7 +58,12 @@ class AdmissionPolicy:
     wait_max_s: float = 10.0
     overload_wait_max_s: float = 1.0
     background_wait_max_s: float = 600.0
-    promotion_s: float = 120.0
+    promotion_s: float = 30.0
+    background_promotion_s: float = 300.0
+
+    def promotion_of(self, work: WorkClass) -> float:
+        """After how many seconds one of that class goes with the class above it."""
+        return self.background_promotion_s if work is WorkClass.BACKGROUND else self.promotion_s
 
     def target_s(self, prompt: int) -> float:
         """Within how many seconds the first token for a prompt of so many tokens is on time."""

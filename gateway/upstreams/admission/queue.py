@@ -4,21 +4,24 @@ Classes go in order, and within a class who came first. Requests that not every 
 that are held back, must not keep others waiting: those with the same demand are a line of their
 own, and a line whose first cannot go is passed over. Time is given to everything as an argument.
 
-How a line is ordered is a policy (`Order`). `Fifo` is the one there is; fairness among tenants is
-another one: tickets say whose they are, and how much they ask for.
+How a line is ordered is a policy (`order.Order`): first come, first served, or fair among tenants
+(`fair`). No tenant may have more than its share of the queue.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from gateway.upstreams.admission.order import Demand, Fifo, Order, RefusedFor, Ticket
 from gateway.upstreams.admission.policy import WorkClass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gateway.upstreams.admission.policy import AdmissionPolicy
+
+__all__ = ("AdmissionQueue", "Demand", "DrainRate", "Fifo", "Order", "RefusedFor", "Ticket")
 
 T = TypeVar("T")
 
@@ -27,106 +30,9 @@ GRANTS_MIN: Final = 4
 """So many must have gone since somebody began to wait until it is known how fast they go."""
 RATE_MIN_S: Final = 2.0
 """And so long ago that must be: the first to go are those that there was room for."""
-
-RefusedFor = Literal["full", "wait", "deadline"]
-"""Why a request is refused: the queue is full; it would have to wait too long; it has."""
-
-
-class Demand(NamedTuple):
-    """What a request needs of a backend. Of those with the same one, none can go before the first
-    of them can.
-    """
-
-    model: str
-    wants_logprobs: bool = False
-    is_bound: bool = False
-    is_new: bool = False
-    """It begins a session, and may be held back."""
-
-
-class Ticket(Generic[T]):
-    """One request that waits. `tenant` is whose it is, by a name that tells nothing, `tokens` are
-    those of its prompt, `is_accepted` one that was promised to be done. `start` sends it to a
-    backend if there is room, and returns what came of that, else None; `result` is that, or `error`
-    what it raised. `on_settled` is called after that, or once it is refused.
-    """
-
-    __slots__ = (
-        "deadline", "demand", "error", "is_accepted", "number", "on_settled", "refused_for",
-        "result", "since", "start", "tenant", "tokens", "work",
-    )  # fmt: skip
-
-    def __init__(  # noqa: PLR0913 - all that is known of a request
-        self,
-        work: WorkClass,
-        demand: Demand,
-        start: Callable[[], T | None],
-        *,
-        since: float,
-        deadline: float,
-        on_settled: Callable[[], None],
-        tenant: str = "",
-        tokens: int = 0,
-        is_accepted: bool = False,
-    ) -> None:
-        self.work = work
-        self.demand = demand
-        self.start = start
-        self.since = since
-        self.deadline = deadline
-        self.on_settled = on_settled
-        self.tenant = tenant
-        self.tokens = tokens
-        self.is_accepted = is_accepted
-        self.number = 0
-        self.result: T | None = None
-        self.error: Exception | None = None
-        self.refused_for: RefusedFor | None = None
-
-
-class Order(Protocol[T]):
-    """The order of one line."""
-
-    def push(self, ticket: Ticket[T]) -> None: ...
-
-    def remove(self, ticket: Ticket[T]) -> None:
-        """It goes, or has left."""
-        ...
-
-    def head(self) -> Ticket[T]:
-        """Who goes next; there must be one."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Ticket[T]]: ...
-
-
-class Fifo(Generic[T]):
-    """First come, first served."""
-
-    __slots__ = ("_tickets",)
-
-    def __init__(self) -> None:
-        self._tickets: OrderedDict[int, Ticket[T]] = OrderedDict()
-
-    def push(self, ticket: Ticket[T]) -> None:
-        """The last one."""
-        self._tickets[ticket.number] = ticket
-
-    def remove(self, ticket: Ticket[T]) -> None:
-        """It goes, or has left."""
-        del self._tickets[ticket.number]
-
-    def head(self) -> Ticket[T]:
-        """Who came first."""
-        return next(iter(self._tickets.values()))
-
-    def __len__(self) -> int:
-        return len(self._tickets)
-
-    def __iter__(self) -> Iterator[Ticket[T]]:
-        return iter(tuple(self._tickets.values()))
+SHARE_OF_FREE: Final = 4
+"""A tenant may have so many times as many in the queue as there are places free, so that others
+always find some: alone four fifths of all."""
 
 
 class DrainRate:
@@ -171,25 +77,34 @@ class AdmissionQueue(Generic[T]):
         self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
-        self._accepted = 0
+        self.accepted = 0
+        """How many wait that were promised to be done."""
+        self._of_tenants: Counter[str] = Counter()
         self.lengths = dict.fromkeys(WorkClass, 0)
         """How many wait, by class."""
 
     def __len__(self) -> int:
         return sum(self.lengths.values())
 
-    def refuses(self, work: WorkClass, model: str, now: float) -> RefusedFor | None:
+    def refuses(
+        self, work: WorkClass, model: str, now: float, tenant: str = ""
+    ) -> RefusedFor | None:
         """Why one of this class that comes now must not wait; None if it may."""
-        if len(self) - self._accepted >= self._policy.queue_length_max:
+        free = self._policy.queue_length_max - (len(self) - self.accepted)
+        if free <= 0:
             return "full"
-        seconds = self.until_its_turn_s(work, model, now)
+        if tenant and self._of_tenants[tenant] >= SHARE_OF_FREE * free:
+            return "tenant"
+        seconds = self.until_its_turn_s(work, model, now, tenant)
         return "wait" if seconds is not None and seconds > self._patience_s(model, now) else None
 
-    def until_its_turn_s(self, work: WorkClass, model: str, now: float) -> float | None:
+    def until_its_turn_s(
+        self, work: WorkClass, model: str, now: float, tenant: str = ""
+    ) -> float | None:
         """How long one of this class that comes now would wait, if others go as fast as they do;
         None while that is not known.
         """
-        return self.drain_s(self.ahead(work, model) + 1, model, now)
+        return self.drain_s(self.ahead(work, model, tenant) + 1, model, now)
 
     def _patience_s(self, model: str, now: float) -> float:
         """How long one that comes now may wait. A burst is over soon. A queue that was not empty
@@ -199,10 +114,10 @@ class AdmissionQueue(Generic[T]):
         is_overload = now - self._rates[model].since > policy.wait_max_s
         return policy.overload_wait_max_s if is_overload else policy.wait_max_s
 
-    def ahead(self, work: WorkClass, model: str) -> int:
+    def ahead(self, work: WorkClass, model: str, tenant: str = "") -> int:
         """How many go before one of this class that comes now."""
         return sum(
-            len(line)
+            line.before(tenant) if one == work else len(line)
             for (one, demand), line in self._lines.items()
             if one <= work and demand.model == model
         )
@@ -232,7 +147,9 @@ class AdmissionQueue(Generic[T]):
             line = self._lines[key] = self._new_order()
         line.push(ticket)
         self.lengths[ticket.work] += 1
-        self._accepted += ticket.is_accepted
+        self.accepted += ticket.is_accepted
+        if not ticket.is_accepted:
+            self._of_tenants[ticket.tenant] += 1
 
     def remove(self, ticket: Ticket[T]) -> None:
         """It goes, or has left."""
@@ -240,7 +157,11 @@ class AdmissionQueue(Generic[T]):
         line = self._lines[key]
         line.remove(ticket)
         self.lengths[ticket.work] -= 1
-        self._accepted -= ticket.is_accepted
+        self.accepted -= ticket.is_accepted
+        if not ticket.is_accepted:
+            self._of_tenants[ticket.tenant] -= 1
+            if not self._of_tenants[ticket.tenant]:
+                del self._of_tenants[ticket.tenant]
         if not line:
             del self._lines[key]
 
@@ -249,14 +170,20 @@ class AdmissionQueue(Generic[T]):
         self._refuse_late(now)
         lines = dict(self._lines)
         while lines:
-            key = min(lines, key=lambda key: self._turn(lines[key].head(), now))
-            if not self._start(lines[key].head(), now) or not lines[key]:
+            turns = {key: self._next(line, now) for key, line in lines.items()}
+            key = min(turns, key=lambda key: turns[key][:2])
+            if not self._start(turns[key][2], now) or not lines[key]:
                 del lines[key]
 
-    def _turn(self, head: Ticket[T], now: float) -> tuple[int, int]:
-        """What goes first is the least."""
-        is_promoted = now - head.since >= self._policy.promotion_s
-        return head.work - is_promoted, head.number
+    def _next(self, line: Order[T], now: float) -> tuple[int, int, Ticket[T]]:
+        """Who goes next of a line, behind what says when: what goes first is the least. Who has
+        waited too long goes before those of its line, with the class above.
+        """
+        oldest = line.oldest()
+        if now - oldest.since >= self._policy.promotion_of(oldest.work):
+            return oldest.work - 1, oldest.number, oldest
+        head = line.head()
+        return head.work, head.number, head
 
     def _start(self, ticket: Ticket[T], now: float) -> bool:
         """Whether it goes, or need not go any more."""
@@ -274,7 +201,7 @@ class AdmissionQueue(Generic[T]):
 
     def _refuse_late(self, now: float) -> None:
         for line in list(self._lines.values()):
-            while line and (head := line.head()).deadline <= now:
+            while line and (head := line.oldest()).deadline <= now:
                 head.refused_for = "deadline"
                 self.remove(head)
                 head.on_settled()

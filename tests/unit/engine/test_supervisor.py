@@ -101,22 +101,22 @@ def held(stage: Stage[ScriptedTokens], tape: Tape, *, is_claimed: bool = True) -
 async def test_runs_are_bounded() -> None:
     supervisor = Office().supervisor(in_flight_max=1)
     stage = stalled()
-    with supervisor.admitted():
+    with supervisor.admitted(TENANT):
         supervisor.start(stage.run)
     assert supervisor.in_flight == 1
-    with pytest.raises(RateLimited) as caught, supervisor.admitted():
+    with pytest.raises(RateLimited) as caught, supervisor.admitted(TENANT):
         pass
     assert caught.value.code == "rate_limit_exceeded"
     await supervisor.drain()
-    with supervisor.admitted():
+    with supervisor.admitted(TENANT):
         pass
 
 
 def test_what_is_being_prepared_counts_as_well() -> None:
     supervisor = Office().supervisor(in_flight_max=1)
-    with supervisor.admitted(), pytest.raises(RateLimited), supervisor.admitted():
+    with supervisor.admitted(TENANT), pytest.raises(RateLimited), supervisor.admitted(TENANT):
         pass
-    with supervisor.admitted():
+    with supervisor.admitted(TENANT):
         pass
 
 
@@ -125,7 +125,7 @@ async def test_what_the_process_looked_for_takes_no_place_of_requests() -> None:
     looked_for, asked_for = stalled(background=True), stalled(background=True)
     supervisor.start(looked_for.run, durable=held(looked_for, flushed()))
     assert (supervisor.claimed, supervisor.in_flight) == (1, 0)
-    with supervisor.admitted():
+    with supervisor.admitted(TENANT):
         durable = held(asked_for, flushed(), is_claimed=False)
         supervisor.start(asked_for.run, durable=durable)
     assert (supervisor.claimed, supervisor.in_flight) == (1, 1)

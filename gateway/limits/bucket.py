@@ -1,0 +1,174 @@
+"""The slice that one process has of a bucket that all replicas share.
+
+The bucket itself is a row: it fills at a rate, up to its capacity, by the database's clock. A
+process takes from its slice, asks for more when a request does not fit, and once a second: as much
+as was asked of it in the last one, its share. What it does not use it gives back. So the limit is
+never passed because there are several processes: what one holds, no other has.
+
+What is taken ahead and not used comes back, and more may be used than was taken: then the slice is
+below nothing, and so is the row later, down to its capacity. Nothing fits until it is paid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+IDLE_S: Final = 3.0
+"""After so long without a request a slice is given back."""
+SHARE_S: Final = 1.0
+"""A slice is for so long."""
+SHARE_LEAST: Final = 0.05
+"""Of the rate, however little was asked."""
+SPACING_S: Final = 0.02
+"""Between two questions for more because a request does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the next statement says of a bucket: `change` is what comes back to it (below zero: what
+    was used beyond the slice), `want` what the process asks for.
+    """
+
+    rate: float
+    capacity: float
+    change: float
+    want: float
+
+
+class Bucket:
+    """The slice. Amounts are units of charge, times seconds of a clock that never goes back.
+
+    `held` may be used now. While the database is away (`detached`), it fills by itself.
+    """
+
+    __slots__ = (
+        "_asked", "_asked_at", "_demand", "_level", "_level_at", "_needed", "_own_rate",
+        "_own_until", "_short_at", "capacity", "held", "is_asked", "rate", "used_at",
+    )  # fmt: skip
+
+    def __init__(self, rate: float, capacity: float, now: float) -> None:
+        self.rate = rate
+        self.capacity = capacity
+        self.held = 0.0
+        self.used_at = now
+        self.is_asked = False
+        self._level: float | None = None
+        self._level_at = now
+        self._needed = 0.0
+        self._demand = 0.0
+        self._asked = 0.0
+        self._asked_at = now
+        self._short_at = float("-inf")
+        self._own_rate: float | None = None
+        self._own_until = 0.0
+
+    @property
+    def is_detached(self) -> bool:
+        """The database is away, and nobody knows what the others use."""
+        return self._own_rate is not None
+
+    def resize(self, rate: float, capacity: float) -> None:
+        """The limit was changed."""
+        self.rate, self.capacity = rate, capacity
+
+    def demand(self, cost: float, now: float) -> None:
+        """A request asks for so much, whether it gets it or not."""
+        self.used_at = now
+        self._demand += cost
+        if self._own_rate is not None:
+            self._refill(now)
+
+    def take(self, cost: float) -> None:
+        """Use so much; more than is there where it was used already."""
+        self.held -= cost
+
+    def give_back(self, amount: float) -> None:
+        """So much was not used after all."""
+        self.held += amount
+
+    def available(self, now: float) -> float:
+        """About how much could be used now, of the slice and of what is left in the row."""
+        return max(0.0, self.held + self._estimate(now))
+
+    def is_worth_asking(self, cost: float, now: float) -> bool:
+        """Whether the row may have what is missing: what was refused is not asked for again before
+        it can be there.
+        """
+        if self._own_rate is not None or cost > self.capacity:
+            return False
+        if now < self._short_at + SPACING_S:
+            return False
+        return self._level is None or self.held + self._estimate(now) >= cost
+
+    def until_fits_s(self, cost: float, now: float) -> float:
+        """About how long until so much could be used."""
+        if self._own_rate is not None:
+            return max(0.0, cost - self.held) / self._own_rate
+        return max(0.0, cost - self.held - self._estimate(now)) / self.rate
+
+    def until_full_s(self, now: float) -> float:
+        """About how long until nothing of it is used."""
+        return max(0.0, self.capacity - self.available(now)) / self.rate
+
+    def need(self, cost: float) -> None:
+        """Ask for so much with the next statement: a request waits for it."""
+        self._needed += cost
+
+    def ask(self, now: float) -> Ask | None:
+        """What to say in the next statement; None where nothing has changed. To be followed by
+        `answered` or `failed`.
+        """
+        share = 0.0
+        if now - self.used_at < IDLE_S:
+            passed_s = max(now - self._asked_at, SHARE_S)
+            wanted = max(self._demand / passed_s, SHARE_LEAST * self.rate)
+            share = min(wanted, self.rate, self.capacity) * SHARE_S
+        change = self._surplus(share)
+        want = max(0.0, min(self._needed, self.capacity) + share - max(0.0, self.held - change))
+        self._demand, self._needed, self._asked_at = 0.0, 0.0, now
+        if not change and not want:
+            return None
+        self.held -= change
+        self._asked, self.is_asked = want, True
+        return Ask(self.rate, self.capacity, change, want)
+
+    def answered(self, granted: float, level: float, now: float) -> None:
+        """The row gave `granted`, and has `level` left."""
+        self._own_rate, self.is_asked = None, False
+        self.held += granted
+        self._level, self._level_at = level, now
+        if granted < self._asked:
+            self._short_at = now
+
+    def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
+        """The statement failed. From now on and `until` then the slice fills by itself, at this
+        process's share of the rate among so many replicas.
+        """
+        self.held += ask.change
+        self.is_asked = False
+        if self._own_rate is None:
+            self.held = max(self.held, self._estimate(now) / max(1, replicas))
+            self._own_rate = self.rate / max(1, replicas)
+            self._own_until = until
+            self._level_at = now
+
+    def _refill(self, now: float) -> None:
+        assert self._own_rate is not None, "only what is detached fills by itself"
+        seconds = max(0.0, min(now, self._own_until) - self._level_at)
+        most = self.capacity * self._own_rate / self.rate
+        self.held = max(self.held, min(most, self.held + seconds * self._own_rate))
+        self._level_at = now
+
+    def _surplus(self, share: float) -> float:
+        """What is to go back: a debt, what is idle, or what is far more than the share."""
+        if self.held < 0 or not share:
+            return self.held
+        return self.held - share if self.held > 2 * share + self._needed else 0.0
+
+    def _estimate(self, now: float) -> float:
+        if self._own_rate is not None:
+            return 0.0
+        if self._level is None:
+            return self.capacity
+        return min(self.capacity, self._level + self.rate * max(0.0, now - self._level_at))

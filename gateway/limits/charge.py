@@ -1,0 +1,106 @@
+"""What one request was charged ahead, and holds, until it ends: settled once, whatever ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from gateway.limits.bucket import Bucket
+    from gateway.limits.money import Price
+    from gateway.limits.refusal import Headers
+    from gateway.limits.spend import SpendMeter
+    from gateway.limits.terms import What
+
+
+class Used(NamedTuple):
+    """What a response used. `is_whole`: it was answered to its end."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    tool_calls: int = 0
+    web_searches: int = 0
+    is_whole: bool = False
+
+
+NOTHING_USED = Used()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCharge:
+    """What was taken from one bucket of tokens."""
+
+    name: str
+    what: What
+    bucket: Bucket
+    reserved: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpendCharge:
+    """What was set aside of one meter."""
+
+    meter: SpendMeter
+    reserved: int
+
+
+class Settlement(Protocol):
+    """Who keeps the books (`gates.Gates`)."""
+
+    def settle(self, charge: Charge, used: Used) -> None: ...
+
+    def leave(self, charge: Charge) -> None: ...
+
+
+class Charge:
+    """The charge of one request. Not more than one of `settle` and `leave` counts."""
+
+    __slots__ = (
+        "_books", "headers", "is_open", "model", "places", "price", "project", "spend", "tenant_id",
+        "tier", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self, books: Settlement, tenant_id: UUID, project: UUID, model: str, tier: str
+    ) -> None:
+        self._books = books
+        self.tenant_id = tenant_id
+        self.project = project
+        self.model = model
+        self.tier = tier
+        self.places: tuple[str, ...] = ()
+        self.tokens: tuple[TokenCharge, ...] = ()
+        self.spend: tuple[SpendCharge, ...] = ()
+        self.price: Price | None = None
+        self.headers: Headers = ()
+        """Those of the answer, as it was admitted."""
+        self.is_open = True
+
+    def settle(self, used: Used) -> None:
+        """It has ended, and used so much. A second time it changes nothing."""
+        if self.is_open:
+            self.is_open = False
+            self._books.settle(self, used)
+
+    def leave(self) -> None:
+        """Another process settles: what it holds here is let go, what was charged stays so."""
+        if self.is_open:
+            self.is_open = False
+            self._books.leave(self)
+
+    def packed(self) -> dict[str, Any] | None:
+        """What another process needs to settle, as JSON; None where there is nothing."""
+        if not self.tokens and not self.spend:
+            return None
+        return {
+            "project": str(self.project),
+            "tier": self.tier,
+            "tokens": [
+                [one.name, one.what, one.bucket.rate, one.bucket.capacity, one.reserved]
+                for one in self.tokens
+            ],
+            "meters": [list(one.meter.meter) for one in self.spend],
+        }

@@ -1,0 +1,418 @@
+"""The gates of requests, and all that one process counts for them.
+
+Gate 1 is before anything is read or tokenised: requests, responses at once, budgets that are spent.
+Gate 2 is before a backend is asked, when the prompt's length is known: tokens and money, the output
+as it is expected. When the response has ended, what it used is settled against that.
+
+Nothing here waits or knows a database. Where a slice has not enough, and the row may have more, a
+gate says so, and is asked again when the row was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
+from uuid import UUID
+
+from gateway.limits.bucket import Bucket
+from gateway.limits.charge import Charge, SpendCharge, TokenCharge
+from gateway.limits.estimate import Estimates
+from gateway.limits.money import Prices, ends
+from gateway.limits.refusal import (
+    Headroom,
+    Where,
+    headers_of,
+    over_budget,
+    rate_limited,
+    too_large,
+    too_many,
+)
+from gateway.limits.spend import SpendMeter
+from gateway.limits.terms import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    from gateway.errors import RateLimited
+    from gateway.limits.charge import Used
+    from gateway.limits.money import Price
+    from gateway.limits.terms import Limit, Rules, Terms, What
+
+BUSY_WAIT_S: Final = 1.0
+"""When to try again where as many responses are under way as may be: nobody knows."""
+ATTEMPTS_MAX: Final = 3
+"""Of one request at one gate: others may take what it asked for."""
+NEAR_THE_CAP: Final = 0.95
+"""Of a budget: from there on all the output that a request may have is reserved, so that the end is
+exact."""
+FORGOTTEN_S: Final = 120.0
+"""A bucket that nobody used for so long, and that has nothing, is forgotten."""
+JITTER: Final = 0.2
+
+Key = tuple[UUID, str]
+"""A tenant, and the name of something that is counted for it."""
+
+
+class GateObserver(Protocol):
+    """Who counts what gates do."""
+
+    def limit_refused(self, what: str) -> None: ...
+
+    def limit_would_refuse(self, what: str) -> None: ...
+
+    def limits_synced(self, outcome: Literal["ok", "failed"], seconds: float) -> None: ...
+
+
+class Cost(NamedTuple):
+    """What a request takes from one bucket."""
+
+    limit: Limit
+    bucket: Bucket
+    amount: float
+
+
+class Caller(NamedTuple):
+    """Who asks: `terms` of its key, for which model, and in which tier."""
+
+    tenant_id: UUID
+    project: UUID
+    terms: Terms
+    model: str
+    tier: str = "default"
+
+
+class Gates:
+    """All that one process counts."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        random: Callable[[], float],
+        observer: GateObserver,
+    ) -> None:
+        """`clock` never goes back, `now` is the time; `random` gives numbers from 0 to 1."""
+        self._clock = clock
+        self._now = now
+        self._random = random
+        self._observer = observer
+        self._buckets: dict[Key, Bucket] = {}
+        self._meters: dict[Key, SpendMeter] = {}
+        self._estimates: Estimates[tuple[UUID, str]] = Estimates()
+        self.places: dict[Key, int] = defaultdict(int)
+        """What is under way in this process."""
+        self.elsewhere: dict[Key, int] = {}
+        """The same of the other processes, as they told last; nothing of what nobody asked for."""
+        self.needs_round = False
+        """Somebody waits for what other processes tell."""
+        self._places_used: dict[Key, float] = {}
+        self.prices = Prices()
+        self.nobody = UUID(int=0)
+
+    def reports(self) -> dict[Key, int]:
+        """What is under way here of all that was asked for lately."""
+        now = self._clock()
+        gone = [key for key, at in self._places_used.items() if now - at > FORGOTTEN_S]
+        for key in gone:
+            if not self.places.get(key):
+                del self._places_used[key]
+        return {key: self.places.get(key, 0) for key in self._places_used}
+
+    def known(self) -> Iterator[tuple[Key, Bucket]]:
+        """Every bucket that was used lately."""
+        now = self._clock()
+        for key, bucket in list(self._buckets.items()):
+            if not bucket.held and not bucket.is_asked and now - bucket.used_at > FORGOTTEN_S:
+                del self._buckets[key]
+            else:
+                yield key, bucket
+
+    def meters(self) -> Iterator[tuple[Key, SpendMeter]]:
+        """Every meter that was used lately, or has something to tell."""
+        now = self._clock()
+        for key, meter in list(self._meters.items()):
+            if meter.is_told and not meter.reserved and now - meter.used_at > FORGOTTEN_S:
+                del self._meters[key]
+            else:
+                yield key, meter
+
+    def enter(self, caller: Caller, rules: Rules, attempt: int = 0) -> Charge | None:
+        """Gate 1. None: ask the rows first, and then make the next attempt. Raises `RateLimited`,
+        after `ATTEMPTS_MAX` in any case.
+        """
+        if not self._has_place(caller, rules, attempt):
+            return None
+        if not self._has_budget(caller, rules, attempt):
+            return None
+        costs = [Cost(one, self._bucket(caller, one), 1.0) for one in rules.requests]
+        if self._take(costs, caller, attempt) is None:
+            return None
+        charge = Charge(self, caller.tenant_id, caller.project, caller.model, caller.tier)
+        charge.places = tuple(one.name for one in rules.places)
+        for name in charge.places:
+            self.places[caller.tenant_id, name] += 1
+        if not rules.tokens:
+            charge.headers = headers_of(self._tightest(rules.requests, caller), None)
+        return charge
+
+    def reserve(
+        self, charge: Charge, caller: Caller, rules: Rules, size: tuple[int, int], attempt: int = 0
+    ) -> bool:
+        """Gate 2, for the `size` of a request: tokens of its input, and the most of its output.
+        False as None at gate 1. Raises `RateLimited`; the charge stays open.
+        """
+        tokens_in, most = size
+        expected = self._estimates.reserve((caller.project, caller.model), most)
+        amounts = {
+            "tokens": tokens_in + expected, "input_tokens": tokens_in, "output_tokens": expected
+        }  # fmt: skip
+        price = self._price(caller.tenant_id, caller.model, caller.tier) if rules.meters else None
+        spend = self._set_aside(caller, rules, price, (tokens_in, expected, most))
+        costs = [Cost(one, self._bucket(caller, one), amounts[one.what]) for one in rules.tokens]
+        taken = self._take(costs, caller, attempt)
+        if taken is None:
+            return False
+        charge.price, charge.spend = price, tuple(spend)
+        for one in spend:
+            one.meter.reserved += one.reserved
+        charge.tokens = tuple(
+            TokenCharge(one.limit.name, one.limit.what, one.bucket, one.amount) for one in taken
+        )
+        charge.headers = headers_of(
+            self._tightest(rules.requests, caller), self._tightest(rules.tokens, caller)
+        )
+        return True
+
+    def adopt(self, tenant_id: UUID, model: str, packed: dict[str, Any]) -> Charge:
+        """The charge of a response that another process admitted: it was charged there, and is
+        settled here. Raises `ValueError`, `TypeError` or `LookupError` for what is damaged.
+        """
+        charge = Charge(self, tenant_id, UUID(packed["project"]), model, packed["tier"])
+        tokens = []
+        for name, what, rate, capacity, reserved in packed["tokens"]:
+            bucket = self._buckets.get((tenant_id, name))
+            if bucket is None:
+                bucket = Bucket(rate, capacity, self._clock())
+                self._buckets[tenant_id, name] = bucket
+            tokens.append(TokenCharge(name, cast("What", what), bucket, reserved))
+        charge.tokens = tuple(tokens)
+        charge.spend = tuple(
+            SpendCharge(self._meter(tenant_id, Meter(*one)), 0) for one in packed["meters"]
+        )
+        charge.price = self._price(tenant_id, model, charge.tier) if charge.spend else None
+        return charge
+
+    def settle(self, charge: Charge, used: Used) -> None:
+        """What was charged becomes what was used. Called by a charge, once."""
+        self._let_go(charge)
+        spent = used.input_tokens + used.output_tokens
+        is_refunded = not used.output_tokens and not used.is_whole
+        amounts = {
+            "tokens": spent, "input_tokens": used.input_tokens, "output_tokens": used.output_tokens
+        }  # fmt: skip
+        now = self._clock()
+        for one in charge.tokens:
+            actual = 0 if is_refunded else amounts[one.what]
+            # One that is in use again may be a new one: what is due is due there.
+            bucket = self._buckets.setdefault((charge.tenant_id, one.name), one.bucket)
+            bucket.give_back(one.reserved - actual)
+            bucket.used_at = max(bucket.used_at, now) if bucket.held < 0 else bucket.used_at
+        if used.is_whole:
+            self._estimates.learn((charge.project, charge.model), used.output_tokens)
+        if is_refunded or not charge.spend:
+            return
+        at = self._now()
+        cost = 0 if charge.price is None else _cost(charge.price, used)
+        for aside in charge.spend:
+            aside.meter.spend(cost if aside.meter.meter.unit == "usd" else spent, at)
+
+    def leave(self, charge: Charge) -> None:
+        """What is held here is let go. Called by a charge, once."""
+        self._let_go(charge)
+
+    def place(self, tenant_id: UUID, limit: Limit, terms: Terms) -> None:
+        """Take one place of what is counted at one moment. Raises `RateLimited`."""
+        key = (tenant_id, limit.name)
+        used = self.places[key] + self.elsewhere.get(key, 0)
+        if used >= limit.value:
+            self._refuse(limit, too_many(Where(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S))
+        self.places[key] += 1
+
+    def give_up_place(self, tenant_id: UUID, name: str) -> None:
+        """One less is under way."""
+        key = (tenant_id, name)
+        left = self.places[key] - 1
+        if left:
+            self.places[key] = left
+        else:
+            del self.places[key]
+
+    def _let_go(self, charge: Charge) -> None:
+        for name in charge.places:
+            self.give_up_place(charge.tenant_id, name)
+        for one in charge.spend:
+            one.meter.reserved -= one.reserved
+
+    def _has_place(self, caller: Caller, rules: Rules, attempt: int) -> bool:
+        """False: nobody knows yet what is under way elsewhere. Raises `RateLimited`."""
+        now = self._clock()
+        for limit in rules.places:
+            key = (caller.tenant_id, limit.name)
+            self._places_used[key] = now
+            if key not in self.elsewhere and not attempt:
+                self.needs_round = True
+                return False
+            used = self.places.get(key, 0) + self.elsewhere.get(key, 0)
+            if used >= limit.value:
+                wait_s = BUSY_WAIT_S * (1 + JITTER * self._random())
+                where = Where(limit, caller.terms, caller.model)
+                self._refuse(limit, too_many(where, used=used, wait_s=wait_s))
+        return True
+
+    def _has_budget(self, caller: Caller, rules: Rules, attempt: int) -> bool:
+        """False: nobody knows yet what is spent. Raises `RateLimited`."""
+        if not rules.meters:
+            return True
+        now = self._now()
+        are_known = [self._meter(caller.tenant_id, one).is_known for one in rules.meters]
+        if not attempt and not all(are_known):
+            return False
+        for budget in rules.budgets:
+            meter = self._meters[caller.tenant_id, budget.meter]
+            if meter.spent(now) >= budget.cap:
+                self._over(caller, budget, now)
+        return True
+
+    def _set_aside(
+        self, caller: Caller, rules: Rules, price: Price | None, size: tuple[int, int, int]
+    ) -> list[SpendCharge]:
+        tokens_in, expected, most = size
+        now, aside = self._now(), {}
+        for one in rules.meters:
+            meter = self._meter(caller.tenant_id, one)
+            aside[one.name] = SpendCharge(meter, _amount(one, price, tokens_in, expected))
+        for budget in rules.budgets:
+            meter = aside[budget.meter].meter
+            committed = meter.committed(now)
+            if committed >= NEAR_THE_CAP * budget.cap:
+                whole = _amount(meter.meter, price, tokens_in, most)
+                aside[budget.meter] = SpendCharge(meter, whole)
+            if committed + aside[budget.meter].reserved > budget.cap:
+                self._over(caller, budget, now)
+        return list(aside.values())
+
+    def _over(self, caller: Caller, budget: Any, now: datetime) -> None:
+        if budget.mode == "observe":
+            self._observer.limit_would_refuse("budget")
+            return
+        self._observer.limit_refused("budget")
+        raise over_budget(budget, caller.terms, resets_at=ends(budget.interval, now))
+
+    def _take(self, costs: Sequence[Cost], caller: Caller, attempt: int) -> Sequence[Cost] | None:
+        """Take all, or nothing: None, and the rows are to be asked first. What is only observed is
+        taken where it is there. Raises `RateLimited`.
+        """
+        now = self._clock()
+        if not attempt:
+            for one in costs:
+                one.bucket.demand(one.amount, now)
+        short = [one for one in costs if one.bucket.held < one.amount]
+        if short:
+            if self._asks(short, caller, now, is_last=attempt >= ATTEMPTS_MAX):
+                return None
+            for one in short:
+                self._observer.limit_would_refuse(one.limit.what)
+            costs = [one for one in costs if one not in short]
+        for one in costs:
+            one.bucket.take(one.amount)
+        return costs
+
+    def _asks(self, short: Sequence[Cost], caller: Caller, now: float, *, is_last: bool) -> bool:
+        """Whether rows are to be asked for what is missing. Raises `RateLimited`."""
+        ask = [one for one in short if one.bucket.is_worth_asking(one.amount, now) and not is_last]
+        hopeless = [one for one in short if one not in ask and one.limit.mode == "enforce"]
+        if hopeless:
+            longest = max(hopeless, key=lambda one: one.bucket.until_fits_s(one.amount, now))
+            self._refuse(longest.limit, self._refusal(longest, caller, now))
+        for one in ask:
+            one.bucket.need(one.amount)
+        return bool(ask)
+
+    def _refusal(self, cost: Cost, caller: Caller, now: float) -> RateLimited:
+        limit, bucket = cost.limit, cost.bucket
+        left = int(bucket.available(now))
+        room = Headroom(
+            limit.value, left, bucket.until_full_s(now), is_project=limit.scope == "project"
+        )
+        is_requests = limit.what == "requests"
+        headers = headers_of(room if is_requests else None, None if is_requests else room)
+        asked, where = int(cost.amount), Where(limit, caller.terms, caller.model)
+        if cost.amount > bucket.capacity:
+            return too_large(where, cost=asked, headers=headers)
+        wait_s = bucket.until_fits_s(cost.amount, now) * (1 + JITTER * self._random())
+        wait_s = max(wait_s, 0.001)
+        return rate_limited(
+            where, used=limit.value - left, cost=asked, wait_s=wait_s, headers=headers
+        )
+
+    def _refuse(self, limit: Limit, refusal: RateLimited) -> None:
+        if limit.mode == "observe":
+            self._observer.limit_would_refuse(limit.what)
+            return
+        self._observer.limit_refused(limit.what)
+        raise refusal
+
+    def _tightest(self, limits: Sequence[Limit], caller: Caller) -> Headroom | None:
+        """The bucket that has the least of its limit left; None where that is not known."""
+        least, tightest, now = 2.0, None, self._clock()
+        for limit in limits:
+            bucket = self._buckets[caller.tenant_id, limit.name]
+            if bucket.is_detached:
+                return None
+            available = bucket.available(now)
+            share = available / limit.value if limit.value else 0.0
+            if share < least:
+                least, tightest = share, (limit, int(available), bucket)
+        if tightest is None:
+            return None
+        limit, left, bucket = tightest
+        is_project = limit.scope == "project"
+        return Headroom(limit.value, min(left, limit.value), bucket.until_full_s(now), is_project)
+
+    def _bucket(self, caller: Caller, limit: Limit) -> Bucket:
+        key = (caller.tenant_id, limit.name)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(limit.rate, limit.value, self._clock())
+        elif bucket.capacity != limit.value:
+            bucket.resize(limit.rate, limit.value)
+        return bucket
+
+    def _meter(self, tenant_id: UUID, meter: Meter) -> SpendMeter:
+        key = (tenant_id, meter.name)
+        known = self._meters.get(key)
+        if known is None:
+            known = self._meters[key] = SpendMeter(meter, self._now())
+        known.used_at = self._clock()
+        return known
+
+    def _price(self, tenant_id: UUID, model: str, tier: str) -> Price | None:
+        return self.prices.of(tenant_id, self.nobody, model, tier, self._now())
+
+
+def _amount(meter: Meter, price: Price | None, tokens_in: int, tokens_out: int) -> int:
+    if meter.unit == "tokens":
+        return tokens_in + tokens_out
+    if price is None:
+        return 0
+    return price.tokens(input_tokens=tokens_in, cached_tokens=0, output_tokens=tokens_out)
+
+
+def _cost(price: Price, used: Used) -> int:
+    return price.tokens(
+        input_tokens=used.input_tokens,
+        cached_tokens=used.cached_tokens,
+        output_tokens=used.output_tokens,
+    ) + price.calls(tool_calls=used.tool_calls, web_searches=used.web_searches)

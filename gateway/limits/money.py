@@ -1,0 +1,116 @@
+"""Prices and intervals. Money is integer nano-dollars: a dollar is 1,000,000,000 of them.
+
+A price is a set of components with one id. What it was when a response ended is what it costs; a
+new price changes no line that there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from uuid import UUID
+
+    from gateway.limits.terms import Interval
+
+NANO: Final = 10**9
+CENT: Final = NANO // 100
+ANY_TIER: Final = "*"
+Component = Literal["input", "input_cached", "output", "tool_call", "web_search"]
+COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one model costs in one tier: `nano` dollars for one unit of each component.
+
+    It is of a `tenant_id`, or of all (the nil id). What has no component of its own is free, but
+    for cached input, which costs what input does. `tier` `*` is any that has no price of its own.
+    """
+
+    id: UUID
+    tenant_id: UUID
+    model: str
+    tier: str
+    nano: Mapping[Component, int]
+    valid_from: datetime
+    valid_until: datetime | None = None
+
+    def is_valid(self, at: datetime) -> bool:
+        """Whether it is the price then."""
+        return self.valid_from <= at and (self.valid_until is None or at < self.valid_until)
+
+    def tokens(self, *, input_tokens: int, cached_tokens: int, output_tokens: int) -> int:
+        """What so many tokens cost. `input_tokens` includes those that were cached."""
+        nano = self.nano
+        of_input = nano.get("input", 0)
+        return (
+            of_input * (input_tokens - cached_tokens)
+            + nano.get("input_cached", of_input) * cached_tokens
+            + nano.get("output", 0) * output_tokens
+        )
+
+    def calls(self, *, tool_calls: int, web_searches: int) -> int:
+        """What so many calls of hosted tools cost. `tool_calls` includes the searches."""
+        nano = self.nano
+        of_call = nano.get("tool_call", 0)
+        searches = min(web_searches, tool_calls)
+        return of_call * (tool_calls - searches) + nano.get("web_search", of_call) * searches
+
+
+class Prices:
+    """Every price that is known, to be looked up by what a response is."""
+
+    def __init__(self, prices: Iterable[Price] = ()) -> None:
+        self._by_model: dict[str, list[Price]] = {}
+        for one in sorted(prices, key=lambda one: one.valid_from, reverse=True):
+            self._by_model.setdefault(one.model, []).append(one)
+
+    def of(
+        self, tenant_id: UUID, nobody: UUID, model: str, tier: str, at: datetime
+    ) -> Price | None:
+        """The price of a response: the tenant's own before that of all (`nobody`), its tier's
+        before any, and of several the newest. None where there is none.
+        """
+        found = [
+            one
+            for one in self._by_model.get(model, ())
+            if one.tenant_id in {tenant_id, nobody}
+            and one.tier in {tier, ANY_TIER}
+            and one.is_valid(at)
+        ]
+        return min(
+            found,
+            key=lambda one: (one.tenant_id != tenant_id, one.tier == ANY_TIER),
+            default=None,
+        )
+
+
+def begins(interval: Interval, at: datetime) -> datetime:
+    """When the interval (UTC) began that `at` is in; one without an end began with unix time."""
+    at = at.astimezone(UTC)
+    if interval == "none":
+        return datetime.fromtimestamp(0, UTC)
+    day = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return day if interval == "day" else day.replace(day=1)
+
+
+def ends(interval: Interval, at: datetime) -> datetime | None:
+    """When that interval ends; None: never."""
+    begun = begins(interval, at)
+    if interval == "none":
+        return None
+    if interval == "day":
+        return begun + timedelta(days=1)
+    return begins("month", begun + timedelta(days=31))
+
+
+def dollars(nano: int) -> str:
+    """An amount as people read it: at least two decimals, and as many as it has."""
+    sign, nano = ("-", -nano) if nano < 0 else ("", nano)
+    whole, rest = divmod(nano, NANO)
+    decimals = f"{rest:09d}".rstrip("0").ljust(2, "0")
+    return f"{sign}{whole}.{decimals}"

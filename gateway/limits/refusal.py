@@ -1,0 +1,176 @@
+"""What a refused request is told, and the headers of answers: OpenAI's names and words.
+
+Agents read the delay out of the message ("Please try again in 6.3s"), so the words stay.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from gateway.errors import RateLimited
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.limits.terms import Budget, Limit, Terms, What
+
+RETRY_AFTER_MAX_S: Final = 60.0
+"""openai-python does not try again at all what asks for more than two minutes."""
+QUOTA: Final = "insufficient_quota"
+
+_NAMES: Final[dict[What, tuple[str, str]]] = {
+    "requests": ("requests", "R"),
+    "tokens": ("tokens", "T"),
+    "input_tokens": ("input tokens", "IT"),
+    "output_tokens": ("output tokens", "OT"),
+}
+_AT_ONCE: Final[dict[What, str]] = {
+    "responses": "concurrent responses",
+    "queued": "queued background responses",
+    "websockets": "WebSocket connections",
+}
+_WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
+
+
+class Headroom(NamedTuple):
+    """One bucket as headers tell of it. `is_project`: it is of a project."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+    is_project: bool = False
+
+
+class Where(NamedTuple):
+    """Which limit, of which key, was reached by a request for which model."""
+
+    limit: Limit
+    terms: Terms
+    model: str
+
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as Go spells a duration: `12ms`, `1.2s`, `6m0s`, `14h29m11.04s`; never less."""
+    millis = math.ceil(max(0.0, seconds) * 1000)
+    if millis < 1000:
+        return f"{millis}ms" if millis else "0s"
+    if millis >= 600_000:  # nobody needs the milliseconds of ten minutes
+        millis = math.ceil(millis / 10) * 10
+    minutes, rest = divmod(millis, 60_000)
+    spelled = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{spelled}"
+    return f"{minutes}m{spelled}" if minutes else spelled
+
+
+def headers_of(requests: Headroom | None, tokens: Headroom | None) -> Headers:
+    """The headers of an answer. What is not known is left out: clients take a number for one."""
+    headers: list[tuple[bytes, bytes]] = []
+    for name, room in (("requests", requests), ("tokens", tokens)):
+        if room is None:
+            continue
+        told = (
+            ("limit", str(room.limit)),
+            ("remaining", str(room.remaining)),
+            ("reset", duration(room.reset_s)),
+        )
+        names = (name, "project-tokens") if name == "tokens" and room.is_project else (name,)
+        headers += [
+            (f"x-ratelimit-{what}-{one}".encode(), value.encode())
+            for one in names
+            for what, value in told
+        ]
+    return tuple(headers)
+
+
+def rate_limited(
+    where: Where, *, used: int, cost: int, wait_s: float, headers: Headers
+) -> RateLimited:
+    """A bucket has not enough for a request now, but will in `wait_s`."""
+    name, abbreviation = _named(where.limit)
+    return RateLimited(
+        f"Rate limit reached for {where.model} {_place(where)} on {name} ({abbreviation}): Limit "
+        f"{where.limit.value}, Used {used}, Requested {cost}. Please try again in "
+        f"{duration(wait_s)}.",
+        code="rate_limit_exceeded",
+        kind=_kind(where.limit),
+        retry_after_s=min(wait_s, RETRY_AFTER_MAX_S),
+        headers=headers,
+    )
+
+
+def too_large(where: Where, *, cost: int, headers: Headers) -> RateLimited:
+    """A bucket can never have enough for a request."""
+    name, abbreviation = _named(where.limit)
+    kind = _kind(where.limit)
+    mend = {
+        "requests": "Ask the administrator of your organization for a higher limit.",
+        "tokens": "Lower 'max_output_tokens' or the input.",
+    }[kind]
+    return RateLimited(
+        f"Request too large for {where.model} {_place(where)} on {name} ({abbreviation}): Limit "
+        f"{where.limit.value}, Requested {cost}. {mend}",
+        code="rate_limit_exceeded",
+        kind=kind,
+        is_final=True,
+        headers=headers,
+    )
+
+
+def too_many(where: Where, *, used: int, wait_s: float) -> RateLimited:
+    """As many are under way as may be."""
+    limit = where.limit
+    subject = f" for {where.model}" if where.model else ""
+    return RateLimited(
+        f"Rate limit reached{subject} {_place(where)} on {_AT_ONCE[limit.what]}: Limit "
+        f"{limit.value}, Used {used}, Requested 1. Please try again in {duration(wait_s)}.",
+        code="rate_limit_exceeded",
+        retry_after_s=wait_s,
+        is_final=not limit.value,
+    )
+
+
+def over_budget(budget: Budget, terms: Terms, *, resets_at: datetime | None) -> RateLimited:
+    """A budget is spent."""
+    owner = _owner(budget.scope, budget.scope_id, terms)
+    unit = "spend limit" if budget.unit == "usd" else "token budget"
+    period = {"day": "daily ", "month": "monthly ", "none": ""}[budget.interval]
+    ends = (
+        "It does not reset by itself."
+        if resets_at is None
+        else f"It resets at {resets_at:%Y-%m-%dT%H:%M:%SZ}."
+    )
+    return RateLimited(
+        "You exceeded your current quota, please check your plan and billing details: the "
+        f"{period}{unit} {owner} is used up. {ends}",
+        code=QUOTA,
+        kind=QUOTA,
+        is_final=True,
+    )
+
+
+def _place(where: Where) -> str:
+    return _owner(where.limit.scope, where.limit.scope_id, where.terms).replace("of ", "in ", 1)
+
+
+def _kind(limit: Limit) -> Literal["requests", "tokens"]:
+    return "requests" if limit.what == "requests" else "tokens"
+
+
+def _owner(scope: str, scope_id: object, terms: Terms) -> str:
+    if scope == "project":
+        return f"of project {terms.project or scope_id}"
+    if scope == "tenant":
+        return f"of organization {terms.organization or scope_id}"
+    return "of this API key"
+
+
+def _named(limit: Limit) -> tuple[str, str]:
+    name, letter = _NAMES[limit.what]
+    window, per = _WINDOWS[limit.window_s]
+    return f"{name} per {window}", letter + per

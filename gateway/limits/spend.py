@@ -1,0 +1,100 @@
+"""What is spent in the current interval, by this process and by all.
+
+Each process writes what it has spent itself, ever larger, into a row of its own: a total, so a
+write whose outcome was lost is written again. Another interval is another row, so none is ever set
+back. What requests under way may cost is told beside it, and forgotten with the process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.limits.money import begins, ends
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.limits.terms import Meter
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The row of this process: its total of one interval."""
+
+    starts_at: datetime
+    total: int
+
+
+class SpendMeter:
+    """One meter, in nano-dollars or tokens. `reserved` is what requests of this process that are
+    under way may spend.
+    """
+
+    __slots__ = (
+        "_closed", "_is_told", "_others", "_others_reserved", "ends_at", "meter", "own", "reserved",
+        "starts_at", "used_at",
+    )  # fmt: skip
+
+    def __init__(self, meter: Meter, now: datetime) -> None:
+        self.meter = meter
+        self.reserved = 0
+        self.used_at = 0.0
+        """When it was looked at last, by a clock of who keeps it."""
+        self._closed: list[Spent] = []
+        self._others: int | None = None
+        self._is_told = True
+        self._begin(now)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the database has told what all have spent in this interval."""
+        return self._others is not None
+
+    def spent(self, now: datetime) -> int:
+        """What all have spent in the interval of `now`, as far as it is known."""
+        self._turn(now)
+        return self.own + (self._others or 0)
+
+    def committed(self, now: datetime) -> int:
+        """The same, with what requests under way may spend."""
+        return self.spent(now) + self.reserved + self._others_reserved
+
+    def spend(self, amount: int, now: datetime) -> None:
+        """So much was spent."""
+        self._turn(now)
+        self.own += amount
+        self._is_told = self._is_told and not amount
+
+    def rows(self, now: datetime) -> list[Spent]:
+        """What is to be written: of intervals that are over, and of this one."""
+        self._turn(now)
+        return [*self._closed, Spent(self.starts_at, self.own)]
+
+    def told(self, rows: list[Spent], *, others: int, others_reserved: int) -> None:
+        """These rows are written; others have spent so much in the interval of the last one."""
+        written = set(rows)
+        self._closed = [one for one in self._closed if one not in written]
+        if rows[-1].starts_at == self.starts_at:
+            self._others, self._others_reserved = others, others_reserved
+            self._is_told = rows[-1].total == self.own
+
+    @property
+    def is_told(self) -> bool:
+        """Whether all that it has spent is written."""
+        return self._is_told and not self._closed
+
+    def _begin(self, now: datetime) -> None:
+        interval = self.meter.interval
+        self.starts_at, self.ends_at = begins(interval, now), ends(interval, now)
+        self.own = 0
+        self._others = None
+        self._others_reserved = 0
+        self._is_told = True
+
+    def _turn(self, now: datetime) -> None:
+        if self.ends_at is not None and now >= self.ends_at:
+            if self.own:
+                self._closed.append(Spent(self.starts_at, self.own))
+            self._begin(now)
+            self._others = 0  # nobody has spent anything of a new interval yet

@@ -1,0 +1,167 @@
+"""Limits and budgets of one key: those of its tenant, of its project and its own.
+
+They are looked up with the key and kept with its principal, so no request reads any of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+
+from gateway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+Scope = Literal["tenant", "project", "key"]
+Mode = Literal["enforce", "observe"]
+What = Literal[
+    "requests", "tokens", "input_tokens", "output_tokens", "responses", "queued", "websockets"
+]
+Unit = Literal["usd", "tokens"]
+Interval = Literal["day", "month", "none"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+ALL_MODELS: Final = "*"
+MINUTE_S: Final = 60
+DAY_S: Final = 86_400
+WINDOWS_S: Final = (MINUTE_S, DAY_S)
+VALUE_MAX: Final = 10**15
+RULES_MAX: Final = 256
+"""Models whose rules are kept with a key; those of another are made anew."""
+
+AT_ONCE: Final[frozenset[What]] = frozenset({"responses", "queued", "websockets"})
+"""What is counted at one moment. It has no window."""
+OF_TOKENS: Final[frozenset[What]] = frozenset({"tokens", "input_tokens", "output_tokens"})
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One number. `scope_id` is the id of the tenant, the project or the key. With a `model` it is
+    of that model alone, otherwise of all together. `window_s` is in how many seconds `value` may be
+    used, which is also how much may be used at once; 0 for what is counted at one moment.
+    """
+
+    scope: Scope
+    scope_id: UUID
+    what: What
+    value: int
+    window_s: int = MINUTE_S
+    model: str = ALL_MODELS
+    mode: Mode = "enforce"
+
+    @property
+    def name(self) -> str:
+        """What replicas call it among themselves, within its tenant."""
+        return f"{self.scope}/{self.scope_id}/{self.model}/{self.what}/{self.window_s}"
+
+    @property
+    def rate(self) -> float:
+        """Units a second; of nothing at all it does not matter."""
+        return max(self.value, 1) / self.window_s
+
+    def check(self) -> None:
+        """Raises `InvalidRequest` for what is no limit."""
+        if not 0 <= self.value <= VALUE_MAX:
+            raise InvalidRequest(f"A limit is a number from 0 to {VALUE_MAX}.", param="value")
+        if self.what in AT_ONCE:
+            if self.window_s:
+                raise InvalidRequest(f"{self.what} are counted at one moment.", param="window")
+        elif self.window_s not in WINDOWS_S:
+            raise InvalidRequest("The window of a limit is a minute or a day.", param="window")
+        if self.model != ALL_MODELS and self.what in {"queued", "websockets"}:
+            raise InvalidRequest(f"{self.what} are of all models together.", param="model")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent in an interval (UTC): `cap` is in nano-dollars, or tokens."""
+
+    id: UUID
+    scope: Scope
+    scope_id: UUID
+    unit: Unit
+    interval: Interval
+    cap: int
+    mode: Mode = "enforce"
+
+    @property
+    def meter(self) -> str:
+        """What is counted for it, by a name within its tenant."""
+        return meter_of(self.scope, self.scope_id, self.unit, self.interval)
+
+
+def meter_of(scope: Scope, scope_id: UUID, unit: Unit, interval: Interval) -> str:
+    """The name of what one scope spends in one interval."""
+    return f"{scope}/{scope_id}/{unit}/{interval}"
+
+
+class Meter(NamedTuple):
+    """Something that is counted for a budget or an alert."""
+
+    name: str
+    unit: Unit
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Those limits and budgets of a key that bind requests for one model."""
+
+    requests: tuple[Limit, ...]
+    tokens: tuple[Limit, ...]
+    places: tuple[Limit, ...]
+    budgets: tuple[Budget, ...]
+    meters: tuple[Meter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """All limits and budgets of a key, and `meters` that alerts need besides. `organization` and
+    `project` are what its owners are called in messages.
+    """
+
+    limits: tuple[Limit, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    meters: tuple[Meter, ...] = ()
+    organization: str = ""
+    project: str = ""
+    _rules: dict[str, Rules | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def rules(self, model: str) -> Rules | None:
+        """What binds requests for a model; None where nothing does, as nearly always."""
+        if not self.limits and not self.meters and not self.budgets:
+            return None
+        try:
+            return self._rules[model]
+        except KeyError:
+            rules = self._new_rules(model)
+            if len(self._rules) < RULES_MAX:
+                self._rules[model] = rules
+            return rules
+
+    def at_once(self, what: What) -> tuple[Limit, ...]:
+        """Limits of what is counted at one moment, of all models together."""
+        return tuple(one for one in self.limits if one.what == what)
+
+    def _new_rules(self, model: str) -> Rules | None:
+        binding = [one for one in self.limits if one.model in {ALL_MODELS, model}]
+        of_budgets = {one.meter: Meter(one.meter, one.unit, one.interval) for one in self.budgets}
+        meters = {**{one.name: one for one in self.meters}, **of_budgets}
+        rules = Rules(
+            requests=_of(binding, {"requests"}),
+            tokens=_of(binding, OF_TOKENS),
+            places=_of(binding, {"responses"}),
+            budgets=self.budgets,
+            meters=tuple(meters.values()),
+        )
+        is_empty = not (rules.requests or rules.tokens or rules.places or rules.meters)
+        return None if is_empty else rules
+
+
+def _of(limits: Iterable[Limit], whats: Iterable[What]) -> tuple[Limit, ...]:
+    return tuple(one for one in limits if one.what in frozenset(whats))
+
+
+NO_TERMS: Final = Terms()

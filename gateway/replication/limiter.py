@@ -1,0 +1,301 @@
+"""The limits of this process, in step with those of the others.
+
+A gate that has not enough waits for one answer of the database, together with all that wait for it;
+then it knows. Once a second all that has changed is told and heard. While the database is away each
+process goes on with its share, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.concurrency import OnceEvent
+from gateway.errors import StoreError, StoreUnavailable
+from gateway.limits.gates import Caller, Gates
+from gateway.limits.money import Prices
+from gateway.store.limits.counters import BUCKETS_MAX, Heard, SpendRow, Told
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from gateway.limits.bucket import Ask, Bucket
+    from gateway.limits.charge import Charge
+    from gateway.limits.gates import GateObserver
+    from gateway.limits.money import Price
+    from gateway.limits.spend import SpendMeter, Spent
+    from gateway.limits.terms import Rules
+    from gateway.store.limits.counters import Key
+    from gateway.tenancy import Principal
+
+WAIT_MAX_S: Final = 2.0
+"""A database that takes longer is as good as away."""
+JITTER: Final = 0.2
+PRICES_S: Final = 10.0
+"""So old may prices be."""
+CLEANED_EVERY: Final = 30
+"""Of so many rounds one removes what processes told that are gone."""
+
+_log = EventLog("gateway.limits")
+
+
+class Exchange(Protocol):
+    """`store.limits.counters.exchange`, of one database and replica."""
+
+    def __call__(self, told: Told, *, is_round: bool) -> Awaitable[Heard]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LimitBooks:
+    """The way to the database: each raises `StoreError`."""
+
+    exchange: Exchange
+    prices: Callable[[], Awaitable[Sequence[Price]]]
+    forget: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitTiming:
+    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`."""
+
+    sync_interval_s: float = 1.0
+    stale_max_s: float = 900.0
+
+
+class _Round:
+    """One exchange that is to come, for all that wait for it."""
+
+    __slots__ = ("failure", "over")
+
+    def __init__(self) -> None:
+        self.over = OnceEvent()
+        self.failure: StoreError | None = None
+
+
+class Limiter:
+    """The gates, and the task that keeps them in step."""
+
+    def __init__(
+        self,
+        books: LimitBooks,
+        observer: GateObserver,
+        timing: LimitTiming,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._books = books
+        self._observer = observer
+        self._timing = timing
+        self._clock = clock
+        self.gates = Gates(
+            clock=clock,
+            now=now,
+            random=random.random,  # noqa: S311 - spreads load, no secret
+            observer=observer,
+        )
+        self._now = now
+        self._next = _Round()
+        self._wanted = asyncio.Event()
+        self._is_well = True
+        self._away_since: float | None = None
+        self._others = 0
+        self._prices_at = float("-inf")
+        self._count = 0
+
+    async def enter(self, principal: Principal, model: str, tier: str) -> Charge | None:
+        """Gate 1; None where the key has no limit. Raises `RateLimited`, and `StoreUnavailable`
+        where the database has been away for too long.
+        """
+        rules = principal.terms.rules(model)
+        if rules is None:
+            return None
+        self._check_age()
+        caller = _caller(principal, model, tier)
+        attempt = 0
+        while (charge := self.gates.enter(caller, rules, attempt)) is None:
+            await self._ask()
+            attempt += 1
+        return charge
+
+    async def reserve(
+        self, charge: Charge | None, principal: Principal, *, tokens: int, most: int
+    ) -> None:
+        """Gate 2, for so many tokens of input and the most of output. Raises `RateLimited`; then
+        what the charge holds is let go.
+        """
+        if charge is None:
+            return
+        rules = principal.terms.rules(charge.model)
+        if rules is None or not (rules.tokens or rules.meters):
+            return
+        try:
+            await self._reserve(charge, principal, rules, (tokens, most))
+        except BaseException:
+            charge.leave()
+            raise
+
+    async def _reserve(
+        self, charge: Charge, principal: Principal, rules: Rules, size: tuple[int, int]
+    ) -> None:
+        caller = _caller(principal, charge.model, charge.tier)
+        attempt = 0
+        while not self.gates.reserve(charge, caller, rules, size, attempt):
+            await self._ask()
+            attempt += 1
+
+    async def run(self) -> None:
+        """Keep in step until cancelled."""
+        interval_s = self._timing.sync_interval_s
+        due_at = self._clock() + interval_s * random.random()  # noqa: S311 - out of step
+        while True:
+            await self._wait_until(due_at)
+            is_round = self._clock() >= due_at or self.gates.needs_round
+            if is_round:
+                due_at = self._clock() + interval_s * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
+            await self.once(is_round=is_round)
+
+    async def once(self, *, is_round: bool = True) -> None:
+        """Tell and hear now."""
+        current, self._next = self._next, _Round()
+        self._wanted.clear()
+        self.gates.needs_round = False
+        asked = self._asks()
+        told = self._told(asked, is_round=is_round)
+        begun = time.perf_counter()
+        try:
+            if await self._exchange(asked, told, is_round=is_round):
+                self._observer.limits_synced("ok", time.perf_counter() - begun)
+        except (StoreError, TimeoutError) as error:
+            self._failed(asked, error)
+            self._observer.limits_synced("failed", time.perf_counter() - begun)
+            current.failure = (
+                error if isinstance(error, StoreError) else StoreUnavailable("no answer in time")
+            )
+        finally:
+            current.over.set()
+
+    async def flush(self) -> None:
+        """Tell what was spent before this process ends."""
+        await self.once()
+
+    async def _wait_until(self, due_at: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, due_at - self._clock())):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass
+
+    async def _ask(self) -> None:
+        """Wait for the next answer of the database. That there is none is no error here: what is
+        detached goes on by itself.
+        """
+        current = self._next
+        self._wanted.set()
+        await current.over.wait()
+
+    def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
+        asked: dict[Key, tuple[Bucket, Ask]] = {}
+        now = self._clock()
+        for key, bucket in self.gates.known():
+            if len(asked) >= BUCKETS_MAX:
+                break
+            if (ask := bucket.ask(now)) is not None:
+                asked[key] = bucket, ask
+        return asked
+
+    def _told(self, asked: Mapping[Key, tuple[Bucket, Ask]], *, is_round: bool) -> Told:
+        spend, watched = [], []
+        for (tenant_id, name), meter, rows in self._spending():
+            mine = [SpendRow(tenant_id, name, row.starts_at, row.total) for row in rows]
+            spend += [row for row in mine if row.amount and not meter.is_told]
+            watched.append(mine[-1])
+        return Told(
+            {key: ask for key, (_, ask) in asked.items()},
+            self._reports() if is_round else {},
+            spend,
+            watched,
+        )
+
+    def _spending(self) -> Iterator[tuple[Key, SpendMeter, list[Spent]]]:
+        now = self._now()
+        for key, meter in self.gates.meters():
+            yield key, meter, meter.rows(now)
+
+    def _reports(self) -> dict[Key, int]:
+        aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_known}
+        return {**self.gates.reports(), **aside}
+
+    async def _exchange(
+        self, asked: Mapping[Key, tuple[Bucket, Ask]], told: Told, *, is_round: bool
+    ) -> bool:
+        """Whether there was anything to tell."""
+        is_idle = not (told.asks or told.reports or told.spend or told.watched)
+        if is_idle and not self._is_due_for_prices():
+            return False
+        written = {key: rows for key, _, rows in self._spending()}
+        async with asyncio.timeout(WAIT_MAX_S):
+            heard = await self._books.exchange(told, is_round=is_round)
+            if self._is_due_for_prices():
+                self.gates.prices = Prices(await self._books.prices())
+                self._prices_at = self._clock()
+            if is_round:
+                self._count += 1
+                if not self._count % CLEANED_EVERY:
+                    await self._books.forget()
+        self._heard(asked, told, heard, written)
+        return True
+
+    def _is_due_for_prices(self) -> bool:
+        return self._clock() - self._prices_at > PRICES_S and any(True for _ in self.gates.meters())
+
+    def _heard(
+        self,
+        asked: Mapping[Key, tuple[Bucket, Ask]],
+        told: Told,
+        heard: Heard,
+        written: Mapping[Key, list[Spent]],
+    ) -> None:
+        now = self._clock()
+        self._away_since = None
+        if not self._is_well:
+            _log.info("limits are in step again")
+            self._is_well = True
+        for key, (bucket, _) in asked.items():
+            granted, level = heard.buckets[key]
+            bucket.answered(granted, level, now)
+        meters = dict(self.gates.meters())
+        if heard.is_round:
+            self._others = heard.others
+            self.gates.elsewhere = {key: heard.elsewhere.get(key, 0) for key in told.reports}
+        for key, rows in written.items():
+            meters[key].told(
+                rows,
+                others=heard.spent.get(key, 0),
+                others_reserved=self.gates.elsewhere.get(key, 0),
+            )
+
+    def _failed(self, asked: Mapping[Key, tuple[Bucket, Ask]], error: Exception) -> None:
+        now = self._clock()
+        if self._is_well:
+            _log.warning("limits go on without the database", error=error)
+            self._is_well = False
+        if self._away_since is None:
+            self._away_since = now
+        until = self._away_since + self._timing.stale_max_s
+        for bucket, ask in asked.values():
+            bucket.failed(ask, now, replicas=self._others + 1, until=until)
+
+    def _check_age(self) -> None:
+        since = self._away_since
+        if since is not None and self._clock() - since > self._timing.stale_max_s:
+            raise StoreUnavailable("nobody knows what is left of the limits")
+
+
+def _caller(principal: Principal, model: str, tier: str) -> Caller:
+    return Caller(principal.tenant_id, principal.project, principal.terms, model, tier)

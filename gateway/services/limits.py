@@ -1,0 +1,239 @@
+"""Limits, budgets, alerts and prices, for operators and administrators.
+
+What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is looked up with keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.limits.money import COMPONENTS, Price, begins
+from gateway.limits.terms import ALL_MODELS, Budget, Limit
+from gateway.store import tenants
+from gateway.store.limits import alerts, prices, rules
+from gateway.store.limits.rules import SpendAlert
+from gateway.store.schema import EVERYONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.limits.money import Component
+    from gateway.limits.terms import Interval, Mode, Scope, Unit, What
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+ALERTS_MAX: Final = 100
+"""Of one scope."""
+NANO_MAX: Final = 10**15
+"""The highest price of a unit: a million dollars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose limits and budgets: a tenant's own, or those of one of its projects or keys."""
+
+    tenant_id: TenantId
+    scope: Scope
+    scope_id: UUID
+
+    @classmethod
+    def of_tenant(cls, tenant_id: TenantId) -> Place:
+        """The tenant's own."""
+        return cls(tenant_id, "tenant", tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """A budget, and what is spent of it in the interval that is now."""
+
+    budget: Budget
+    spent: int
+
+
+class Limits:
+    """The use cases. Each takes a place that the caller may change."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def tenant(self, name: str) -> TenantId:
+        """The tenant of that name. Raises `ResourceNotFound`."""
+        found = await tenants.find_tenant(self._database, name)
+        if found is None:
+            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
+        return found.id
+
+    async def limits(self, tenant_id: TenantId) -> list[Limit]:
+        """Every limit of a tenant, its projects and keys."""
+        return await rules.limits(self._database, tenant_id)
+
+    async def set_limits(
+        self,
+        place: Place,
+        values: Mapping[tuple[What, int], int | None],
+        *,
+        model: str = ALL_MODELS,
+        mode: Mode = "enforce",
+    ) -> list[Limit]:
+        """Set limits by what they limit and their window (seconds); None takes one away. Returns
+        those of the place and model that there are then. Raises `InvalidRequest`, also for one that
+        is above that of the scope around it.
+        """
+        if not values:
+            raise InvalidRequest("There is nothing to change.")
+        named = [
+            (Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode), value)
+            for (what, window_s), value in values.items()
+        ]
+        known = await self.limits(place.tenant_id)
+        for limit, value in named:
+            limit.check()
+            if value is not None:
+                _check_within(limit, known)
+        await rules.set_limits(
+            self._database,
+            place.tenant_id,
+            [limit for limit, value in named if value is not None],
+            gone=[limit for limit, value in named if value is None],
+        )
+        return [
+            one
+            for one in await self.limits(place.tenant_id)
+            if (one.scope, one.scope_id, one.model) == (place.scope, place.scope_id, model)
+        ]
+
+    async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
+        """Every budget of a tenant, its projects and keys."""
+        now, found = datetime.now(UTC), []
+        for budget in await rules.budgets(self._database, tenant_id):
+            starts_at = begins(budget.interval, now)
+            spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
+            found.append(BudgetState(budget, spent))
+        return found
+
+    async def budget(self, place: Place, unit: Unit, interval: Interval) -> BudgetState | None:
+        """That of a place, if there is one."""
+        wanted = (place.scope, place.scope_id, unit, interval)
+        for one in await self.budgets(place.tenant_id):
+            budget = one.budget
+            if (budget.scope, budget.scope_id, budget.unit, budget.interval) == wanted:
+                return one
+        return None
+
+    async def set_budget(
+        self,
+        place: Place,
+        cap: int,
+        *,
+        unit: Unit = "usd",
+        interval: Interval = "month",
+        mode: Mode = "enforce",
+    ) -> Budget:
+        """Set the budget of a place, in nano-dollars or tokens. Raises `InvalidRequest`: one in
+        money needs prices, for what has none costs nothing.
+        """
+        if cap < 0 or cap >= 2**63:
+            raise InvalidRequest("A budget is zero or more.", param="cap")
+        if unit == "usd" and not await self._has_prices(place.tenant_id):
+            raise InvalidRequest(
+                "No model has a price, so nothing would ever be spent. Set prices first.",
+                param="unit",
+            )
+        budget = Budget(ids.new_uuid(), place.scope, place.scope_id, unit, interval, cap, mode)
+        await rules.set_budget(self._database, place.tenant_id, budget)
+        return budget
+
+    async def remove_budget(self, place: Place, unit: Unit, interval: Interval) -> bool:
+        """Whether there was one."""
+        gone = Budget(EVERYONE, place.scope, place.scope_id, unit, interval, 0)
+        return await rules.set_budget(self._database, place.tenant_id, gone, is_gone=True)
+
+    async def alerts(self, place: Place) -> list[SpendAlert]:
+        """Those of a place, the oldest first."""
+        return await rules.alerts(self._database, place.tenant_id, place.scope, place.scope_id)
+
+    async def add_alert(
+        self,
+        place: Place,
+        threshold: int,
+        channel: dict[str, object],
+        *,
+        unit: Unit = "usd",
+        interval: Interval = "month",
+    ) -> SpendAlert:
+        """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
+        if len(await self.alerts(place)) >= ALERTS_MAX:
+            raise InvalidRequest(f"There are {ALERTS_MAX} spend alerts already.")
+        new = SpendAlert(
+            ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
+        )
+        return await rules.add_alert(self._database, place.tenant_id, new)
+
+    async def change_alert(self, place: Place, alert: SpendAlert) -> SpendAlert | None:
+        """Change one; None when there is none of its id in the place."""
+        return await rules.change_alert(self._database, place.tenant_id, alert)
+
+    async def remove_alert(self, place: Place, alert_id: UUID) -> bool:
+        """Whether there was one."""
+        return await rules.remove_alert(
+            self._database, place.tenant_id, place.scope, place.scope_id, alert_id
+        )
+
+    async def prices(self) -> list[Price]:
+        """Every price that there was, the newest last."""
+        return await prices.every(self._database)
+
+    async def set_price(
+        self,
+        model: str,
+        nano: Mapping[Component, int],
+        *,
+        tenant_id: TenantId | None = None,
+        tier: str = "*",
+        valid_from: datetime | None = None,
+    ) -> Price:
+        """Set what a model costs from then on (now), for one tenant or for all. Raises
+        `InvalidRequest`, also for a time that is over: lines that are written keep their price.
+        """
+        now = datetime.now(UTC)
+        if valid_from is not None and valid_from < now:
+            raise InvalidRequest("A price cannot begin in the past.", param="valid_from")
+        if not nano or not set(nano) <= set(COMPONENTS):
+            raise InvalidRequest(f"A price has some of: {', '.join(COMPONENTS)}.", param="price")
+        if not all(0 <= one <= NANO_MAX for one in nano.values()):
+            raise InvalidRequest("A price is zero or more, and below a million dollars.")
+        price = Price(
+            ids.new_uuid(), tenant_id or EVERYONE, model, tier, dict(nano), valid_from or now
+        )
+        await prices.add(self._database, price)
+        return price
+
+    async def end_price(
+        self, model: str, *, tenant_id: TenantId | None = None, tier: str = "*"
+    ) -> bool:
+        """From now on it costs nothing, or what another price says. Whether it had one."""
+        at = datetime.now(UTC)
+        return await prices.end(self._database, tenant_id or EVERYONE, model, tier, at)
+
+    async def _has_prices(self, tenant_id: TenantId) -> bool:
+        now = datetime.now(UTC)
+        known = await prices.valid(self._database)
+        return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
+
+
+def _check_within(limit: Limit, known: Sequence[Limit]) -> None:
+    """Raises `InvalidRequest` where the tenant's own limit is lower: it would never be reached."""
+    if limit.scope == "tenant":
+        return
+    for one in known:
+        same = (one.scope, one.what, one.window_s) == ("tenant", limit.what, limit.window_s)
+        if same and one.model in {ALL_MODELS, limit.model} and limit.value > one.value:
+            raise InvalidRequest(
+                f"{limit.what} may be {one.value} at most, which the organization has.",
+                param=limit.what,
+            )

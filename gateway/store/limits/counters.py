@@ -1,0 +1,227 @@
+"""What replicas share: buckets, what is under way in each, and what each has spent.
+
+One transaction of a process once a second, and another when a request does not fit its slice. Rows
+are locked in the order of their keys. Only the database's clock counts: a bucket fills by it, and
+what a process told is of no account once it has been silent for `FRESH_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from gateway.limits.bucket import Ask
+    from gateway.store.postgres.database import Connection, Database
+
+FRESH_S: Final = 5.0
+BUCKETS_MAX: Final = 256
+"""Of one statement: rows stay locked until it has ended."""
+PRESENT: Final = "replica"
+"""The report by which replicas count each other, under the nil tenant."""
+
+Key = tuple[UUID, str]
+
+_BUCKETS: Final = Statement("""
+WITH asked AS (
+    SELECT * FROM unnest(
+        CAST(:tenants AS uuid[]), CAST(:names AS text[]), CAST(:rates AS double precision[]),
+        CAST(:capacities AS double precision[]), CAST(:changes AS double precision[]),
+        CAST(:wants AS double precision[])
+    ) AS one (tenant_id, name, rate, capacity, change, want)
+    ORDER BY tenant_id, name
+), locked AS (
+    SELECT asked.*, now_.level, now_.at
+    FROM asked, LATERAL (
+        SELECT level, at FROM buckets AS b
+        WHERE b.tenant_id = asked.tenant_id AND b.name = asked.name
+        FOR NO KEY UPDATE
+    ) AS now_
+), filled AS (
+    SELECT tenant_id, name, want, greatest(-capacity, least(capacity, change + least(capacity,
+        level + rate * greatest(0, extract(epoch FROM clock_timestamp() - at))
+    ))) AS level
+    FROM locked
+)
+UPDATE buckets AS b
+SET granted = greatest(0, least(f.want, f.level)), at = clock_timestamp(),
+    level = f.level - greatest(0, least(f.want, f.level))
+FROM filled AS f
+WHERE b.tenant_id = f.tenant_id AND b.name = f.name
+RETURNING b.tenant_id, b.name, b.granted, b.level
+""")
+# A bucket that nobody has used is full.
+_MAKE: Final = Statement("""
+INSERT INTO buckets (tenant_id, name, level, at, granted)
+SELECT one.tenant_id, one.name, one.capacity, clock_timestamp(), 0
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[]),
+            CAST(:capacities AS double precision[])) AS one (tenant_id, name, capacity)
+ORDER BY 1, 2
+ON CONFLICT (tenant_id, name) DO NOTHING
+""")
+_REPORT: Final = Statement("""
+INSERT INTO limit_reports (tenant_id, name, replica, at, amount)
+SELECT one.tenant_id, one.name, CAST(:replica AS text), clock_timestamp(), one.amount
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[]), CAST(:amounts AS bigint[]))
+     AS one (tenant_id, name, amount)
+ORDER BY 1, 2
+ON CONFLICT (tenant_id, name, replica) DO UPDATE SET at = excluded.at, amount = excluded.amount
+""")
+_ELSEWHERE: Final = Statement("""
+SELECT r.tenant_id, r.name, CAST(sum(r.amount) AS bigint) AS amount, count(*) AS replicas
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[])) AS one (tenant_id, name)
+JOIN limit_reports AS r ON r.tenant_id = one.tenant_id AND r.name = one.name
+WHERE r.replica <> CAST(:replica AS text)
+  AND r.at > clock_timestamp() - CAST(:fresh AS double precision) * interval '1 second'
+GROUP BY r.tenant_id, r.name
+""")
+_FORGET: Final = Statement("""
+DELETE FROM limit_reports WHERE (tenant_id, name, replica) IN (
+    SELECT tenant_id, name, replica FROM limit_reports
+    WHERE at < clock_timestamp() - interval '1 minute' LIMIT 1000 FOR UPDATE SKIP LOCKED
+)
+""")
+_SPEND: Final = Statement("""
+INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
+SELECT one.tenant_id, one.meter, one.starts_at, CAST(:replica AS text), one.amount,
+       clock_timestamp()
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:meters AS text[]), CAST(:starts AS timestamptz[]),
+            CAST(:amounts AS bigint[])) AS one (tenant_id, meter, starts_at, amount)
+WHERE one.amount > 0
+ORDER BY 1, 2, 3
+ON CONFLICT (tenant_id, meter, starts_at, replica)
+DO UPDATE SET amount = greatest(spend.amount, excluded.amount), at = excluded.at
+""")
+_SPENT: Final = Statement("""
+SELECT s.tenant_id, s.meter, CAST(sum(s.amount) AS bigint) AS amount
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:meters AS text[]), CAST(:starts AS timestamptz[]))
+     AS one (tenant_id, meter, starts_at)
+JOIN spend AS s ON s.tenant_id = one.tenant_id AND s.meter = one.meter
+     AND s.starts_at = one.starts_at
+WHERE s.replica <> CAST(:replica AS text)
+GROUP BY s.tenant_id, s.meter
+""")
+
+
+class SpendRow(NamedTuple):
+    """What this process has spent of a meter in the interval that began then."""
+
+    tenant_id: UUID
+    meter: str
+    starts_at: datetime
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a process tells. `asks` by bucket; `reports` of what is under way, which is told again
+    while it is; `spend` what it has spent, `watched` the meters of which it wants to know more.
+    """
+
+    asks: Mapping[Key, Ask] = field(default_factory=dict)
+    reports: Mapping[Key, int] = field(default_factory=dict)
+    spend: Sequence[SpendRow] = ()
+    watched: Sequence[SpendRow] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What it hears: of each bucket what is granted and what is left; of other replicas what is
+    under way (`elsewhere`), what they have spent, and how many they are; of the first and the last
+    only with `is_round`.
+    """
+
+    buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    elsewhere: Mapping[Key, int] = field(default_factory=dict)
+    spent: Mapping[Key, int] = field(default_factory=dict)
+    others: int = 0
+    is_round: bool = False
+
+
+async def exchange(database: Database, replica: str, told: Told, *, is_round: bool) -> Heard:
+    """Tell and hear. Without `is_round` only of buckets and spending. Raises `StoreError`."""
+    async with database.runs_transaction(durable=bool(told.spend)) as connection:
+        buckets = await _fill(connection, told.asks)
+        spent = await _spend(connection, replica, told)
+        elsewhere: dict[Key, int] = {}
+        others = 0
+        if is_round:
+            elsewhere, others = await _report(connection, replica, told.reports)
+    return Heard(buckets, elsewhere, spent, others, is_round)
+
+
+async def forget(database: Database) -> None:
+    """Remove reports of processes that are gone. Raises `StoreError`."""
+    async with database.runs_transaction(durable=False) as connection:
+        await connection.execute(_FORGET, {})
+
+
+async def _fill(connection: Connection, asks: Mapping[Key, Ask]) -> dict[Key, tuple[float, float]]:
+    if not asks:
+        return {}
+    heard = await _fill_known(connection, asks)
+    missing = {key: ask for key, ask in asks.items() if key not in heard}
+    if missing:
+        capacities = [one.capacity for one in missing.values()]
+        await connection.execute(_MAKE, {**_keys(list(missing)), "capacities": capacities})
+        heard |= await _fill_known(connection, missing)
+    return heard
+
+
+async def _fill_known(
+    connection: Connection, asks: Mapping[Key, Ask]
+) -> dict[Key, tuple[float, float]]:
+    rows = await connection.execute(
+        _BUCKETS,
+        {
+            **_keys(list(asks)),
+            "rates": [one.rate for one in asks.values()],
+            "capacities": [one.capacity for one in asks.values()],
+            "changes": [one.change for one in asks.values()],
+            "wants": [one.want for one in asks.values()],
+        },
+    )
+    return {(row.tenant_id, row.name): (row.granted, row.level) for row in rows}
+
+
+async def _report(
+    connection: Connection, replica: str, reports: Mapping[Key, int]
+) -> tuple[dict[Key, int], int]:
+    present = (EVERYONE, PRESENT)
+    told = {present: 1, **reports}
+    keys = _keys(list(told))
+    await connection.execute(_REPORT, {**keys, "replica": replica, "amounts": list(told.values())})
+    rows = await connection.execute(_ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S})
+    found = {(row.tenant_id, row.name): row.amount for row in rows}
+    others = found.pop(present, 0)
+    return found, others
+
+
+async def _spend(connection: Connection, replica: str, told: Told) -> dict[Key, int]:
+    if told.spend:
+        amounts = [row.amount for row in told.spend]
+        parameters = {**_meters(told.spend), "replica": replica, "amounts": amounts}
+        await connection.execute(_SPEND, parameters)
+    if not told.watched:
+        return {}
+    rows = await connection.execute(_SPENT, {**_meters(told.watched), "replica": replica})
+    return {(row.tenant_id, row.meter): row.amount for row in rows}
+
+
+def _keys(keys: Sequence[Key]) -> dict[str, Any]:
+    return {"tenants": [tenant for tenant, _ in keys], "names": [name for _, name in keys]}
+
+
+def _meters(rows: Sequence[SpendRow]) -> dict[str, Any]:
+    return {
+        "tenants": [row.tenant_id for row in rows],
+        "meters": [row.meter for row in rows],
+        "starts": [row.starts_at for row in rows],
+    }

@@ -1,0 +1,96 @@
+"""Prices of models: only added to. One that is over keeps its row, for lines that have its id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.limits.money import COMPONENTS, Price
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.limits.money import Component
+    from gateway.store.postgres.database import Database, Row
+
+PRICES_MAX: Final = 100_000
+"""Rows of prices that are read at once."""
+
+_COLUMNS: Final = (
+    "tenant_id, id, component, model, service_tier, nano_per_unit, valid_from, valid_until"
+)
+_VALID: Final = Statement(f"""
+SELECT {_COLUMNS} FROM prices
+WHERE valid_until IS NULL OR valid_until > now() - interval '1 day'
+ORDER BY valid_from, id LIMIT :rows_max
+""")  # noqa: S608 - constants only
+_ALL: Final = Statement(f"""
+SELECT {_COLUMNS} FROM prices ORDER BY model, tenant_id, service_tier, valid_from, id
+LIMIT :rows_max
+""")  # noqa: S608 - constants only
+_END: Final = Statement("""
+UPDATE prices SET valid_until = :at
+WHERE tenant_id = :tenant AND model = CAST(:model AS text)
+  AND service_tier = CAST(:tier AS text)
+  AND (valid_until IS NULL OR valid_until > :at)
+  AND valid_from < :at
+""")
+_ADD: Final = Statement(f"""
+INSERT INTO prices ({_COLUMNS})
+VALUES (:tenant, :id, :component, :model, :tier, :nano, :valid_from, NULL)
+""")  # noqa: S608 - constants only
+
+
+async def valid(database: Database) -> list[Price]:
+    """Those that are valid now, or will be. Raises `StoreError`."""
+    async with database.runs_transaction() as connection:
+        return _prices(await connection.execute(_VALID, {"rows_max": PRICES_MAX}))
+
+
+async def every(database: Database) -> list[Price]:
+    """Every price that there was."""
+    async with database.owner_transaction() as connection:
+        return _prices(await connection.execute(_ALL, {"rows_max": PRICES_MAX}))
+
+
+async def add(database: Database, price: Price) -> bool:
+    """Add a price; the one before it, of the same tenant, model and tier, ends when it begins.
+    Whether there was one.
+    """
+    place = {"tenant": price.tenant_id, "model": price.model, "tier": price.tier}
+    async with database.owner_transaction() as connection:
+        ended = await connection.count(_END, {**place, "at": price.valid_from})
+        for component, nano in price.nano.items():
+            row = {**place, "id": price.id, "component": component, "nano": nano}
+            await connection.execute(_ADD, {**row, "valid_from": price.valid_from})
+    return bool(ended)
+
+
+async def end(database: Database, tenant_id: UUID, model: str, tier: str, at: datetime) -> bool:
+    """End the price of a model; False where it has none."""
+    place = {"tenant": tenant_id, "model": model, "tier": tier, "at": at}
+    async with database.owner_transaction() as connection:
+        return bool(await connection.count(_END, place))
+
+
+def _prices(rows: Iterable[Row]) -> list[Price]:
+    """One of the rows of each id."""
+    found: dict[tuple[UUID, UUID], tuple[Row, dict[Component, int]]] = {}
+    for row in rows:
+        nano: dict[Any, int] = found.setdefault((row.tenant_id, row.id), (row, {}))[1]
+        if row.component in COMPONENTS:
+            nano[row.component] = row.nano_per_unit
+    return [
+        Price(
+            id=row.id,
+            tenant_id=row.tenant_id,
+            model=row.model,
+            tier=row.service_tier,
+            nano=nano,
+            valid_from=row.valid_from,
+            valid_until=row.valid_until,
+        )
+        for row, nano in found.values()
+    ]

@@ -1,0 +1,265 @@
+"""Limits, budgets and alerts: for operators, and as they are looked up with a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway import ids
+from gateway.limits.terms import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.limits.terms import Interval, Scope, Unit
+    from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy import Principal, TenantId
+
+_LIMIT: Final = "scope, scope_id, what, value, window_s, model, mode"
+_BUDGET: Final = "id, scope, scope_id, unit, span, cap, mode"
+_ALERT: Final = "id, scope, scope_id, unit, span, threshold, channel, created_at"
+_OWN: Final = """
+    tenant_id = :tenant AND (
+        scope = 'tenant' OR scope = 'project' AND scope_id = :project
+        OR scope = 'key' AND scope_id = :key
+    )
+"""
+_OF_SCOPE: Final = """
+    tenant_id = :tenant AND scope = CAST(:scope AS text) AND scope_id = :scope_id
+"""
+_HAS_TERMS: Final = Statement(f"""
+SELECT EXISTS (SELECT FROM limits WHERE {_OWN}) OR EXISTS (SELECT FROM budgets WHERE {_OWN})
+       OR EXISTS (SELECT FROM spend_alerts WHERE {_OWN})
+""")  # noqa: S608 - constants only
+_LIMITS_OF_KEY: Final = Statement(f"SELECT {_LIMIT} FROM limits WHERE {_OWN} ORDER BY 1, 3, 5")  # noqa: S608
+_BUDGETS_OF_KEY: Final = Statement(f"SELECT {_BUDGET} FROM budgets WHERE {_OWN} ORDER BY id")  # noqa: S608
+_METERS_OF_KEY: Final = Statement(f"""
+SELECT DISTINCT scope, scope_id, unit, span FROM spend_alerts WHERE {_OWN}
+""")  # noqa: S608 - constants only
+_LIMITS: Final = Statement(f"""
+SELECT {_LIMIT} FROM limits WHERE tenant_id = :tenant
+ORDER BY scope, scope_id, model, what, window_s
+""")  # noqa: S608 - constants only
+_SET: Final = Statement("""
+INSERT INTO limits (tenant_id, scope, scope_id, model, what, window_s, value, mode, updated_at)
+VALUES (:tenant, :scope, :scope_id, :model, :what, :window_s, :value, :mode, now())
+ON CONFLICT (tenant_id, scope, scope_id, model, what, window_s)
+DO UPDATE SET value = excluded.value, mode = excluded.mode, updated_at = excluded.updated_at
+""")
+_UNSET: Final = Statement(f"""
+DELETE FROM limits
+WHERE {_OF_SCOPE} AND model = CAST(:model AS text) AND what = CAST(:what AS text)
+  AND window_s = :window_s
+""")  # noqa: S608 - constants only
+_BUDGETS: Final = Statement(f"""
+SELECT {_BUDGET} FROM budgets WHERE tenant_id = :tenant ORDER BY scope, scope_id, unit, span
+""")  # noqa: S608 - constants only
+_UNSET_BUDGET: Final = Statement(f"""
+DELETE FROM budgets WHERE {_OF_SCOPE} AND unit = CAST(:unit AS text) AND span = CAST(:span AS text)
+""")  # noqa: S608 - constants only
+_SET_BUDGET: Final = Statement("""
+INSERT INTO budgets (tenant_id, id, scope, scope_id, unit, span, cap, mode, created_at)
+VALUES (:tenant, :id, :scope, :scope_id, :unit, :span, :cap, :mode, now())
+""")
+_ALERTS: Final = Statement(f"""
+SELECT {_ALERT} FROM spend_alerts WHERE {_OF_SCOPE} ORDER BY created_at, id
+""")  # noqa: S608 - constants only
+_SET_ALERT: Final = Statement(f"""
+INSERT INTO spend_alerts
+    (tenant_id, id, scope, scope_id, unit, span, threshold, channel, created_at)
+VALUES (:tenant, :id, :scope, :scope_id, :unit, :span, :threshold, :channel, now())
+RETURNING {_ALERT}
+""")  # noqa: S608 - constants only
+_CHANGE_ALERT: Final = Statement(f"""
+UPDATE spend_alerts
+SET unit = :unit, span = :span, threshold = :threshold, channel = :channel
+WHERE {_OF_SCOPE} AND id = :id
+RETURNING {_ALERT}
+""")  # noqa: S608 - constants only
+_UNSET_ALERT: Final = Statement(f"DELETE FROM spend_alerts WHERE {_OF_SCOPE} AND id = :id")  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class SpendAlert:
+    """Somebody is told when so much is spent. `channel` says who and how, as its JSON was given."""
+
+    id: UUID
+    scope: Scope
+    scope_id: UUID
+    unit: Unit
+    interval: Interval
+    threshold: int
+    channel: dict[str, Any]
+    created_at: datetime | None = None
+
+    @property
+    def meter(self) -> str:
+        """What it looks at."""
+        return meter_of(self.scope, self.scope_id, self.unit, self.interval)
+
+
+async def terms_of(database: Database, principal: Principal) -> Terms:
+    """The limits and budgets of a key, its project and its tenant; `NO_TERMS` where there are none,
+    as nearly always.
+    """
+    tenant_id, project = principal.tenant_id, principal.project
+    own = {"tenant": tenant_id, "project": project, "key": principal.key_id}
+    async with database.transaction(tenant_id) as connection:
+        if not await connection.scalar(_HAS_TERMS, own):
+            return NO_TERMS
+        limits = [_limit(row) for row in await connection.execute(_LIMITS_OF_KEY, own)]
+        budgets = [_budget(row) for row in await connection.execute(_BUDGETS_OF_KEY, own)]
+        alerts = await connection.execute(_METERS_OF_KEY, own)
+        meters = [
+            Meter(meter_of(row.scope, row.scope_id, row.unit, row.span), row.unit, row.span)
+            for row in alerts
+        ]
+    return Terms(
+        tuple(limits),
+        tuple(budgets),
+        tuple(meters),
+        organization=principal.tenant_name,
+        project=ids.project_id(project),
+    )
+
+
+async def limits(database: Database, tenant_id: TenantId) -> list[Limit]:
+    """Every limit of a tenant, its projects and keys."""
+    async with database.owner_transaction() as connection:
+        return [_limit(row) for row in await connection.execute(_LIMITS, {"tenant": tenant_id})]
+
+
+async def set_limits(
+    database: Database,
+    tenant_id: TenantId,
+    new: Sequence[Limit],
+    *,
+    gone: Sequence[Limit] = (),
+) -> None:
+    """Write limits, in place of those of the same name, and take others away: all or nothing."""
+    async with database.owner_transaction() as connection:
+        for limit in gone:
+            await connection.execute(_UNSET, _row(tenant_id, limit))
+        for limit in new:
+            await connection.execute(
+                _SET, {**_row(tenant_id, limit), "value": limit.value, "mode": limit.mode}
+            )
+
+
+async def budgets(database: Database, tenant_id: TenantId) -> list[Budget]:
+    """Every budget of a tenant, its projects and keys."""
+    async with database.owner_transaction() as connection:
+        return [_budget(row) for row in await connection.execute(_BUDGETS, {"tenant": tenant_id})]
+
+
+async def set_budget(
+    database: Database, tenant_id: TenantId, budget: Budget, *, is_gone: bool = False
+) -> bool:
+    """Write a budget in place of the one of the same scope, unit and interval; with `is_gone` only
+    take that away. Whether there was one.
+    """
+    place = _place(tenant_id, budget.scope, budget.scope_id)
+    place |= {"unit": budget.unit, "span": budget.interval}
+    async with database.owner_transaction() as connection:
+        found = await connection.count(_UNSET_BUDGET, place)
+        if not is_gone:
+            new = {"id": budget.id, "cap": budget.cap, "mode": budget.mode}
+            await connection.execute(_SET_BUDGET, {**place, **new})
+    return bool(found)
+
+
+async def alerts(
+    database: Database, tenant_id: TenantId, scope: Scope, scope_id: UUID
+) -> list[SpendAlert]:
+    """Those of one scope, the oldest first."""
+    place = _place(tenant_id, scope, scope_id)
+    async with database.owner_transaction() as connection:
+        return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
+
+
+async def add_alert(database: Database, tenant_id: TenantId, alert: SpendAlert) -> SpendAlert:
+    """Write a new one."""
+    async with database.owner_transaction() as connection:
+        return alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
+
+
+async def change_alert(
+    database: Database, tenant_id: TenantId, alert: SpendAlert
+) -> SpendAlert | None:
+    """Change the one with its id; None when there is none in its scope."""
+    async with database.owner_transaction() as connection:
+        rows = await connection.execute(_CHANGE_ALERT, _alert(tenant_id, alert))
+    row = rows.one_or_none()
+    return None if row is None else alert_of(row)
+
+
+async def remove_alert(
+    database: Database, tenant_id: TenantId, scope: Scope, scope_id: UUID, alert_id: UUID
+) -> bool:
+    """False when there is no such alert."""
+    place = {**_place(tenant_id, scope, scope_id), "id": alert_id}
+    async with database.owner_transaction() as connection:
+        return bool(await connection.count(_UNSET_ALERT, place))
+
+
+def alert_of(row: Row) -> SpendAlert:
+    """A row of `spend_alerts`."""
+    return SpendAlert(
+        id=row.id,
+        scope=row.scope,
+        scope_id=row.scope_id,
+        unit=row.unit,
+        interval=row.span,
+        threshold=row.threshold,
+        channel=orjson.loads(row.channel),
+        created_at=row.created_at,
+    )
+
+
+def _place(tenant_id: TenantId, scope: Scope, scope_id: UUID) -> dict[str, Any]:
+    return {"tenant": tenant_id, "scope": scope, "scope_id": scope_id}
+
+
+def _row(tenant_id: TenantId, limit: Limit) -> dict[str, Any]:
+    place = _place(tenant_id, limit.scope, limit.scope_id)
+    return {**place, "model": limit.model, "what": limit.what, "window_s": limit.window_s}
+
+
+def _alert(tenant_id: TenantId, alert: SpendAlert) -> dict[str, Any]:
+    return {
+        **_place(tenant_id, alert.scope, alert.scope_id),
+        "id": alert.id,
+        "unit": alert.unit,
+        "span": alert.interval,
+        "threshold": alert.threshold,
+        "channel": orjson.dumps(alert.channel),
+    }
+
+
+def _limit(row: Row) -> Limit:
+    return Limit(
+        scope=row.scope,
+        scope_id=row.scope_id,
+        what=row.what,
+        value=row.value,
+        window_s=row.window_s,
+        model=row.model,
+        mode=row.mode,
+    )
+
+
+def _budget(row: Row) -> Budget:
+    return Budget(
+        id=row.id,
+        scope=row.scope,
+        scope_id=row.scope_id,
+        unit=row.unit,
+        interval=row.span,
+        cap=row.cap,
+        mode=row.mode,
+    )

@@ -1,0 +1,177 @@
+"""Who goes next among tenants: whoever was served least, counted in tokens.
+
+Each tenant has a counter of what it was served. Of those that wait, the one goes whose counter is
+the least, and its own requests go in the order in which they came. A request counts when it goes,
+with the output that is expected of it; when it has ended, with what it had. A tenant that begins to
+wait starts no lower than where those are that go now: what it did not use before is gone.
+
+This is the virtual token counter (Sheng et al., arXiv 2401.00588) with prediction, with the start
+of start-time fair queueing (Goyal et al. 1996). Counters are of one process.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from typing_extensions import override
+
+from gateway.upstreams.admission.order import Order
+from gateway.upstreams.admission.policy import WorkClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.upstreams.admission.order import Ticket
+
+T = TypeVar("T")
+
+OUTPUT_WEIGHT: Final = 4
+"""Tokens of a prompt that cost a backend as much as one that it generates."""
+CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
+    WorkClass.PRIORITY: 4.0,
+    WorkClass.DEFAULT: 1.0,
+    WorkClass.BACKGROUND: 0.5,
+}
+"""So much of a request of that class is free: the counter goes up by its tokens divided by this."""
+EXPECTED_AT_FIRST: Final = 256.0
+ALPHA: Final = 0.1
+"""Weight of the latest output among those that the next one is expected from."""
+TENANTS_MAX: Final = 4_096
+"""Whose counters are kept; of those that have nothing under way the least recently used go."""
+
+
+class Account:
+    """One tenant: `served` is its counter, `expected` the output of its next request, `queued` how
+    many of its requests wait, `running` how many are at backends.
+    """
+
+    __slots__ = ("expected", "queued", "running", "served")
+
+    def __init__(self, served: float) -> None:
+        self.served = served
+        self.expected = EXPECTED_AT_FIRST
+        self.queued = 0
+        self.running = 0
+
+
+class Service:
+    """One request at a backend, counted with what is expected; `end` is called once."""
+
+    __slots__ = ("_account", "_counted", "_weight")
+
+    def __init__(self, account: Account, prompt: int, weight: float) -> None:
+        self._account = account
+        self._counted = account.expected
+        self._weight = weight
+        account.running += 1
+        account.served += (prompt + OUTPUT_WEIGHT * account.expected) / weight
+
+    def end(self, output: int | None) -> None:
+        """It has generated so many tokens; None: nobody knows."""
+        account = self._account
+        account.running -= 1
+        if output is not None:
+            account.served += OUTPUT_WEIGHT * (output - self._counted) / self._weight
+            account.expected += ALPHA * (output - account.expected)
+
+
+class FairShares:
+    """The counters of all tenants."""
+
+    def __init__(self) -> None:
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._now = 0.0
+        """The highest counter, before it was counted, of those that have gone."""
+
+    def account(self, tenant: str) -> Account:
+        """That of a tenant."""
+        found = self._accounts.get(tenant)
+        if found is None:
+            found = self._accounts[tenant] = Account(self._now)
+            self._forget()
+        return found
+
+    def arrive(self, tenant: str) -> None:
+        """One of its requests waits from now on."""
+        account = self.account(tenant)
+        if not account.queued:
+            account.served = max(account.served, self._now)
+        account.queued += 1
+
+    def leave(self, tenant: str) -> None:
+        """It waits no more, whatever becomes of it."""
+        self._accounts[tenant].queued -= 1
+
+    def serve(self, tenant: str, prompt: int, work: WorkClass) -> Service:
+        """A request with so many tokens goes to a backend."""
+        account = self.account(tenant)
+        self._accounts.move_to_end(tenant)
+        if not account.queued:
+            account.served = max(account.served, self._now)
+        self._now = max(self._now, account.served)
+        return Service(account, prompt, CLASS_WEIGHTS[work])
+
+    def _forget(self) -> None:
+        while len(self._accounts) > TENANTS_MAX:
+            tenant, account = next(iter(self._accounts.items()))
+            if account.queued or account.running:
+                return
+            del self._accounts[tenant]
+
+
+class FairOrder(Order[T], Generic[T]):
+    """One line: of each tenant in order, of all tenants by their counters."""
+
+    __slots__ = ("_count", "_shares", "_tenants")
+
+    def __init__(self, shares: FairShares) -> None:
+        self._shares = shares
+        self._tenants: dict[str, OrderedDict[int, Ticket[T]]] = {}
+        self._count = 0
+
+    @override
+    def push(self, ticket: Ticket[T]) -> None:
+        self._tenants.setdefault(ticket.tenant, OrderedDict())[ticket.number] = ticket
+        self._count += 1
+        self._shares.arrive(ticket.tenant)
+
+    @override
+    def remove(self, ticket: Ticket[T]) -> None:
+        own = self._tenants[ticket.tenant]
+        del own[ticket.number]
+        if not own:
+            del self._tenants[ticket.tenant]
+        self._count -= 1
+        self._shares.leave(ticket.tenant)
+
+    @override
+    def head(self) -> Ticket[T]:
+        account = self._shares.account
+        if len(self._tenants) == 1:
+            return self._first(next(iter(self._tenants)))
+        heads = map(self._first, self._tenants)
+        return min(heads, key=lambda one: (account(one.tenant).served, one.number))
+
+    @override
+    def oldest(self) -> Ticket[T]:
+        return min(map(self._first, self._tenants), key=lambda one: one.number)
+
+    @override
+    def before(self, tenant: str) -> int:
+        """Those that go before its next one, if all requests were alike: the others take turns."""
+        own = len(self._tenants.get(tenant, ()))
+        return own + sum(
+            min(len(waiting), own + 1) for name, waiting in self._tenants.items() if name != tenant
+        )
+
+    def _first(self, tenant: str) -> Ticket[T]:
+        return next(iter(self._tenants[tenant].values()))
+
+    @override
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def __iter__(self) -> Iterator[Ticket[T]]:
+        return iter([one for waiting in self._tenants.values() for one in waiting.values()])

@@ -1,0 +1,143 @@
+"""Limits that several replicas keep together, in a real database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.errors import RateLimited, StoreUnavailable
+from gateway.limits.charge import Charge
+from gateway.store.limits.counters import FRESH_S
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
+from tests.fakes.limited import TENANT, admitted, at_once, caller, limit, limiter, running, used
+
+if TYPE_CHECKING:
+    from gateway.limits.terms import Limit
+    from gateway.replication.limiter import Limiter
+
+LEVEL = Statement("SELECT level FROM buckets WHERE tenant_id = :tenant AND name = :name")
+
+AGE = Statement("""
+UPDATE limit_reports SET at = at - CAST(:age AS double precision) * interval '1 second'
+WHERE replica = CAST(:replica AS text)
+""")
+
+
+async def level(database: Database, one: Limit) -> float:
+    async with database.runs_transaction() as connection:
+        found: float = await connection.scalar(LEVEL, {"tenant": TENANT, "name": one.name})
+        return found
+
+
+async def burst(
+    limiters: list[Limiter], count: int, *limits: Limit
+) -> tuple[list[Charge], list[RateLimited]]:
+    """So many requests at the same moment, spread over the replicas."""
+    principal = caller(*limits)
+    each = [
+        admitted(limiters[number % len(limiters)], principal, tokens=250, most=4096)
+        for number in range(count)
+    ]
+    results = await asyncio.gather(*each)
+    charges = [one for one in results if isinstance(one, Charge)]
+    return charges, [one for one in results if isinstance(one, RateLimited)]
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+async def test_a_burst_never_takes_more_than_the_bucket_has(
+    database: Database, replicas: int
+) -> None:
+    day = limit("tokens", 100_000, window_s=86_400)  # what fills meanwhile is next to nothing
+    limiters = [limiter(database, f"r{number}") for number in range(replicas)]
+    async with running(*limiters):
+        charges, refusals = await burst(limiters, 500, day)
+        reserved = sum(one.reserved for charge in charges for one in charge.tokens)
+        assert reserved <= day.value + 500
+        assert len(charges) + len(refusals) == 500
+        assert reserved >= 0.9 * day.value
+        assert {refusal.kind for refusal in refusals} == {"tokens"}
+        for charge in charges:
+            charge.settle(used(250, 500))
+            charge.settle(used(10**9, 10**9))
+        for one in limiters:
+            await one.once()
+    left = await level(database, day)
+    held = sum(bucket.held for one in limiters for _, bucket in one.gates.known())
+    assert left + held == pytest.approx(day.value - 750 * len(charges), abs=500)
+
+
+async def test_a_debt_is_paid_before_anything_fits_again(database: Database) -> None:
+    day = limit("tokens", 10_000, window_s=86_400)
+    one, other = limiter(database, "one"), limiter(database, "other")
+    async with running(one, other):
+        charge = await admitted(one, caller(day))
+        assert isinstance(charge, Charge)
+        charge.settle(used(100, 50_000))
+        await one.once()
+        refusal = await admitted(other, caller(day))
+    assert isinstance(refusal, RateLimited)
+    assert -day.value <= await level(database, day) < 0
+    assert "Please try again in" in refusal.message
+
+
+async def test_what_died_with_a_process_holds_no_place(database: Database) -> None:
+    few = at_once("responses", 3)
+    one, other = limiter(database, "one"), limiter(database, "other")
+    async with running(one, other):
+        held = [await admitted(one, caller(few)) for _ in range(3)]
+        assert all(isinstance(charge, Charge) for charge in held)
+        await one.once()
+        refusal = await admitted(other, caller(few))
+        assert isinstance(refusal, RateLimited)
+        assert "concurrent responses: Limit 3, Used 3" in refusal.message
+    async with database.runs_transaction() as connection:
+        await connection.execute(AGE, {"replica": "one", "age": FRESH_S + 1})
+    await other.once()
+    async with running(other):
+        assert isinstance(await admitted(other, caller(few)), Charge)
+    assert sum(other.gates.places.values()) == 1
+
+
+async def test_a_place_is_given_back_once_whatever_is_called_after(database: Database) -> None:
+    few = at_once("responses", 2)
+    one = limiter(database, "one")
+    async with running(one):
+        charges = [await admitted(one, caller(few)) for _ in range(2)]
+        for charge in charges:
+            assert isinstance(charge, Charge)
+            charge.settle(used(1, 1))
+            charge.settle(used(1, 1))
+            charge.leave()
+    assert not one.gates.places
+
+
+async def test_without_a_database_each_goes_on_with_its_share() -> None:
+    away = Database(
+        "postgresql://nobody@127.0.0.1:1/none", pool_size_max=1, command_timeout_s=1,
+        connect_timeout_s=1,
+    )  # fmt: skip
+    many = limit("requests", 50)
+    one = limiter(away, "one")
+    async with running(one):
+        results = [await admitted(one, caller(many)) for _ in range(60)]
+    charges = [one for one in results if isinstance(one, Charge)]
+    assert 50 <= len(charges) < 60
+    assert {charge.headers for charge in charges} == {()}
+    await away.close()
+
+
+async def test_after_a_bounded_time_without_a_database_nothing_is_let_in() -> None:
+    away = Database(
+        "postgresql://nobody@127.0.0.1:1/none", pool_size_max=1, command_timeout_s=1,
+        connect_timeout_s=1,
+    )  # fmt: skip
+    many = limit("requests", 50)
+    one = limiter(away, "one", stale_max_s=-1.0)
+    async with running(one):
+        await admitted(one, caller(many))
+        with pytest.raises(StoreUnavailable):
+            await admitted(one, caller(many))
+    await away.close()
