@@ -322,7 +322,8 @@ async def _backend(
     ids_or_text = "text" if look.backend.is_chat_only else "token ids"
     back = [*([ids_or_text] if look.generating else ()), *dict.fromkeys(passed)]
     able = () if look.backend.is_chat_only else (str(can),)
-    told_of = "; ".join((*able, models, f"{' and '.join(back)} come back"))
+    verb = "comes" if back == ["text"] else "come"
+    told_of = "; ".join((*able, models, f"{' and '.join(back)} {verb} back"))
     return Finding(about, ok=True, detail=f"{look.engine}: {told_of}")
 
 
