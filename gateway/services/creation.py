@@ -15,6 +15,7 @@ What has its log in the database is durable: any replica goes on with it when th
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -38,6 +39,7 @@ from gateway.services.sampling import PRIORITIES, service_tier
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
+from gateway.tenancy import default_project
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -381,9 +383,8 @@ class Creation:
         Raises `InvalidRequest` where it stands for the response to another request.
         """
         principal = command.principal
-        use = await find_key(
-            self._database, principal.tenant_id, key.key_hash, ttl_s=self._key_ttl_s
-        )
+        key_hash = _key_hash(principal, key)
+        use = await find_key(self._database, principal.tenant_id, key_hash, ttl_s=self._key_ttl_s)
         if use is None:
             return None
         if use.fingerprint != key.fingerprint:
@@ -497,4 +498,14 @@ class Creation:
     def _kept_key(self, command: CreateCommand) -> IdempotencyKey | None:
         if command.key is None:
             return None
-        return IdempotencyKey(command.key.key_hash, command.key.fingerprint, self._key_ttl_s)
+        key_hash = _key_hash(command.principal, command.key)
+        return IdempotencyKey(key_hash, command.key.fingerprint, self._key_ttl_s)
+
+
+def _key_hash(principal: Principal, key: RequestKey) -> bytes:
+    """What an idempotency key is known by: those of two projects are two, though one tenant has
+    them. That of the default project is known as it was before there were others.
+    """
+    if principal.project == default_project(principal.tenant_id):
+        return key.key_hash
+    return sha256(principal.project.bytes + key.key_hash).digest()
