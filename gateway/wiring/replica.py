@@ -25,6 +25,7 @@ from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
+from gateway.services.audit import AuditLogs
 from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
@@ -187,6 +188,7 @@ class Replica:
                 reaper.run,
                 limiter.run,
                 housekeeping(settings, database).run,
+                AuditLogs(database).run,
                 *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
