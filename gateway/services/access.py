@@ -29,8 +29,8 @@ from gateway.errors import (
     StoreError,
     StoreUnavailable,
 )
-from gateway.services.credentials.uses import KeyUses, Rehash
 from gateway.services.credentials.secrets import Peppers
+from gateway.services.credentials.uses import KeyUses, Rehash
 from gateway.store import tenants
 from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit

@@ -18,9 +18,9 @@ from gateway.tenancy import PLAIN_KEY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.services.credentials.secrets import Peppers
     from gateway.services.admin.service_accounts import ServiceAccounts
     from gateway.services.admin.transactions import AdminCaller, Transactions
+    from gateway.services.credentials.secrets import Peppers
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import (
         ApiKey,
