@@ -19,6 +19,7 @@ from gateway.cli import (
     containers,
     database,
     launch,
+    limits,
     mcp,
     pages,
     terminal,
@@ -77,6 +78,9 @@ commands.add_typer(database.commands, name="db")
 commands.add_typer(pages.commands, name="pages")
 commands.add_typer(access.tenants, name="tenants")
 commands.add_typer(access.keys, name="keys")
+commands.add_typer(limits.limits, name="limits")
+commands.add_typer(limits.budgets, name="budgets")
+commands.add_typer(limits.prices, name="prices")
 commands.add_typer(mcp.commands, name="mcp")
 
 

@@ -146,7 +146,8 @@ BEGIN
     WHERE p.tenant_id IN (NEW.tenant_id, '00000000-0000-0000-0000-000000000000')
       AND p.model = NEW.model AND p.service_tier IN (tier, '*')
       AND p.valid_from <= NEW.at AND (p.valid_until IS NULL OR NEW.at < p.valid_until)
-    ORDER BY p.tenant_id <> NEW.tenant_id, p.service_tier = '*', p.valid_from DESC
+    ORDER BY p.tenant_id <> NEW.tenant_id, p.service_tier = '*', p.valid_from DESC,
+             p.id DESC
     LIMIT 1;
     IF NOT FOUND THEN
         RETURN NEW;
