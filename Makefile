@@ -29,7 +29,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-parsers test-deploy test-upgrade nightly lock clean
+.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy test-upgrade nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -161,6 +161,14 @@ test-chat: $(READY) ## a model with a chat template behind real servers, at TEST
 		echo "  vllm serve Qwen/Qwen3-0.6B --port 8000" >&2; \
 		echo "and run: make test-chat TEST_CHAT_URLS=http://127.0.0.1:8000 TEST_CHAT_TOKENIZER=FOLDER" >&2; exit 1; }
 	TEST_CHAT_URLS="$(TEST_CHAT_URLS)" TEST_CHAT_TOKENIZER="$(TEST_CHAT_TOKENIZER)" $(PYTEST) -m vllm tests/chat_models
+
+test-fleet: $(READY) ## routing and failover in front of several real servers, at TEST_FLEET_URLS; TEST_FLEET_RESTART=PROGRAM
+	@test -n "$(TEST_FLEET_URLS)" || { \
+		echo "TEST_FLEET_URLS is not set: start two or more servers of one model, of any engine, such as" >&2; \
+		echo "  vllm serve openai/gpt-oss-20b --port 8000 --enable-prompt-tokens-details" >&2; \
+		echo "and run: make test-fleet TEST_FLEET_URLS=http://127.0.0.1:8000,http://127.0.0.1:8001" >&2; \
+		echo "with TEST_FLEET_RESTART=PROGRAM that kills the server at a URL and starts it anew, all tests" >&2; exit 1; }
+	TEST_FLEET_URLS="$(TEST_FLEET_URLS)" TEST_FLEET_RESTART="$(TEST_FLEET_RESTART)" $(PYTEST) -s -n 0 -m vllm tests/fleet
 
 test-parsers: $(READY) ## the parsers of chat formats against vLLM's, with its Python at TEST_VLLM_PYTHON
 	@test -n "$(TEST_VLLM_PYTHON)" || { \

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
-from gateway.api.auth import Authentication
+from gateway.api.access.authentication import Authentication
+from gateway.api.admin.authentication import AdminAuthentication
+from gateway.api.admin.routes import starlette_routes
+from gateway.api.admin.table import admin_routes
 from gateway.api.chat import ChatRequest
 from gateway.api.client_connection import BodyReader
 from gateway.api.containers import ContainerEndpoints
@@ -27,6 +31,8 @@ from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
+from gateway.services.admin.operators import Operators
+from gateway.wiring.admin import admin_services
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.settings import Settings
+    from gateway.tenancy import Network
     from gateway.wiring.services import Services
 
 COMMENT_INTERVAL_S = 15.0
@@ -56,10 +63,35 @@ class Gateway(RequestContext):
         }
         first, served = next(iter(apps.values())), next(iter(routes.values()))
         app = first if len(apps) == 1 else ByDatabase(apps, first)
+        proxies = _trusted_proxies(process)
         super().__init__(
-            Authentication(app, process.access, served), process.shared.metrics, served
+            Authentication(app, process.access, served, trusted_proxies=proxies),
+            process.shared.metrics,
+            served,
         )
         self.process = process
+
+
+class AdminGateway(RequestContext):
+    """The ASGI application of the admin listener: the plane of tenants and that of operators."""
+
+    def __init__(self, process: Process) -> None:
+        probes = _probes(process)
+        apps = {
+            name: Router([*probes, *served], redirect_slashes=False).app
+            for name, served in _admin_routes(process).items()
+        }
+        served = [*probes, *next(iter(_admin_routes(process).values()))]
+        first = next(iter(apps.values()))
+        app = first if len(apps) == 1 else ByDatabase(apps, first)
+        operators = Operators(process.default.foundation.database, process.access.peppers)
+        authentication = AdminAuthentication(
+            app,
+            process.access,
+            operators,
+            trusted_proxies=_trusted_proxies(process),
+        )
+        super().__init__(authentication, process.shared.metrics, served)
 
 
 class ByDatabase:
@@ -84,13 +116,50 @@ def create_app(settings: Settings) -> Gateway:
     are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
+    admin = _admin_routes(process) if settings.admin.public else {}
     return Gateway(
-        process, {name: routes(process, services) for name, services in process.services.items()}
+        process,
+        {
+            name: [*admin.get(name, ()), *routes(process, services)]
+            for name, services in process.services.items()
+        },
     )
 
 
+def create_admin_app(process: Process) -> AdminGateway:
+    """What the admin listener serves, beside the `Gateway` of the same process."""
+    return AdminGateway(process)
+
+
+def _admin_routes(process: Process) -> dict[str, list[Route]]:
+    """Those of the plane of tenants, for each database."""
+    settings = process.shared.settings
+    return {
+        name: starlette_routes(
+            admin_routes(admin_services(settings, services.foundation.database, process.access)),
+            _bodies(services, settings),
+        )
+        for name, services in process.services.items()
+    }
+
+
+def _trusted_proxies(process: Process) -> list[Network]:
+    return list(map(ip_network, process.shared.settings.server.trusted_proxies))
+
+
+def _probes(process: Process) -> list[Route]:
+    """What needs no key on the admin listener."""
+    system = SystemEndpoints(process.default.models, process.health)
+    return [
+        Route("/healthz", system.healthz, methods=["GET"]),
+        Route("/readyz", system.readyz, methods=["GET"]),
+        Route("/version", system.version, methods=["GET"]),
+        Route("/metrics", system.metrics, methods=["GET"]),
+    ]
+
+
 def routes(process: Process, services: Services) -> list[BaseRoute]:
-    """Every route; all but the last seven need an API key (`api.auth`)."""
+    """Every route; all but the last seven need an API key (`api.access.authentication`)."""
     settings = process.shared.settings
     creation, bodies = services.creation, _bodies(services, settings)
     streams = settings.stream.fill(StreamLimits, comment_interval_s=COMMENT_INTERVAL_S)

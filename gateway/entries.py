@@ -26,11 +26,16 @@ Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit lit
                     shown and the state, each a number and as many bytes
     14 ToolsListed  label (UTF-8), tools and error, each a number and as many bytes
     15 ToolHandle   number: ordinal; the handle
+    0 Text          the text, with its marks (`gateway.text_ids.packed_text`)
+
+`TurnEnded` of a turn of text may go on with four numbers: input, output, reasoning and cached
+tokens, as the server told them.
 
 So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
 meaning; a form that older code cannot read gets another version byte, and so does whatever comes
 after tag 15. Logs with the tags from 12 on are those of responses with grants: releases that cannot
-read them leave these alone (`TOOLS_FOLD_VERSION`).
+read them leave these alone (`TOOLS_FOLD_VERSION`). So they do with logs of text
+(`TEXT_FOLD_VERSION`), which alone have tag 0 and the last two finish reasons.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
-from gateway.generation import FinishReason, TokenLogprob
+from gateway.generation import FinishReason, TokenLogprob, ToldUsage
+from gateway.text_ids import packed_text, unpacked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +55,13 @@ FOLD_VERSION = 2
 """Raised by a release that folds an existing log to other events."""
 TOOLS_FOLD_VERSION: Final = 3
 """That of responses with grants: a release without hosted tools leaves them alone."""
-FOLD_VERSIONS: Final = (FOLD_VERSION, TOOLS_FOLD_VERSION)
+TEXT_FOLD_VERSION: Final = 4
+"""That of responses whose turns are text: a release that knows no such turns leaves them alone."""
+TEXT_TOOLS_FOLD_VERSION: Final = 5
+"""That of those of them that have grants."""
+WITHOUT_TOOLS: Final = (FOLD_VERSION, TEXT_FOLD_VERSION)
+WITH_TOOLS: Final = (TOOLS_FOLD_VERSION, TEXT_TOOLS_FOLD_VERSION)
+FOLD_VERSIONS: Final = (*WITHOUT_TOOLS, *WITH_TOOLS)
 """Those that are folded here."""
 HANDLE_BYTES_MAX: Final = 1024
 """A handle is an id at some executor, and no place for data."""
@@ -80,6 +92,11 @@ class Tokens:
 
     ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Text(Tokens):
+    """What a model said whose server returns text: characters and marks (`gateway.text_ids`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +160,11 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The model call ended well."""
+    """The model call ended well, or is `LOST`. `usage`: what the server of a turn of text told."""
 
     finish: FinishReason
     cached_tokens: int = 0
+    usage: ToldUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +304,19 @@ _TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1,
 _TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED, _TOOL_STARTED, _TOOL_ENDED = range(8, 14)
 _TOOLS_LISTED, _TOOL_HANDLE = range(14, 16)
 _TAG_BITS: Final = 4
+_TEXT: Final = 0
 _EMPTY: Final[dict[int, type[Alive | Queued | Hold]]] = {
     _ALIVE: Alive,
     _QUEUED: Queued,
     _HOLD: Hold,
 }
-_FINISH_REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT)
+_FINISH_REASONS: Final = (
+    FinishReason.STOP,
+    FinishReason.LENGTH,
+    FinishReason.CUT,
+    FinishReason.LOST,
+    FinishReason.FILTERED,
+)
 _HOP_REASONS: Final[tuple[Literal["backend", "replica"], ...]] = ("backend", "replica")
 _OUTCOMES: Final[tuple[ToolOutcome, ...]] = get_args(ToolOutcome)
 _STATUSES: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled")
@@ -312,13 +337,13 @@ def pack(entries: Iterable[Entry]) -> bytes:
 
 def packed_entry(entry: Entry) -> bytes:
     """One entry as it stands behind the version byte. Raises as `pack` does."""
-    if isinstance(entry, Tokens) and len(entry.ids) == 1 and not entry.logprobs:
+    if type(entry) is Tokens and len(entry.ids) == 1 and not entry.logprobs:
         # A paced stream has little else: in one step.
         try:
             return _ONE_ID.pack(_ONE_ID_HEAD, entry.ids[0])
         except struct.error as error:
             raise ValueError(f"an id cannot be packed: {error}") from error
-    if isinstance(entry, Tokens):
+    if type(entry) is Tokens:
         tag, body = _pack_tokens(entry)
     else:
         tag, pack_body = _PACKERS[type(entry)]
@@ -440,6 +465,14 @@ def _pack_tokens(entry: Tokens) -> tuple[int, bytes]:
     )
 
 
+def _pack_turn_ended(entry: TurnEnded) -> bytes:
+    head = bytes([_FINISH_REASONS.index(entry.finish)]) + _pack_number(entry.cached_tokens)
+    if (told := entry.usage) is None:
+        return head
+    counts = told.input_tokens, told.output_tokens, told.reasoning_tokens, told.cached_tokens
+    return head + b"".join(map(_pack_number, counts))
+
+
 def _pack_compacted(entry: Compacted) -> bytes:
     counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens, entry.reasoning_tokens)
     return b"".join(map(_pack_number, counts)) + _pack_counted(entry.ids) + entry.seal.encode()
@@ -466,12 +499,8 @@ _PACKERS: Final[Mapping[type[Entry], tuple[int, Callable[[Any], bytes]]]] = {
         _TURN_STARTED,
         lambda entry: _pack_number(entry.input_tokens) + _pack_ids(entry.prefill),
     ),
-    TurnEnded: (
-        _TURN_ENDED,
-        lambda entry: (
-            bytes([_FINISH_REASONS.index(entry.finish)]) + _pack_number(entry.cached_tokens)
-        ),
-    ),
+    Text: (_TEXT, lambda entry: packed_text(entry.ids)),
+    TurnEnded: (_TURN_ENDED, _pack_turn_ended),
     Finished: (_FINISHED, _pack_finished),
     Hop: (
         _HOP,
@@ -502,6 +531,14 @@ def _unpack_compacted(body: _Reader) -> Compacted:
     return Compacted(ids, body.rest().decode(), *counts)
 
 
+def _unpack_turn_ended(body: _Reader) -> TurnEnded:
+    finish, cached_tokens = _pick(_FINISH_REASONS, body), body.number()
+    if body.is_at_end:
+        return TurnEnded(finish, cached_tokens)
+    counts = [body.number() for _ in range(4)]
+    return TurnEnded(finish, cached_tokens, ToldUsage(*counts))
+
+
 def _unpack_tokens(body: _Reader) -> Tokens:
     ids = body.counted_ids()
     return Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
@@ -514,7 +551,8 @@ def _unpack_finished(body: _Reader) -> Finished:
 
 _UNPACKERS: Final[Mapping[int, Callable[[_Reader], Entry]]] = {
     _TURN_STARTED: lambda body: TurnStarted(body.number(), _unpack_ids(body.rest())),
-    _TURN_ENDED: lambda body: TurnEnded(_pick(_FINISH_REASONS, body), body.number()),
+    _TEXT: lambda body: Text(unpacked_text(body.rest())),
+    _TURN_ENDED: _unpack_turn_ended,
     _FINISHED: _unpack_finished,
     _HOP: lambda body: Hop(_pick(_HOP_REASONS, body), body.number()),
     _TOKENS_WITH_LOGPROBS: _unpack_tokens,

@@ -27,7 +27,8 @@ GatewayError
 │   ├── StoreUnavailable             no connection, a timeout, a restart
 │   ├── StoreConflict                a named constraint says no
 │   │   └── KeyTaken                  an idempotency key stands for another response already
-│   └── ClaimLost                    another replica goes on with the response, or has ended it
+│   ├── ClaimLost                    another replica goes on with the response, or has ended it
+│   └── ContentSealed                what is stored cannot be opened: its key is not there
 ├── SummaryFailed                    a model wrote nothing that could stand for a conversation
 ├── Draining                         this process ends, and others go on with what was asked for
 ├── Leaving                          this process ends, and takes nothing more
@@ -274,6 +275,12 @@ class ClaimLost(StoreError):
 
     def __init__(self) -> None:
         super().__init__("another replica goes on with this response, or has ended it")
+
+
+class ContentSealed(StoreError):
+    """What is stored of a tenant cannot be opened: its key was destroyed or withdrawn, or what is
+    stored was changed. The message is for operators.
+    """
 
 
 class SummaryFailed(GatewayError):

@@ -27,6 +27,9 @@ class FinishReason(Enum):
     STOP = "stop"  # a stop id: <|return|>, <|call|> or <|endoftext|>
     LENGTH = "length"  # max_tokens reached
     CUT = "cut"  # the gateway broke it off, and goes on with another turn of its own
+    # Of turns that are text: nobody can go on with them, and servers filter some.
+    LOST = "lost"  # the server broke off, and another turn says it all again
+    FILTERED = "filtered"  # the server's content filter ended it
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,18 @@ class Prompt:
     """What a backend is asked to continue: token ids, ending with the opening of a turn.
 
     Ids of which there may be hundreds of thousands are kept packed, as unsigned 32-bit integers.
+    Of a conversation that is sent as it is (`gateway.text_ids`) they are no tokens: `text_tokens`
+    is about how many those are. None: each id is one.
     """
 
     ids: array[int]
     spans: tuple[Span, ...]
+    text_tokens: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of a window it takes."""
+        return len(self.ids) if self.text_tokens is None else self.text_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +68,15 @@ class Framing:
     what the model ends its last message with; in history that message ends with `message_end`.
     `stores_ids`: items are stored with the ids that stand for them. Rows do not tell of which
     format these are, so only one format may (Harmony); items of another are rendered anew.
+    `is_text`: turns are text of a server's chat endpoint (`gateway.text_ids`): nobody can go on
+    with one that was begun.
     """
 
     opening: tuple[int, ...]
     turn_end: int
     message_end: int
     stores_ids: bool = True
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +203,9 @@ class Constraint:
     bare: bool = False
     markers: tuple[int, ...] = ()
     answer_opening: tuple[int, ...] = ()
+    chat: dict[str, Any] | None = field(default=None, hash=False)
+    """What a server's chat endpoint is told instead: fields of its request, and under `allowed` the
+    names of the tools that may be called."""
     tags: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What engines were sent for it, by engine, kept for the next request that is bound by it."""
 
@@ -220,6 +237,17 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatTerms:
+    """A request goes to the chat endpoint: its prompt is a conversation, and its answer text.
+
+    `limits_output`: its caller asked for no more tokens than `max_tokens`. Otherwise that is only
+    what is thought to be left of the window, and the server knows better.
+    """
+
+    limits_output: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
 
@@ -227,7 +255,8 @@ class TokenRequest:
     the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
     must look like, from the first one on. `priority` is 0 for ordinary work, more for what is to go
     before it, less for what can wait. `background`: nobody waits for it in person. `has_begun`: it
-    goes on with a response of which some is there, and waits for nobody.
+    goes on with a response of which some is there, and waits for nobody. `chat` is None where ids
+    go in and come out.
     """
 
     request_id: str
@@ -241,7 +270,18 @@ class TokenRequest:
     priority: int = 0
     background: bool = False
     has_begun: bool = False
+    chat: ChatTerms | None = None
     route: Route | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToldUsage:
+    """Token counts of a turn of text, as its server told them."""
+
+    input_tokens: int
+    output_tokens: int
+    reasoning_tokens: int = 0
+    cached_tokens: int = 0
 
 
 # Not frozen, as other values that are made for each token: the guard makes that four times as long.
@@ -262,7 +302,8 @@ class TokenChunk:
 
     `logprobs` has one for each id when the request asked for them, otherwise it is None.
     `cached_tokens` may come with the finish. `constrained`: the backend holds the model to the
-    request's constraint. `upstream` names that backend; empty where nobody told.
+    request's constraint. `upstream` names that backend; empty where nobody told. `usage` may come
+    with the finish of a turn of text.
     """
 
     ids: list[int]
@@ -271,6 +312,7 @@ class TokenChunk:
     logprobs: list[TokenLogprob] | None = None
     constrained: bool = False
     upstream: str = field(default="", compare=False)
+    usage: ToldUsage | None = None
 
 
 class TokenSink(Protocol):
@@ -466,7 +508,8 @@ class TokenParser(Protocol):
 
 @dataclass(slots=True)
 class TokenUsage:
-    """Token counts of one response, exact because they are counted from ids.
+    """Token counts of one response, exact because they are counted from ids; of turns of text they
+    are those of the server, and `estimated` where it did not tell them.
 
     `recomputed_tokens` were read again by another backend that went on, `voided_tokens` were
     generated and taken back; nobody pays for either. `tool_output_tokens` are the results of tools
@@ -484,6 +527,7 @@ class TokenUsage:
     tool_output_tokens: int = 0
     tool_calls: int = 0
     web_searches: int = 0
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,12 @@ CONTAINER_PREFIX = "cntr_"
 CONTAINER_FILE_PREFIX = "cfile_"
 FILE_PREFIX = "file-"
 PROJECT_PREFIX = "proj_"
+SERVICE_ACCOUNT_PREFIX = "svc_acct_"
+API_KEY_PREFIX = "key_"
+TENANT_PREFIX = "org-"
+USER_PREFIX = "user-"
 COMPACTION_PREFIX = "cmp_"
+AUDIT_LOG_PREFIX = "audit_log-"
 MESSAGE_PREFIX = "msg_"
 REASONING_PREFIX = "rs_"
 FUNCTION_CALL_PREFIX = "fc_"
@@ -68,14 +73,21 @@ def new_request_id() -> str:
     return "req_" + os.urandom(16).hex()
 
 
-def new_api_key() -> str:
-    """`sk-` and 256 random bits."""
-    return "sk-" + secrets.token_urlsafe(32)
-
-
 def new_replica_id() -> str:
     """The name under which one process claims responses: never the same twice."""
     return "replica_" + secrets.token_hex(8)
+
+
+def audit_log_id(uuid: UUID) -> str:
+    """The id of an entry of the audit log, as clients see it."""
+    return AUDIT_LOG_PREFIX + uuid.hex
+
+
+def audit_log_uuid(audit_log_id: str) -> UUID | None:
+    """The inverse of `audit_log_id`; None for anything else."""
+    digits = audit_log_id.removeprefix(AUDIT_LOG_PREFIX)
+    is_one = digits != audit_log_id and _HEX_ID.match(digits) is not None
+    return UUID(digits) if is_one else None
 
 
 def response_id(uuid: UUID) -> str:
@@ -122,6 +134,41 @@ def project_id(uuid: UUID) -> str:
 def parse_project_id(text: str) -> UUID | None:
     """The UUID behind the id of a project; None for what this gateway cannot have made."""
     return _parse(PROJECT_PREFIX, text)
+
+
+def service_account_id(uuid: UUID) -> str:
+    """The public id of a service account."""
+    return SERVICE_ACCOUNT_PREFIX + uuid.hex
+
+
+def parse_service_account_id(text: str) -> UUID | None:
+    """The same for a service account."""
+    return _parse(SERVICE_ACCOUNT_PREFIX, text)
+
+
+def api_key_id(uuid: UUID) -> str:
+    """The public id of an API key, which is no part of its secret."""
+    return API_KEY_PREFIX + uuid.hex
+
+
+def parse_api_key_id(text: str) -> UUID | None:
+    """The same for an API key."""
+    return _parse(API_KEY_PREFIX, text)
+
+
+def tenant_id(uuid: UUID) -> str:
+    """The public id of a tenant: what OpenAI calls an organization."""
+    return TENANT_PREFIX + uuid.hex
+
+
+def parse_tenant_id(text: str) -> UUID | None:
+    """The same for a tenant."""
+    return _parse(TENANT_PREFIX, text)
+
+
+def user_id(uuid: UUID) -> str:
+    """The public id of a person who has keys or signs in."""
+    return USER_PREFIX + uuid.hex
 
 
 def parse_container_id(text: str) -> UUID | None:

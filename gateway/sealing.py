@@ -1,18 +1,21 @@
-"""Reasoning that only this gateway can read again: what `reasoning.encrypted_content` holds.
+"""The one door to ciphers: `reasoning.encrypted_content`, and the keys of content at rest.
 
-A seal is bound to a tenant and a model. It is deterministic, so that a log that is folded again
-gives the same bytes: the nonce is derived from key, binding and content (as in AES-SIV), so that
-one nonce never serves two contents.
+Reasoning that only this gateway can read again: a seal is bound to a tenant and a model. It is
+deterministic, so that a log that is folded again gives the same bytes: the nonce is derived from
+key, binding and content (as in AES-SIV), so that one nonce never serves two contents.
 
     seal      "hgw1." and unpadded base64url of: a byte, the length of the key's id; the key's id;
               the nonce, 12 bytes; content and tag under AES-256-GCM
     content   a byte, 0 for ids or 1 for text; then ids, unsigned 32-bit little-endian, or UTF-8
+
+What is stored of a tenant is sealed with a `DataKey` of its own; `gateway.encryption` has the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 import struct
 from base64 import b64decode, urlsafe_b64encode
 from dataclasses import dataclass
@@ -138,6 +141,49 @@ class _Key:
             return self._cipher.decrypt(nonce, ciphertext, bound_to)
         except (InvalidTag, ValueError) as error:
             raise SealBroken("it was made for others, or it was changed") from error
+
+
+class DataKey:
+    """One key for content at rest: AES-256-GCM. Immutable, shared by threads.
+
+    Nonces are random, 96 bits: a key must not seal more than 2^32 contents (NIST SP 800-38D, 8.3),
+    so keys are renewed. `seal_name` derives them from what is sealed instead, as a `Sealer` does:
+    the same name gives the same bytes, and can be looked for without being readable.
+    """
+
+    OVERHEAD_BYTES: Final = 28
+    """What a seal has more than its content: a nonce of 12 bytes, and a tag of 16."""
+
+    def __init__(self, secret: bytes) -> None:
+        """Raises `ValueError` for a secret that has not 32 bytes."""
+        if len(secret) != _KEY_BYTES:
+            raise ValueError(f"a data key has {_KEY_BYTES} bytes")
+        self._cipher_key, self._nonce_key = derived_keys(secret, b"hgc1 content")
+
+    @cached_property
+    def _cipher(self) -> AESGCM:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        return AESGCM(self._cipher_key)
+
+    def seal(self, content: bytes, bound_to: bytes) -> bytes:
+        """Nonce, ciphertext and tag; only who has the same `bound_to` can open them."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, content, bound_to)
+
+    def seal_name(self, name: bytes, bound_to: bytes) -> bytes:
+        """The same, and the same bytes each time: who sees two of them sees whether they differ."""
+        nonce = hmac.digest(self._nonce_key, bound_to + name, hashlib.sha256)[:_NONCE_BYTES]
+        return nonce + self._cipher.encrypt(nonce, name, bound_to)
+
+    def open(self, sealed: bytes, bound_to: bytes) -> bytes:
+        """Raises `SealBroken` for what was sealed otherwise, or changed since."""
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
+        except (InvalidTag, ValueError) as error:
+            raise SealBroken("it was sealed for another place, or it was changed") from error
 
 
 def derived_keys(secret: bytes, info: bytes) -> tuple[bytes, bytes]:

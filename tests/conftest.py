@@ -18,6 +18,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
 
+    from gateway.encryption.keyring import Keyring
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
@@ -126,11 +127,24 @@ async def other_tenant(database: Database) -> TenantId:
     return await new_tenant(database)
 
 
+def keyring_for_tests() -> Keyring:
+    """Of a database for tests: nothing is sealed, unless TEST_SEALED is set. Then all is."""
+    import os
+
+    from gateway.encryption.keyring import OFF
+    from tests.fakes.keys import sealing_keyring
+
+    return sealing_keyring() if os.environ.get("TEST_SEALED") else OFF
+
+
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
     from gateway.store.postgres.database import Database
 
-    one = Database(url, pool_size_max=5, command_timeout_s=30, connect_timeout_s=30)
+    keyring = keyring_for_tests()
+    one = Database(
+        url, pool_size_max=5, command_timeout_s=30, connect_timeout_s=30, keyring=keyring
+    )
     try:
         yield one
     finally:

@@ -150,6 +150,14 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "get the same response.",
         retry_after_s=1,
     ),
+    errors.ContentSealed: ErrorStatus(
+        403,
+        INVALID_REQUEST,
+        "external_key_unavailable",
+        "What is stored here is encrypted with a key that is not available any more. Ask the "
+        "operator of this server, or whoever holds the key of your organization.",
+        retry=False,
+    ),
     errors.ClaimLost: ErrorStatus(
         503,
         SERVER_ERROR,

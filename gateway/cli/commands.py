@@ -14,6 +14,7 @@ from gateway import __version__
 from gateway.cli import (
     access,
     adapters,
+    audit,
     backends,
     configuration,
     containers,
@@ -70,6 +71,7 @@ commands.command()(serve)
 commands.command()(doctor)
 commands.command()(simulate)
 commands.add_typer(adapters.commands, name="adapters")
+commands.add_typer(audit.commands, name="audit")
 commands.add_typer(launch.commands, name="launch")
 commands.add_typer(backends.commands, name="backends")
 commands.add_typer(configuration.commands, name="config")

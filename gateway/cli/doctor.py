@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import orjson
 import typer
 
 from gateway import ids
@@ -19,6 +20,8 @@ from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Constraint, Literal, Sampling, TokenRequest
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
+from gateway.protocol.passed import PATHS
+from gateway.services.models import GENERATES
 from gateway.settings import load_settings
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import REVISION
@@ -36,12 +39,13 @@ from gateway.upstreams.tokenization import Asked, render
 from gateway.wiring import shared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from gateway.generation import TokenChunk
     from gateway.models.format import ModelFormat
     from gateway.models.registry import Formats
+    from gateway.protocol.passed import PassedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend, Listed, Served
@@ -63,6 +67,11 @@ _HELLO = ContextItem(
 """What one token of each model is asked for behind."""
 _BOUND_WORDS = "Qx7"
 _BOUND = Constraint(Literal(_BOUND_WORDS))
+_PASSED: dict[PassedKind, dict[str, object]] = {
+    "embeddings": {"input": "Hello"},
+    "rerank": {"query": "Hello", "documents": ["Hello"]},
+}
+_ANSWER_BYTES_MAX = 1 << 22
 _NO_RULES = OutputRules(tools={}, allowed=frozenset())
 _MISFIT_REMEDY = (
     "Set tokenizer, reasoning and calls of the model as its servers need them: docs/models.md."
@@ -86,7 +95,8 @@ class Finding:
 def doctor(config: Config = None, json_: Json = False) -> None:
     """Look at configuration, vocabulary, database and backends. Exit code 0: all is right.
 
-    Each backend is asked for one token, which proves that it returns token ids.
+    Each backend is asked for one token, which proves that it returns token ids; where models are
+    declared for something else, for that.
     """
     findings = run(examine(config))
     ok = all(finding.ok for finding in findings)
@@ -229,6 +239,18 @@ class _Look:
     listed: Mapping[str, Listed]
     served: Mapping[str, Served]
     unusable: Unusable | None
+    tasks: Mapping[str, Sequence[str]]
+    """Of each model that is declared, by public id."""
+
+    @property
+    def generating(self) -> list[str]:
+        """Public ids of what it is asked for tokens of."""
+        return [name for name in self.served if "generate" in self.tasks_of(name)]
+
+    def tasks_of(self, model: str) -> Sequence[str]:
+        """What a model does; an adapter does what its parent does."""
+        parent = self.served[model].parent or model
+        return self.tasks.get(model, self.tasks.get(parent, GENERATES))
 
     @property
     def models(self) -> dict[str, int | None]:
@@ -238,7 +260,7 @@ class _Look:
 
 
 async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
-    """What is there, what it serves, and whether one token of each model comes back as an id."""
+    """What is there, what it serves, and whether each model does what it is declared for."""
     looks: dict[str, _Look | UpstreamError] = {}
     for backend in (await backends.found(settings)).backends.values():
         try:
@@ -259,7 +281,7 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     looks |= {look.backend.name: look for look in told}
     findings = [await _backend(name, look, client, formats) for name, look in looks.items()]
     for look in told:
-        for model in () if _fault(look) else look.served:
+        for model in () if _fault(look) else look.generating:
             findings += await _chat_format(look, model, client, formats.of(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
@@ -271,7 +293,8 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
 async def _look(settings: Settings, backend: Backend, client: Client) -> _Look:
     said = await describe(client, backend, timeout_s=settings.upstream.probe_timeout_s)
     engine = said.engine or UnknownEngine()
-    return _Look(backend, engine, said.models, {}, engine.unusable)
+    tasks = {model.id: model.tasks for model in settings.models}
+    return _Look(backend, engine, said.models, {}, engine.unusable, tasks)
 
 
 async def _backend(
@@ -284,15 +307,18 @@ async def _backend(
     if fault is not None:
         return Finding(about, False, *fault)
     try:
-        for model in look.served:
+        for model in look.generating:
             await _one_token(look, model, client, formats.of(model))
+        passed = [task for model in look.served for task in await _passed(look, model, client)]
     except UpstreamError as error:
         return _failed(about, error)
     can = look.engine.capabilities(
         grammars=look.backend.grammars, priorities=look.backend.priorities
     )
     models = ", ".join(_described(look, model) for model in look.served)
-    return Finding(about, ok=True, detail=f"{look.engine}: {can}; {models}; token ids come back")
+    back = [*(["token ids"] if look.generating else ()), *dict.fromkeys(passed)]
+    detail = f"{look.engine}: {can}; {models}; {' and '.join(back)} come back"
+    return Finding(about, ok=True, detail=detail)
 
 
 def _fault(look: _Look) -> tuple[str, str] | None:
@@ -377,6 +403,17 @@ async def _one_token(look: _Look, model: str, client: Client, format_: ModelForm
     await _asked_for(look, model, client, format_, count)
     if not count.said:
         raise UpstreamError("it ended without a token id", upstream=look.backend.name)
+
+
+async def _passed(look: _Look, model: str, client: Client) -> list[str]:
+    """What it was asked for that is passed through. Raises `UpstreamError` when it refuses."""
+    timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
+    upstream = InferenceServer(look.backend, client, timeouts=timeouts)
+    asked = [kind for kind in PATHS if kind in look.tasks_of(model)]
+    for kind in asked:
+        body = orjson.dumps({"model": look.served[model].name, **_PASSED[kind]})
+        await upstream.ask(PATHS[kind], body, bytes_max=_ANSWER_BYTES_MAX)
+    return list(asked)
 
 
 async def _asked_for(

@@ -12,6 +12,7 @@ from gateway.errors import StartupError
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import OLDER_REVISIONS, REVISION
 from gateway.wiring.foundation import connect
+from gateway.wiring.keys import keys_database, new_keyring
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -89,11 +90,16 @@ def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[s
 @asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[Database]:
     """The database of `settings`, which must have its URL."""
-    database = connect(settings)
+    keys = keys_database(settings)
+    keyring = new_keyring(settings, keys)
+    database = connect(settings, keyring=keyring)
     try:
         yield database
     finally:
         await database.close()
+        await keyring.close()
+        if keys is not None:
+            await keys.close()
 
 
 def load_pepper(data_dir: Path) -> str:

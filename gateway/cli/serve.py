@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gateway.app import create_app
+from gateway.app import create_admin_app, create_app
 from gateway.cli.configuration import require_complete
 from gateway.cli.options import PORT_MAX, Config, run
 from gateway.cli.provision import provisioned
@@ -18,6 +19,7 @@ from gateway.telemetry import EventLog, configure_logging
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterator
 
     from starlette.types import ASGIApp
 
@@ -46,17 +48,42 @@ def serve(
 async def _serve(settings: Settings) -> None:
     require_complete(settings)
     listener = listen(settings.server.host, settings.server.port, settings.server.backlog_max)
-    with listener:
+    with listener, _admin_listener(settings) as admin_listener:
         async with provisioned(settings, is_lasting=True) as complete:
-            await serve_gateway(complete, listener)
+            await serve_gateway(complete, listener, admin_listener)
 
 
-async def serve_gateway(settings: Settings, listener: socket.socket) -> None:
-    """The gateway on a socket until a signal; needs settings that are complete."""
-    app = create_app(settings)
+@contextmanager
+def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
+    """The socket of the admin API; None where it has none."""
+    admin = settings.admin
+    if admin.port is None:
+        yield None
+        return
+    with listen(admin.host, admin.port, settings.server.backlog_max) as listener:
+        yield listener
+
+
+async def serve_gateway(
+    settings: Settings, listener: socket.socket, admin_listener: socket.socket | None = None
+) -> None:
+    """The gateway on a socket until a signal, and its admin API on another; needs settings that
+    are complete.
+    """
+    app, log = create_app(settings), EventLog("gateway")
     frames = FrameBounds.of(settings)
     server = Server(app, listener, settings.server, app.process, frames)
-    await _until_signal(server, EventLog("gateway"))
+    if admin_listener is None:
+        await _until_signal(server, log)
+        return
+    admin = Server(create_admin_app(app.process), admin_listener, settings.server)
+    with stopped_by_signals(server, admin):
+        # The one that is entered first stops last, and what both use ends with it.
+        async with server, admin:
+            log.info("listening", url=server.url)
+            log.info("the admin API is listening", url=admin.url)
+            await until_stopped(server, admin)
+    log.info("stopped")
 
 
 def simulate(  # noqa: PLR0913 - each is an option

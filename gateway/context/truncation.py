@@ -29,7 +29,7 @@ def missing_tokens(prompt: Prompt, context_length: int, *, answer_tokens: int | 
     0 or less: none. An answer never makes room for more than half of the window.
     """
     wanted = min(answer_tokens or context_length // ANSWER_SHARE, context_length // 2)
-    return len(prompt.ids) + wanted - context_length
+    return prompt.tokens + wanted - context_length
 
 
 def costs_of(prompt: Prompt, count: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.errors import RequestError, StoreError
+from gateway.errors import Overloaded, RequestError, StoreError
 from gateway.telemetry import EventLog
 from gateway.tools.contract import kind_of
 
@@ -40,7 +40,9 @@ class Observer:
             return
         if isinstance(error, StoreError):
             self._metrics.store_failed(type(error).__name__)
-        _log.error("a response failed", **_names(spec), error=error)
+        # An overload refuses many, as it should: that is no fault of each.
+        tell = _log.warning if isinstance(error, Overloaded) else _log.error
+        tell("a response failed", **_names(spec), error=error)
 
     def tool_ended(self, spec: RunSpec, attempt: Attempt) -> None:
         """A call of a hosted tool has its result."""

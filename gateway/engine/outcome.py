@@ -48,6 +48,8 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
     if finish is FinishReason.LENGTH or finish is FinishReason.CUT:
         # One that was cut would have gone on, had there been room.
         return Finished("incomplete", at, reason="max_output_tokens")
+    if finish is FinishReason.FILTERED:
+        return Finished("incomplete", at, reason="content_filter")
     if visible:
         return Finished("completed", at)
     return _failed(at, "The model ended its turn without an answer. Please try again.")

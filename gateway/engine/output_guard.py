@@ -38,7 +38,7 @@ the model closed it by. The rules are those of the fold, which may change with e
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -137,6 +137,15 @@ class GuardLimits:
     messages_max: int = 1000
     preamble_tokens_max: int = 1024
     refusals: bool = True
+
+    def times(self, ids_per_token: int) -> GuardLimits:
+        """The same where so many ids are about one token."""
+        return replace(
+            self,
+            header_tokens_max=self.header_tokens_max * ids_per_token,
+            repeated_tokens_max=self.repeated_tokens_max * ids_per_token,
+            preamble_tokens_max=self.preamble_tokens_max * ids_per_token,
+        )
 
 
 @dataclass(frozen=True, slots=True)

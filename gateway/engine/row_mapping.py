@@ -15,7 +15,10 @@ from gateway.engine.run_state import compacted_of, head_of, inputs_of, plan_of, 
 from gateway.entries import (
     FOLD_VERSION,
     FOLD_VERSIONS,
+    TEXT_FOLD_VERSION,
+    TEXT_TOOLS_FOLD_VERSION,
     TOOLS_FOLD_VERSION,
+    WITH_TOOLS,
     Queued,
     pack,
     packed_entry,
@@ -48,6 +51,13 @@ if TYPE_CHECKING:
     NewFoldFor = Callable[[ResponseHead], Callable[[], Fold]]
 
 
+_FOLD_VERSIONS: Final = {
+    (False, False): FOLD_VERSION,
+    (False, True): TOOLS_FOLD_VERSION,
+    (True, False): TEXT_FOLD_VERSION,
+    (True, True): TEXT_TOOLS_FOLD_VERSION,
+}
+"""Whether turns are text, and whether tools are granted → the version of the log."""
 QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
 
@@ -67,7 +77,7 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
         conversation=spec.conversation,
         background=head.background,
         streamed=spec.streamed,
-        fold_version=FOLD_VERSION if head.grants is None else TOOLS_FOLD_VERSION,
+        fold_version=_FOLD_VERSIONS[spec.is_text, head.grants is not None],
         # A conversation knows its last response alone; chains look for the last that used some.
         tool_state=spec.tool_state if spec.conversation else None,
         **fields,
@@ -286,7 +296,7 @@ def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
 
 
 def _may_have_secrets(stored: StoredResponse) -> bool:
-    return stored.durable and stored.fold_version == TOOLS_FOLD_VERSION
+    return stored.durable and stored.fold_version in WITH_TOOLS
 
 
 def output_context(rendered: RenderedItem) -> ContextItem:

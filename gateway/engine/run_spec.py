@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Route
+from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,3 +86,8 @@ class RunSpec:
     route: Route = field(default_factory=Route, compare=False, repr=False)
     template_state: bytes = b""
     charge: Charge | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_text(self) -> bool:
+        """Its prompt is a conversation, and its turns are text."""
+        return self.template_state == TEXT_STATE

@@ -38,7 +38,9 @@ EXTENDED_VERSION: Final = 3
 neither leaves the response alone."""
 TOOLS_VERSION: Final = 4
 """That of a plan with grants: a release without hosted tools leaves the response alone."""
-_VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION, TOOLS_VERSION})
+TEXT_VERSION: Final = 5
+"""That of a plan whose turns are text: a release that knows no such turns leaves it alone."""
+_VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION, TOOLS_VERSION, TEXT_VERSION})
 _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 
 
@@ -67,6 +69,12 @@ def plan_of(spec: RunSpec) -> bytes:
             fields["template_state"] = spec.template_state.decode()
         if spec.listings:
             fields["listings"] = pack(spec.listings).hex()
+    if spec.is_text:
+        fields |= {
+            "version": TEXT_VERSION,
+            "window_left": spec.window_left,
+            "template_state": spec.template_state.decode(),
+        }
     return orjson.dumps(fields)
 
 

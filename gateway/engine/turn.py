@@ -31,7 +31,7 @@ from gateway.engine.output_guard import (
     TurnEnding,
 )
 from gateway.engine.tools import ToolRunner
-from gateway.entries import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
+from gateway.entries import Hold, Hop, Repair, Text, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
     ClaimLost,
     ModelNotFound,
@@ -40,8 +40,9 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamLost,
 )
-from gateway.generation import NOTHING, FinishReason, TokenRequest, Where
+from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest, Where
 from gateway.models.format import GrammarOptions
+from gateway.text_ids import CHARACTERS_PER_TOKEN, prompt_tokens
 from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import Body, Turn
     from gateway.eventlog.journal import Journal
-    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser
+    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser, ToldUsage
     from gateway.models.format import ModelFormat
 
 
@@ -79,8 +80,9 @@ class TurnRunner:
 
     __slots__ = (
         "_attempts", "_begun", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold",
-        "_format", "_is_announced", "_is_resent", "_journal", "_on_first_token", "_prompt_ids",
-        "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "guard",
+        "_format", "_is_announced", "_is_resent", "_is_text", "_journal", "_on_first_token",
+        "_prompt_ids", "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "_usage",
+        "guard",
     )  # fmt: skip
 
     def __init__(
@@ -99,9 +101,11 @@ class TurnRunner:
         self._engine = engine
         self._epoch = epoch
         self._format = engine.format_of(spec.model).knowing(spec.template_state)
+        self._is_text = self._format.framing.is_text
+        limits = engine.guard_limits
         self.guard = OutputGuard(
             spec.rules,
-            engine.guard_limits,
+            limits.times(CHARACTERS_PER_TOKEN) if self._is_text else limits,
             self._format,
             reasoning_budget=spec.reasoning_budget,
         )
@@ -132,6 +136,7 @@ class TurnRunner:
         self._is_resent = False
         self._upstream = ""
         self._cached_tokens = 0
+        self._usage: ToldUsage | None = None
         self._start: TurnStarted | None = None
         """The beginning of a turn that is not written yet."""
 
@@ -206,7 +211,8 @@ class TurnRunner:
         """Write down that this replica goes on with what another had begun."""
         turn = self._fold.open_turn
         resend = turn is not None and self._unwritten_ending(turn) is None
-        self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and resend else 0))
+        is_read_again = turn is not None and resend and not self._is_text
+        self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and is_read_again else 0))
         # This entry counts the ids that the next attempt sends again.
         self._is_announced = resend
 
@@ -238,9 +244,11 @@ class TurnRunner:
         """
         turns = self._fold.turns
         # Behind a tool's result all is read anew; otherwise the gateway goes on with what it asked.
-        is_continued = turns and not turns[-1].result
-        prompt_tokens = len(self._prompt_ids) + len(self._begun) + len(self._retold.ids)
-        self._start = TurnStarted(0 if is_continued else prompt_tokens, prefill)
+        is_anew = not turns or turns[-1].result or turns[-1].finish is FinishReason.LOST
+        is_continued = not is_anew
+        size = prompt_tokens if self._is_text else len
+        read_tokens = size(self._prompt_ids) + len(self._begun) + len(self._retold.ids)
+        self._start = TurnStarted(0 if is_continued else read_tokens, prefill)
         if turns or prefill or self._may_bind or self._room_at_first <= 0:
             self._write_start()
 
@@ -260,11 +268,14 @@ class TurnRunner:
         fold = self._fold
         if self._start is None and fold.open_turn is None:
             return
-        self._cached_tokens = 0
+        self._cached_tokens, self._usage = 0, None
         if len(fold.turns) > 1:
             await self._retold.keep_up(fold.turns[:-1])
         self._failover.begin()
+        lost: UpstreamError | None = None
         while True:
+            if self._is_text:
+                await self._say_text_anew(lost)
             ending = None if self._start else self._unwritten_ending(fold.turns[-1])
             try:
                 ending = ending or await self._attempt()
@@ -273,12 +284,38 @@ class TurnRunner:
                 continue
             except UpstreamError as error:
                 await self._failover.recover(error, fold, is_resent=self._is_resent)
+                lost = error
                 continue
             if await self._end(ending):
                 return
             # The ids are sent again, but no backend was lost: there is no hop to write.
             self._is_announced = True
             self._failover.begin()
+
+    async def _say_text_anew(self, lost: UpstreamError | None) -> None:
+        """Nobody can go on with text: have all of the open turn said again. `lost` is who broke off
+        in the middle of it, if anybody of this replica did.
+
+        What nobody has seen is taken back. Otherwise a background response keeps what was seen as
+        items that are incomplete, once, and begins anew behind them. Raises `UpstreamError` where
+        neither may be, and `ClaimLost`.
+        """
+        fold = self._fold
+        turn = fold.open_turn
+        if turn is None or not turn.said or turn.said[-1] in self._format.stop_ids:
+            return
+        if lost is not None:
+            self._hop(Hop("backend", 0))
+        if not fold.is_seen_behind(0):
+            self._repair(turn, 0, BEGUN_ANEW)
+            return
+        was_lost = any(one.finish is FinishReason.LOST for one in fold.turns)
+        if was_lost or fold.called or not self._spec.head.background:
+            why = "it was lost in the middle of a turn, of which somebody has seen the beginning"
+            raise lost or UpstreamFailed(why, upstream=self._upstream)
+        self._journal.append(TurnEnded(FinishReason.LOST))
+        self._begin_turn(())
+        await self._retold.keep_up(fold.turns[:-1])
 
     async def _do_without_grammar(self, error: GrammarFailed) -> None:
         """An engine failed in the middle of a grammar: go on without one, where it does not matter.
@@ -337,7 +374,9 @@ class TurnRunner:
                 # What the first attempt found in its cache is what the caller pays less for; who
                 # went on found the ids of the attempts before it, too, and counts nothing.
                 cached_tokens = 0 if turn.hops else self._cached_tokens
-                self._journal.append(TurnEnded(ending.finish, cached_tokens))
+                cut = ending.rule or ending.finish is FinishReason.CUT
+                usage = None if cut else self._usage
+                self._journal.append(TurnEnded(ending.finish, 0 if usage else cached_tokens, usage))
                 return True
             ending = self.guard.faulty(self._fold, faulty)
         self._repair(turn, ending.start, ending.rule)
@@ -385,6 +424,7 @@ class TurnRunner:
             self.guard,
             on_first_chunk=partial(self._on_first_chunk, resent),
             on_first_token=self._on_first_token,
+            is_text=self._is_text,
         )
         try:
             await self._engine.tokens.generate(
@@ -405,6 +445,7 @@ class TurnRunner:
             raise
         finally:
             self._cached_tokens = sink.cached_tokens or self._cached_tokens
+            self._usage = sink.usage
             self._write_start()
         if sink.ending is not None:
             return sink.ending
@@ -467,8 +508,15 @@ class TurnRunner:
             priority=spec.priority,
             background=spec.head.background,
             has_begun=self._has_begun,
+            chat=ChatTerms(self._limits_output) if self._is_text else None,
             route=spec.route,
         )
+
+    @property
+    def _limits_output(self) -> bool:
+        """The request says how long the output may be; otherwise that is what the window leaves."""
+        spec = self._spec
+        return spec.window_left is None or spec.sampling.max_tokens < spec.window_left
 
     @property
     def _has_begun(self) -> bool:
@@ -523,7 +571,7 @@ class TurnRunner:
         window_left, fold = self._spec.window_left, self._fold
         if window_left is None:
             return None
-        said = sum(len(turn.prefill) + len(turn.said) for turn in fold.turns)
+        said = sum(len(turn.prefill) + turn.tokens(len(turn.said)) for turn in fold.turns)
         left = window_left - said - fold.result_ids - ANSWER_IDS_MIN
         return max(0, min(left, window_left // 2 - fold.result_ids))
 
@@ -554,8 +602,9 @@ class TurnSink:
     """
 
     __slots__ = (
-        "_fold", "_guard", "_has_chunk", "_has_token", "_in_body", "_journal", "_on_first_chunk",
-        "_on_first_token", "_said", "_unwritten", "_written", "cached_tokens", "ending", "finish",
+        "_entry", "_fold", "_guard", "_has_chunk", "_has_token", "_in_body", "_journal",
+        "_on_first_chunk", "_on_first_token", "_said", "_unwritten", "_written", "cached_tokens",
+        "ending", "finish", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -565,7 +614,12 @@ class TurnSink:
         *,
         on_first_chunk: Callable[[TokenChunk], None],
         on_first_token: Callable[[], None],
+        is_text: bool = False,
     ) -> None:
+        """`is_text`: the ids are those of text (`gateway.text_ids`)."""
+        self._entry = Text if is_text else Tokens
+        self.usage: ToldUsage | None = None
+        """What the server of a turn of text says that it took."""
         self.ending: TurnEnding | None = None
         """How the gateway ends the turn; None while it lets the backend speak."""
         self.finish: FinishReason | None = None
@@ -596,7 +650,7 @@ class TurnSink:
         ):
             # Nearly every chunk is more text of a body.
             logprobs = chunk.logprobs
-            self._journal.append(Tokens(tuple(ids), tuple(logprobs) if logprobs else ()))
+            self._journal.append(self._entry(tuple(ids), tuple(logprobs) if logprobs else ()))
         else:
             self._take(chunk)
             if self.ending is not None or self._unwritten is not None:
@@ -625,6 +679,7 @@ class TurnSink:
         if chunk.cached_tokens:
             self.cached_tokens = chunk.cached_tokens
         self.finish = chunk.finish
+        self.usage = chunk.usage
         if chunk.ids:
             if not self._has_token:
                 self._has_token = True
@@ -650,7 +705,7 @@ class TurnSink:
                     self.ending = guard.out_of_budget(fold)
                     break
                 logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
-                self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
+                self._journal.append(self._entry(tuple(ids[at : at + count]), logprobs))
                 self._written = at + count
                 # It was a marker, or text: what is to be done, if anything?
                 at_header = not self._in_body or ids[at] not in guard.text_ids

@@ -287,6 +287,13 @@ class Flusher:
     ) -> frozenset[UUID]:
         """Those of a tenant in one row."""
         refused: set[TenantId] = set()
+        keyring = self._database.keyring
+        await keyring.ready(together)
+        lost = {tenant_id for tenant_id in together if keyring.find(tenant_id) is None}
+        for tenant_id in lost:
+            # Its keys were destroyed: its runs are fenced off, and nobody else's are held up.
+            for track, _ in together.pop(tenant_id):
+                self._tracks.pop(track.claim.uuid, None)
         async with self._database.runs_transaction(in_bulk=len(together) == 1) as connection:
             for tenant_id in sorted(together):
                 fence, batches = self._fences[tenant_id], [one for _, one in together[tenant_id]]

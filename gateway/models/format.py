@@ -34,6 +34,11 @@ takes it back."""
 
 UNTHINKS: Final = "reasoning_off"
 """The ability of a model that can be told not to think."""
+SEES: Final = "vision"
+"""The ability of a model that images can be shown to."""
+IMAGE_QUESTION: Final = b"image "
+"""Begins a question (`Unrendered`) that is the URL of an image. The gateway fetches that, and asks
+no server of the model: the answer is a data URL, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,8 @@ class FormatOptions:
     `model` is the name by which the family is recognised; `tokenizer` the path of its
     `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name how it writes thoughts
     and calls, None: as its family does. `template_kwargs` are given to the chat template as they
-    are, as JSON.
+    are, as JSON. `sees`: images can be shown to it, at most `images_max` of `image_bytes_max` each
+    in one context.
     """
 
     model: str = ""
@@ -156,6 +162,9 @@ class FormatOptions:
     reasoning: str | None = None
     calls: str | None = None
     template_kwargs: str = "{}"
+    sees: bool = False
+    image_bytes_max: int = 8 * 1024 * 1024
+    images_max: int = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
 def message_text(message: Message) -> str:
     """All text of a message; what the model cannot read is named in its place."""
     separator = "" if message.role == "assistant" else "\n"
-    return separator.join(map(_part_text, message.content))
+    return separator.join(map(part_text, message.content))
 
 
 def reasoning_text(item: Reasoning) -> str:
@@ -260,7 +260,8 @@ def reasoning_text(item: Reasoning) -> str:
     )
 
 
-def _part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
+def part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
+    """The text of a part; what the model cannot read is named in its place."""
     match part:
         case InputText() | OutputText():
             return part.text

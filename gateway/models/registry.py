@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 HARMONY: Final = "harmony"
 CHAT: Final = "chat"
+PASSTHROUGH: Final = "passthrough"
 
 FORMATS: Final = {
     HARMONY: "gateway.models.harmony.format:HarmonyFormat",
     CHAT: "gateway.models.chat.format:ChatFormat",
+    PASSTHROUGH: "gateway.models.chat.passthrough.format:PassThroughFormat",
 }
 """Module and class of each. A class has `load(limits, options)`, which may read files and raises
 `StartupError` for what is damaged or missing. None is imported before a model has it."""

@@ -55,10 +55,20 @@ class RunDependencies:
 class DurableRuns:
     """Starts the durable runs of this process: what was accepted here, and what was claimed."""
 
-    def __init__(self, dependencies: RunDependencies, *, claimed_max: int = 0) -> None:
-        """`claimed_max` bounds the background responses that are generated here at once."""
+    def __init__(
+        self,
+        dependencies: RunDependencies,
+        *,
+        claimed_max: int = 0,
+        claimable: Callable[[], int] | None = None,
+    ) -> None:
+        """`claimed_max` bounds the background responses that are generated here at once.
+        `claimable` tells how many more backends have room for: what would wait for them here waits
+        in the database, where another replica finds it.
+        """
         self._dependencies = dependencies
         self._claimed_max = claimed_max
+        self._claimable = claimable
         self._accepting = 0
         self._when_one_ends: Callable[[], None] = _nothing
 
@@ -66,7 +76,10 @@ class DurableRuns:
     def room(self) -> int:
         """How many more may be claimed."""
         claimed = self._dependencies.supervisor.claimed
-        return self._claimed_max - claimed - self._accepting
+        room = self._claimed_max - claimed
+        if self._claimable is not None:
+            room = min(room, self._claimable())
+        return room - self._accepting
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
         """Call `wake` when one that was claimed is over: the one who claims is built from this."""

@@ -51,6 +51,7 @@ class Report:
     traces: int
     tool_calls: int = 0
     pages: int = 0
+    audit: int = 0
     approvals: int = 0
     files: int = 0
     containers: int = 0
@@ -123,6 +124,7 @@ class Housekeeping:
             traces=await self._remove(retention.delete_traces),
             tool_calls=await self._remove(retention.delete_calls),
             pages=await self._remove(retention.delete_pages),
+            audit=await self._remove(retention.delete_audit),
             approvals=await self._remove(retention.delete_approvals),
             files=await self._remove(retention.delete_files),
             containers=await self._remove(retention.delete_containers),
@@ -158,6 +160,7 @@ def _tell(report: Report) -> None:
         "traces and spans": report.traces,
         "audit of tools": report.tool_calls,
         "pages": report.pages,
+        "audit log": report.audit,
         "approvals": report.approvals,
         "files": report.files,
         "containers": report.containers,

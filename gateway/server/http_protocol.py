@@ -30,7 +30,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.api.auth import PROBES
+from gateway.api.access.authentication import PROBES
 from gateway.api.client_connection import EXTENSION
 from gateway.concurrency import Event
 from gateway.errors import TooManyConnections

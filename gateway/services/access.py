@@ -9,14 +9,13 @@ down, known keys keep working for a bounded time.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import os
 import re
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -30,6 +29,8 @@ from gateway.errors import (
     StoreError,
     StoreUnavailable,
 )
+from gateway.services.admin.key_uses import KeyUses, Rehash
+from gateway.services.admin.secrets import Peppers
 from gateway.store import tenants
 from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
@@ -43,6 +44,7 @@ from gateway.tenancy import (
     TenantPolicy,
     check_changes,
 )
+from gateway.tenancy.secrets import HINT_CHARS, Pepper, is_mistyped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,14 +52,13 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
-    from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
+    from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
 MARK_BYTES: Final = 32
 RENEWED_SHARE: Final = 0.5
 """Of the time that a decision counts: when a request finds it older, the next one is looked for."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
-_HINT_LENGTH: Final = 4
 _ID_PREFIX_MIN: Final = 8
 """As many characters of an id as cannot be taken for a hint."""
 
@@ -109,6 +110,8 @@ class Access:
         cache_keys_max: int,
         *,
         cache_stale_s: float = 900.0,
+        previous_pepper: bytes | None = None,
+        key_use_interval_s: float = 60.0,
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -118,12 +121,18 @@ class Access:
 
         `defaults` count where a tenant has no policy of its own.
 
+        With a `previous_pepper`, keys that were hashed with that one work, too. Every
+        `key_use_interval_s` it is written down which keys were used (`uses`).
+
         Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
         flood of wrong keys must not drive out the right ones.
         """
         self._databases = databases
         self._database = next(iter(databases.values()))
-        self._pepper = pepper
+        self.peppers = Peppers(
+            Pepper(pepper), None if previous_pepper is None else Pepper(previous_pepper)
+        )
+        self.uses = KeyUses(databases, interval_s=key_use_interval_s)
         # Copied for each request, which is quicker than to begin one.
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
         self._cache_ttl_s = cache_ttl_s
@@ -153,7 +162,7 @@ class Access:
     async def disable_tenant(self, name: str) -> Tenant:
         """Disable a tenant: none of its keys works any more. Raises `ResourceNotFound`."""
         tenant = await tenants.disable_tenant(self._database, name)
-        self._forget()
+        self.forget()
         if tenant is None:
             raise await self._no_tenant(name)
         return tenant
@@ -170,7 +179,7 @@ class Access:
         """
         check_changes(changes)
         found = await tenants.set_policy(self._database, name, changes)
-        self._forget()
+        self.forget()
         return await self._detail(name, found)
 
     async def tool_calls(self, name: str, begin: datetime, *, rows_max: int) -> list[AuditedCall]:
@@ -189,9 +198,15 @@ class Access:
         return TenantDetail(tenant, own, self._defaults.with_own(own))
 
     async def create_key(
-        self, tenant_name: str, key_name: str, *, dialect: Dialect = "openai"
+        self,
+        tenant_name: str,
+        key_name: str,
+        *,
+        dialect: Dialect = "openai",
+        kind: KeyKind = "project",
     ) -> tuple[ApiKey, str]:
-        """The key and its secret, which cannot be had again.
+        """The key and its secret, which cannot be had again: one of the tenant's default project,
+        or an admin key.
 
         Raises `ResourceNotFound` for an unknown tenant, `InvalidRequest` for a disabled one or a
         bad name.
@@ -200,19 +215,21 @@ class Access:
         tenant = await self._tenant(tenant_name)
         if tenant.disabled_at is not None:
             raise InvalidRequest(f"Tenant {tenant_name!r} is disabled.", param="tenant")
-        secret = ids.new_api_key()
+        secret = self.peppers.new_secret(kind)
         key = await tenants.insert_key(
             self._database,
             tenants.NewKey(
                 id=ids.new_uuid(),
                 tenant_id=tenant.id,
                 name=key_name,
-                hint=secret[-_HINT_LENGTH:],
-                hash=self._hash(secret),
+                hint=secret.hint,
+                hash=secret.hash,
                 dialect=dialect,
+                kind=kind,
+                pepper_id=secret.pepper_id,
             ),
         )
-        return key, secret
+        return key, secret.value
 
     async def list_keys(self, tenant_name: str | None = None) -> list[ApiKey]:
         """Keys of a tenant, or of all, the oldest first. Raises `ResourceNotFound`."""
@@ -232,7 +249,7 @@ class Access:
                 f"Several keys begin or end with {key!r}: give the id.", param="key"
             )
         disabled = await tenants.disable_key(self._database, enabled[0].tenant_id, enabled[0].id)
-        self._forget()
+        self.forget()
         return disabled or enabled[0]
 
     def known(self, secret: str) -> Principal | None:
@@ -243,13 +260,15 @@ class Access:
             return None
         self._known.move_to_end(mark)
         age_s = self._clock() - decision.at
-        if age_s > self._cache_ttl_s:
+        principal = decision.principal
+        if age_s > self._cache_ttl_s or principal is None or _has_expired(principal):
             return None
         if age_s > RENEWED_SHARE * self._cache_ttl_s and not decision.is_renewed:
             decision.is_renewed = True
             self._aging.append(secret)
             self._has_aged.set()
-        return decision.principal
+        self.uses.note(principal)
+        return principal
 
     async def run(self) -> None:
         """Look again for keys that are in use before what is known of them is too old, so that none
@@ -274,14 +293,17 @@ class Access:
         """
         if (principal := self.known(secret)) is not None:
             return principal
+        if is_mistyped(secret):
+            raise _incorrect(secret)
         mark, now = self._mark(secret), self._clock()
         decision = self._unknown.get(mark)
         if decision is not None:
             self._unknown.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
             decision = await self._decided(secret, mark, now, self._known.get(mark))
-        if decision.principal is None:
+        if decision.principal is None or _has_expired(decision.principal):
             raise _incorrect(secret)
+        self.uses.note(decision.principal)
         return decision.principal
 
     async def _decided(
@@ -357,13 +379,18 @@ class Access:
 
     async def _principal_in(self, name: str, secret: str) -> Principal | None:
         database = self._databases[name]
-        found = await tenants.find_principal(database, self._hash(secret), self._defaults)
+        current, previous = self.peppers.current, self.peppers.previous
+        found = await tenants.find_principal(database, current.hash(secret), self._defaults)
+        if found is None and previous is not None:
+            found = await tenants.find_principal(database, previous.hash(secret), self._defaults)
+            if found is not None:
+                self.uses.hash_again(found, Rehash(current.hash(secret), current.id))
         if found is None:
             return None
         terms = await rules.terms_of(database, found)
         return replace(found, database=name, terms=terms)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """A tenant or a key was changed: requests from now on must not see earlier decisions."""
         self._known.clear()
         self._lookups.clear()
@@ -392,13 +419,9 @@ class Access:
         hint = f" Did you mean {close}?" if close else ""
         return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
-    def _hash(self, secret: str) -> bytes:
-        """The keyed hash that the database knows a key by."""
-        return hmac.digest(self._pepper, secret.encode("utf-8", "surrogatepass"), sha256)
-
     def _mark(self, secret: str) -> bytes:
         """The digest that this process knows a key by: no key is kept as it is, and this costs
-        every request a quarter of `_hash`.
+        every request a quarter of an HMAC.
         """
         marking = self._marking.copy()
         marking.update(secret.encode("utf-8", "surrogatepass"))
@@ -414,6 +437,14 @@ def _check_name(name: str) -> None:
         )
 
 
+def _has_expired(principal: Principal) -> bool:
+    """The database decides when a key is looked up; between two looks, and while it is away, the
+    clock of this process.
+    """
+    expires_at = principal.key.expires_at
+    return expires_at is not None and expires_at.timestamp() <= time.time()
+
+
 def _is_meant(key: str, candidate: ApiKey) -> bool:
     try:
         return UUID(key) == candidate.id
@@ -425,7 +456,7 @@ def _is_meant(key: str, candidate: ApiKey) -> bool:
 
 def _incorrect(secret: str) -> AuthenticationError:
     """The error for a wrong key: of what the caller sent, no more than helps to recognise it."""
-    shown = f"{secret[:5]}***{secret[-_HINT_LENGTH:]}" if _SHOWABLE.match(secret) else "***"
+    shown = f"{secret[:5]}***{secret[-HINT_CHARS:]}" if _SHOWABLE.match(secret) else "***"
     return AuthenticationError(
         f"Incorrect API key provided: {shown}. Check it, or ask the operator of this server for a "
         "new one.",

@@ -126,11 +126,11 @@ class Compactor:
             return False
         share = int(self._limits.window_share * context_length)
         asked = [entry.compact_threshold or share for entry in request.context_management]
-        if len(prompt.ids) <= min(asked):
+        if prompt.tokens <= min(asked):
             return False
         hidden = set(droppable(items))
         saved = sum(span.end - span.start for span in prompt.spans if span.source in hidden)
-        if len(prompt.ids) - saved >= context_length and request.truncation != "auto":
+        if prompt.tokens - saved >= context_length and request.truncation != "auto":
             return False
         is_repeated = any(item.kind == "compaction" for item in items)
         return saved > (min(asked) // REPEATED_SHARE if is_repeated else 0)

@@ -1,11 +1,11 @@
-"""Work that makes prompts, also where a server of the model has to render them."""
+"""Work that makes prompts, also where servers have to render them, or images to be fetched."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from gateway.errors import ContextLengthExceeded
-from gateway.models.format import Unrendered
+from gateway.models.format import IMAGE_QUESTION, Unrendered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,13 @@ class Tokenizers(Protocol):
         """The answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
 
 
+class Images(Protocol):
+    """Who fetches images (`services.images`)."""
+
+    async def answers(self, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
+        """A data URL for each question (`IMAGE_QUESTION`), or why there is none."""
+
+
 class Renderable(Protocol):
     """What such work is done on."""
 
@@ -46,9 +53,13 @@ class PromptExecutor:
     The work itself does no I/O. It says what it lacks, and begins anew with the answers.
     """
 
-    def __init__(self, executor: ThreadExecutor, tokenizers: Tokenizers) -> None:
+    def __init__(
+        self, executor: ThreadExecutor, tokenizers: Tokenizers, images: Images | None = None
+    ) -> None:
+        """`images`: None where no model is shown any."""
         self._executor = executor
         self._tokenizers = tokenizers
+        self._images = images
 
     async def run(self, work: Callable[[Given], T], given: Given, *, size_bytes: int) -> T:
         """What `ThreadExecutor.run` returns and raises; besides `NoUpstreamAvailable`, where no
@@ -59,7 +70,11 @@ class PromptExecutor:
                 return await self._executor.run(work, given, size_bytes=size_bytes)
             except Unrendered as lacking:
                 questions = lacking.questions
-            answers = await self._tokenizers.render(given.model.id, questions)
+            images = [one for one in questions if one.startswith(IMAGE_QUESTION)]
+            if images and self._images is not None:
+                answers = await self._images.answers(images)
+            else:
+                answers = await self._tokenizers.render(given.model.id, questions)
             given = given.with_renderings(answers)
         raise ContextLengthExceeded(
             "Your input exceeds the context window of this model, and did not come to fit when its "

@@ -26,7 +26,7 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
-from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
+from gateway.models.format import NO_BUILTINS, SEES, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import (
@@ -44,7 +44,7 @@ from gateway.protocol.responses.body import (
     kept_echo,
     rules_of,
 )
-from gateway.protocol.responses.create import ENCRYPTED_REASONING
+from gateway.protocol.responses.create import ENCRYPTED_REASONING, check_images
 from gateway.protocol.tools import (
     CustomTool,
     FunctionTool,
@@ -70,6 +70,7 @@ from gateway.services.tool_grants import (
     server_tools,
 )
 from gateway.store.packing import PackedItems
+from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -330,6 +331,8 @@ class RunBuilder:
             self._models.require_logprobs(model)
         if request.wants_messages:
             _require_messages(principal)
+        if request.rejects_images and SEES not in model.abilities:
+            check_images(request.input)
         created_at, is_opening = int(time.time()), opens(request)
         stored: Mapping[str, ContextItem] = {}
         if is_opening:
@@ -480,7 +483,7 @@ class SpecBuilder:
             # Where nothing more can be left out it is too long to be run, and counted all the same.
             with suppress(ContextLengthExceeded):
                 prompt = self._fitting(given, written)
-        return len(prompt.ids)
+        return prompt.tokens
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
         """The run spec; `written` is what `write` made of the same input before."""
@@ -494,11 +497,13 @@ class SpecBuilder:
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
             prompt = self._fitting(given, written)
-        room = model.context_length - len(prompt.ids)
+        room = model.context_length - prompt.tokens
         if not command.generate or (not given.is_opening and is_triggered(request)):
             room = 0  # the model is not asked
         elif room <= 0:
-            raise _no_room(len(prompt.ids), model)
+            raise _no_room(prompt.tokens, model)
+        if prompt.text_tokens is not None:
+            _require_no_ids(request)
         sampling = sampling_of(request, room=room)
         added: tuple[ContextItem, ...] = ()
         if request.store or is_durable or is_remembered:
@@ -526,7 +531,9 @@ class SpecBuilder:
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
                 framing_tokens=format_.framing_tokens,
-            ),
+            )
+            if prompt.text_tokens is None
+            else None,
             priority=PRIORITIES[written.echo["service_tier"]],
             durable=is_durable,
             streamed=request.stream,
@@ -539,8 +546,8 @@ class SpecBuilder:
             tool_state=history.tool_state,
             tool_values=None if request.store else command.tool_values,
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
-            window_left=model.context_length - len(prompt.ids),
-            template_state=format_.template_state,
+            window_left=model.context_length - prompt.tokens,
+            template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
         )
 
     def _head(
@@ -622,11 +629,11 @@ class SpecBuilder:
         prompt, items = whole.prompt, whole.items
         while True:
             missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
-            costs, excess = costs_of(prompt, len(items)), len(prompt.ids) + 1 - length
+            costs, excess = costs_of(prompt, len(items)), prompt.tokens + 1 - length
             kept = drop_oldest_turns(items, costs, excess, wanted_tokens=missing)
             items = tuple(map(items.__getitem__, kept))
             prompt = self._format_of(given.model.id).render(items, written.options)
-            if len(prompt.ids) < length:  # else it was an estimate what a turn takes
+            if prompt.tokens < length:  # else it was an estimate what a turn takes
                 return prompt
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
@@ -668,6 +675,25 @@ def _require_messages(principal: Principal) -> None:
             f"run: harmony-gateway tenants set {principal.tenant_name} --response-messages allowed",
             code="response_messages_not_allowed",
             param="enable_response_messages",
+        )
+
+
+def _require_no_ids(request: CreateResponse) -> None:
+    """Raises `InvalidRequest` for what takes token ids, of a prompt that is sent as messages."""
+    if request.wants_logprobs:
+        raise InvalidRequest(
+            "This request goes to the chat endpoint of a server, of which no log probabilities are "
+            "known. Leave 'message.output_text.logprobs' out of include, and top_logprobs out of "
+            "the request.",
+            code="unsupported_parameter",
+            param="include",
+        )
+    if request.wants_input_ids or request.wants_output_ids:
+        raise InvalidRequest(
+            "This request goes to the chat endpoint of a server, which has no token ids. Leave "
+            "them out of include.",
+            code="unsupported_parameter",
+            param="include",
         )
 
 

@@ -48,7 +48,7 @@ class Admission(Section):
     queue_length_max: PositiveInt = Field(
         1_000,
         description="Requests that wait for a backend in this process; one more is answered 503. "
-        "Background responses come on top, up to background.running_max.",
+        "A few background responses come on top; the others wait in the database.",
     )
     wait_max_s: PositiveFloat = Field(
         10.0,

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.errors import ConfigError
+from gateway.settings.admin import Admin
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
+from gateway.settings.encryption import Encryption
+from gateway.settings.images import Images
 from gateway.settings.rate_limits import RateLimits
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
@@ -89,6 +92,7 @@ class Settings(BaseModel):
         description="Secret that keeps tenants' prefix caches apart; default: from the pepper.",
     )
     server: Server = Server()
+    admin: Admin = Admin()
     database: Database = Database()
     auth: Auth = Auth()
     models: tuple[Model, ...] = Field(
@@ -108,6 +112,7 @@ class Settings(BaseModel):
     background: Background = Background()
     journal: Journal = Journal()
     retention: Retention = Retention()
+    encryption: Encryption = Encryption()
     harmony: Harmony = Harmony()
     generation: Generation = Generation()
     reasoning: Reasoning = Reasoning()
@@ -115,6 +120,7 @@ class Settings(BaseModel):
     websockets: WebSockets = WebSockets()
     tools: Tools = Tools()
     input: Input = Input()
+    images: Images = Images()
     debugging: Debugging = Debugging()
     log: Log = Log()
 
@@ -163,6 +169,12 @@ class Settings(BaseModel):
                 remedy="Set GATEWAY_AUTH__KEY_PEPPER to the output of: openssl rand -hex 32",
             )
         return self.auth.key_pepper.get_secret_value().encode()
+
+    @property
+    def previous_pepper(self) -> bytes | None:
+        """What keys were hashed with before `pepper`; None: nothing else."""
+        previous = self.auth.previous_key_pepper
+        return None if previous is None else previous.get_secret_value().encode()
 
     @property
     def cache_salt_key(self) -> bytes:

@@ -7,6 +7,7 @@ gateway.example.yaml are made from them.
 from __future__ import annotations
 
 from dataclasses import fields
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -142,6 +143,16 @@ class Section(BaseModel):
         return made
 
 
+def _network(given: str) -> str:
+    try:
+        return str(ip_network(given))
+    except ValueError:
+        raise ValueError("expected a network, such as 10.1.2.0/24 or fd00::/8") from None
+
+
+Network = Annotated[str, AfterValidator(_network)]
+
+
 class Server(Section):
     """The listening socket and the end of the process."""
 
@@ -160,6 +171,11 @@ class Server(Section):
         None,
         description="Connections of one address, the proxy's where there is one; one more is "
         "answered 503. Default: no bound. Set it where clients connect directly.",
+    )
+    trusted_proxies: tuple[Network, ...] = Field(
+        (),
+        description="Networks of the proxies whose X-Forwarded-For is believed, for keys that are "
+        "bound to networks. Default: none, the address that connects is the client's.",
     )
     backlog_max: PositiveInt = Field(2048, description="Connections waiting to be accepted.")
     head_bytes_max: PositiveInt = Field(
@@ -276,6 +292,15 @@ class Auth(Section):
         description="Secret that API keys are hashed with, 16 characters or more; needed with an "
         "external database, made once for the embedded one.",
     )
+    previous_key_pepper: LongSecret | None = Field(
+        None,
+        description="The secret that key_pepper took the place of: keys that were hashed with it "
+        "work on, and are hashed again once they are used. See docs/admin-api.md.",
+    )
+    key_use_interval_s: PositiveFloat = Field(
+        60.0,
+        description="Seconds between two times that replicas write down which keys were used.",
+    )
     key_cache_ttl_s: PositiveFloat = Field(
         5.0, description="Seconds until a disabled key is refused by every replica."
     )
@@ -299,8 +324,8 @@ class Model(Section):
     )
     format: Name = Field(
         "harmony",
-        description="How it reads and writes tokens: harmony (gpt-oss), or chat: its servers "
-        "render the model's own chat template.",
+        description="How it is spoken to: harmony (gpt-oss); chat: its servers render the model's "
+        "own chat template; passthrough: they take messages, return text, and know no token ids.",
     )
     tokenizer: str | None = Field(
         None,
@@ -316,6 +341,9 @@ class Model(Section):
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict,
         description="Given to its chat template as they are, as in {thinking: true}.",
+    )
+    modalities: tuple[Literal["text", "image"], ...] = Field(
+        ("text",), description="What can be shown to it: servers do not tell. Not for harmony."
     )
     adapters: bool = Field(
         default=False,

@@ -5,7 +5,6 @@ A tool without what it needs is off: requests that offer it are answered without
 
 from __future__ import annotations
 
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +14,7 @@ from gateway.settings.sections import (
     ID_RANGE_PATTERN,
     KERNEL_FOLDER_PATTERN,
     Name,
+    Network,
     Secret,
     Section,
     http_url,
@@ -146,15 +146,7 @@ class Python(Section):
     )
 
 
-def _network(given: str) -> str:
-    try:
-        return str(ip_network(given))
-    except ValueError:
-        raise ValueError("expected a network, such as 10.1.2.0/24 or fd00::/8") from None
-
-
 Port = Annotated[int, Field(ge=1, le=65_535)]
-Network = Annotated[str, AfterValidator(_network)]
 
 
 class Mcp(Section):

@@ -34,7 +34,8 @@ def _url(text: str) -> str:
     return text.rstrip("/")
 
 
-def _network(text: str) -> str:
+def network(text: str) -> str:
+    """A network, as it was written. Raises `ValueError` for what is none."""
     try:
         ip_network(text)
     except ValueError:
@@ -50,7 +51,8 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.strip("[]").lower(), int(port)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """What may stand in a header. Raises `ValueError` for anything else."""
     if not 0 < len(text) <= HEADER_CHARS_MAX or not text.isascii() or not text.isprintable():
         raise ValueError(f"expected 1 to {HEADER_CHARS_MAX} printable characters of ASCII")
     return text
@@ -62,7 +64,8 @@ def _language(text: str) -> str:
     return text
 
 
-def _host(text: str) -> str:
+def known_host(text: str) -> str:
+    """`name:port`, as it was written. Raises `ValueError` for what is none."""
     host_and_port(text)
     return text
 
@@ -103,17 +106,17 @@ class Web(Section):
     public: bool = Field(
         default=True, description="Whether pages of the public internet may be opened."
     )
-    allowed_networks: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
+    allowed_networks: tuple[Annotated[str, AfterValidator(network)], ...] = Field(
         (), description="Networks of one's own that pages may be opened in, such as 10.20.0.0/16."
     )
-    allowed_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = Field(
+    allowed_hosts: tuple[Annotated[str, AfterValidator(known_host)], ...] = Field(
         (), description="Hosts of one's own that pages may be opened at, such as wiki.internal:80."
     )
-    user_agent: Annotated[str, AfterValidator(_printable)] = Field(
+    user_agent: Annotated[str, AfterValidator(printable)] = Field(
         "HarmonyGateway/1.0",
         description="How it introduces itself to sites; robots.txt is read for what is before `/`.",
     )
-    contact: Annotated[str, AfterValidator(_printable)] | None = Field(
+    contact: Annotated[str, AfterValidator(printable)] | None = Field(
         None,
         description="A URL or an address that sites are told, for complaints.",
     )

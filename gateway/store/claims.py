@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import FOLD_VERSIONS
-from gateway.store import flushes
+from gateway.store import content, flushes
 from gateway.store.events import day_of
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database, Row
 
 
@@ -270,7 +271,13 @@ async def claim(
         await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
         rows = await connection.execute(_CLAIM, parameters)
         heads = await flushes.settle(connection, [_left(row) for row in rows if row.left_by])
-    runs = [_claimed(row, heads.get(row.id, row.next_entry)) for row in rows]
+    await database.keyring.ready({TenantId(row.tenant_id) for row in rows})
+    runs = []
+    for row in rows:
+        cipher = database.keyring.find(TenantId(row.tenant_id))
+        # One whose keys are gone stays claimed until its lease lapses; others reap it in the end.
+        if cipher is not None:
+            runs.append(_claimed(row, heads.get(row.id, row.next_entry), cipher))
     return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))
 
 
@@ -302,7 +309,8 @@ def _left(row: Row) -> flushes.LockedResponse:
     )
 
 
-def _claimed(row: Row, next_entry: int) -> ClaimedRun:
+def _claimed(row: Row, next_entry: int, cipher: ContentCipher) -> ClaimedRun:
+    found = content.opened(cipher, "responses", row, ("request", "plan", "prompt"))
     return ClaimedRun(
         claim=Claim(TenantId(row.tenant_id), row.id, row.epoch),
         next_entry=next_entry,
@@ -317,9 +325,9 @@ def _claimed(row: Row, next_entry: int) -> ClaimedRun:
         parent=row.parent_id,
         background=row.background,
         streamed=row.streamed,
-        request=row.request,
-        plan=row.plan,
-        prompt_ids=unpack_ids(row.prompt),
+        request=found["request"],
+        plan=found["plan"],
+        prompt_ids=unpack_ids(found["prompt"]),
     )
 
 

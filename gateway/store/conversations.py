@@ -12,8 +12,9 @@ import orjson
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
-from gateway.protocol.hosted.includable import INCLUDABLE, included_json
-from gateway.store.messages import ItemPage, digests, item_columns, page_of
+from gateway.protocol.hosted.includable import INCLUDABLE
+from gateway.store import content
+from gateway.store.messages import ItemPage, digests, item_columns, page_of, shown_item
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import ITEM
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.protocol.context_item import ContextItem
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
@@ -100,7 +102,7 @@ WHERE tenant_id = :tenant AND conversation_id = :conversation
   AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
 """)
 _FIND_ITEM: Final = Statement("""
-SELECT found.item, found.includable
+SELECT found.item, found.includable, found.item_id
 FROM conversations AS one
 LEFT JOIN conversation_items AS found
     ON found.tenant_id = one.tenant_id AND found.conversation_id = one.id
@@ -108,7 +110,7 @@ LEFT JOIN conversation_items AS found
 WHERE one.tenant_id = :tenant AND one.id = :conversation
 """)
 _LIST: Final = """
-SELECT start.position AS start, page.item, page.includable
+SELECT start.position AS start, page.item, page.includable, page.item_id
 FROM conversations AS one
 LEFT JOIN LATERAL (
     SELECT position FROM conversation_items
@@ -116,7 +118,7 @@ LEFT JOIN LATERAL (
       AND sha256(item_id) = sha256(CAST(:after AS bytea))
 ) AS start ON true
 LEFT JOIN LATERAL (
-    SELECT position, item, CASE WHEN :with_includable THEN includable END AS includable
+    SELECT position, item, item_id, CASE WHEN :with_includable THEN includable END AS includable
     FROM conversation_items
     WHERE tenant_id = one.tenant_id AND conversation_id = one.id
       AND position {beyond} coalesce(start.position, {before_all})
@@ -150,7 +152,8 @@ async def create(
         "project_id": project_id,
     }
     async with database.transaction(tenant_id) as connection:
-        await connection.execute(_INSERT, row)
+        cipher = connection.cipher(tenant_id)
+        await connection.execute(_INSERT, content.sealed(cipher, "conversations", row))
         await _insert_items(connection, tenant_id, conversation.uuid, items, start=0)
 
 
@@ -158,16 +161,20 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Conversat
     """The conversation; None when it is unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
         found = await connection.execute(_LOAD, _of(tenant_id, uuid))
-        return _conversation(found.one_or_none())
+        return _conversation(found.one_or_none(), connection.cipher(tenant_id))
 
 
 async def set_metadata(
     database: Database, tenant_id: TenantId, uuid: UUID, metadata: dict[str, str]
 ) -> Conversation | None:
     """The conversation with other metadata; None when it is unknown."""
-    parameters = _of(tenant_id, uuid) | {"metadata": orjson.dumps(metadata)}
     async with database.transaction(tenant_id) as connection:
-        return _conversation((await connection.execute(_SET_METADATA, parameters)).one_or_none())
+        cipher = connection.cipher(tenant_id)
+        row = {"id": uuid, "metadata": orjson.dumps(metadata)}
+        sealed = content.sealed(cipher, "conversations", row)
+        parameters = _of(tenant_id, uuid) | {"metadata": sealed["metadata"]}
+        found = await connection.execute(_SET_METADATA, parameters)
+        return _conversation(found.one_or_none(), cipher)
 
 
 async def delete_conversation(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
@@ -235,7 +242,7 @@ async def delete_item(
         deleted = await connection.scalar(_DELETE_ITEM, parameters)
         # Whoever has read the item and is about to write must not be let in.
         moved = await connection.execute(_MOVE, of_it | {"count": 1 if deleted else 0})
-        found = _conversation(moved.one())
+        found = _conversation(moved.one(), connection.cipher(tenant_id))
         assert found is not None, "it is locked, so it is there"
         return found, bool(deleted)
 
@@ -252,9 +259,10 @@ async def find_item(
     parameters = _of(tenant_id, uuid) | {"item": pack_text(item_id)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND_ITEM, parameters)).one_or_none()
+        cipher = connection.cipher(tenant_id)
     if row is None or row.item is None:
         return None if row is None else FoundItem(None)
-    return FoundItem(included_json(row.item, row.includable, include))
+    return FoundItem(shown_item(row, cipher, include))
 
 
 async def list_items(  # noqa: PLR0913 - which page, and what is shown of it
@@ -278,9 +286,10 @@ async def list_items(  # noqa: PLR0913 - which page, and what is shown of it
     }
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_LISTS[order], parameters)
+        cipher = connection.cipher(tenant_id)
     if not rows:
         return None
-    return page_of(rows, limit=limit, after=after, include=include)
+    return page_of(rows, cipher, limit=limit, after=after, include=include)
 
 
 class _State(NamedTuple):
@@ -326,8 +335,9 @@ async def _insert_items(
 ) -> None:
     if items:
         key = {"tenant_id": tenant_id, "conversation_id": uuid}
+        cipher = connection.cipher(tenant_id)
         rows = [
-            key | {"position": position} | item_columns(item)
+            key | {"position": position} | item_columns(item, cipher)
             for position, item in enumerate(items, start)
         ]
         await connection.execute(_INSERT_ITEMS, rows)
@@ -337,7 +347,8 @@ def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:
     return {"tenant": tenant_id, "conversation": uuid}
 
 
-def _conversation(row: Row | None) -> Conversation | None:
+def _conversation(row: Row | None, cipher: ContentCipher) -> Conversation | None:
     if row is None:
         return None
-    return Conversation(row.id, row.created_at, orjson.loads(row.metadata))
+    found = content.opened(cipher, "conversations", row, ("metadata",))
+    return Conversation(row.id, row.created_at, orjson.loads(found["metadata"]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import ClaimLost
-from gateway.store import events, flushes, idempotency, messages, responses, turns, usage
+from gateway.store import content, events, flushes, idempotency, messages, responses, turns, usage
 from gateway.store.claims import Claim
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.generation import TokenUsage
     from gateway.protocol.context_item import StoredItem
     from gateway.store.events import LogRow
@@ -150,15 +151,17 @@ async def finish_all(
     """
     groups = by_tenant(ends)
     ended: dict[int, bool] = {}
+    await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
             rows: list[dict[str, Any]] = []
             items: list[dict[str, Any]] = []
+            cipher = connection.cipher(tenant_id)
             for _, end in group:
-                rows.append(_end_row(end))
-                items += messages.rows_of(end.uuid, end.items)
+                rows.append(_end_row(end, cipher))
+                items += messages.rows_of(end.uuid, end.items, cipher)
             statement, parameters = _END_ALL.of(rows, items)
             parameters |= {"tenant": tenant_id, "ids": [row["id"] for row in rows]}
             found = frozenset(await connection.scalars(statement, parameters))
@@ -168,10 +171,13 @@ async def finish_all(
     return ended
 
 
-def _end_row(end: FinishedResponse) -> dict[str, Any]:
+def _end_row(end: FinishedResponse, cipher: ContentCipher) -> dict[str, Any]:
     """The columns of `_ENDS`: the end of a response, the last row of its log, its usage."""
-    entries = end.entries
-    return {
+    entries, packed = end.entries, None
+    if entries is not None:
+        place = end.uuid.bytes, end.epoch, entries.first_entry
+        packed = cipher.seal_entries(entries.entries, *place)
+    row = {
         "id": end.uuid,
         "epoch": end.epoch,
         "status": end.status,
@@ -182,9 +188,10 @@ def _end_row(end: FinishedResponse) -> dict[str, Any]:
         "placement": end.placement,
         "first_entry": entries and entries.first_entry,
         "entry_count": entries and entries.count,
-        "entries": entries and entries.entries,
+        "entries": packed,
         **usage.counts(end.tokens),
     }
+    return content.sealed(cipher, "responses", row)
 
 
 async def finish(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> None:
@@ -210,7 +217,7 @@ async def deposit(database: Database, tenant_id: TenantId, finished: FinishedRes
     did not end so. Safe to repeat when the outcome of a commit was lost.
     """
     async with database.transaction(tenant_id) as connection:
-        row = {"tenant": tenant_id, **_end_row(finished)}
+        row = {"tenant": tenant_id, **_end_row(finished, connection.cipher(tenant_id))}
         kept = (await connection.execute(_DEPOSIT, row)).one_or_none()
         if kept is None:
             stored = await responses.find(connection, tenant_id, finished.uuid)
@@ -270,7 +277,7 @@ async def _end(
     if finished.status not in TERMINAL:
         raise ValueError(f"{finished.status} is no end")
     entries = finished.entries
-    row = _end_row(finished) | {
+    row = _end_row(finished, connection.cipher(claim.tenant_id)) | {
         "tenant": claim.tenant_id,
         "id": claim.uuid,
         "held_epoch": held_epoch,

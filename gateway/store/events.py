@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gateway.encryption.cipher import FRAMES
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import LOGGED
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -190,14 +192,22 @@ async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[U
     """
     if not batches:
         return frozenset()
+    await database.keyring.ready({batch.claim.tenant_id for batch in batches})
     rows, entries, uuids, place = [], [], set(), 0
     for batch in batches:
-        claim, size = batch.claim, len(batch.entries)
-        numbers = claim.epoch, batch.day, batch.first_entry, batch.count, place, size
+        claim = batch.claim
+        cipher = database.keyring.find(claim.tenant_id)
+        if cipher is None:
+            # Its tenant's keys were destroyed: nothing more is written for it, as if it were gone.
+            continue
+        packed = sealed_entries(cipher, batch)
+        numbers = claim.epoch, batch.day, batch.first_entry, batch.count, place, len(packed)
         rows.append((claim.tenant_id.hex, claim.uuid.hex, *map(str, numbers)))
-        entries.append(batch.entries)
+        entries.append(packed)
         uuids.add(claim.uuid)
-        place += size
+        place += len(packed)
+    if not rows:
+        return frozenset()
     # Arrays in PostgreSQL's text form, of words that need no quotes.
     arrays = [f"{{{','.join(column)}}}" for column in zip(*rows, strict=True)]
     sent: dict[str, object] = dict(zip(_SENT, arrays, strict=True))
@@ -249,11 +259,32 @@ async def rows(
         "short_bytes": SHORT_ROW_BYTES,
         "short_limit": short_rows if short_rows >= SHORT_ROWS_MIN else 0,
     }
-    return [LogRow(*row) for row in await connection.execute(_READ, parameters)]
+    found = [LogRow(*row) for row in await connection.execute(_READ, parameters)]
+    return opened_rows(connection.cipher(tenant_id), uuid, found)
+
+
+def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
+    """The entries of a batch as they are stored."""
+    if not cipher.seals:
+        return batch.entries
+    claim = batch.claim
+    return cipher.seal_entries(batch.entries, claim.uuid.bytes, claim.epoch, batch.first_entry)
+
+
+def opened_rows(cipher: ContentCipher, uuid: UUID, found: list[LogRow]) -> list[LogRow]:
+    """The rows of a log with their entries as they were packed. Raises `ContentSealed`."""
+    if not any(row.entries[:1] == FRAMES for row in found):
+        return found
+    key = uuid.bytes
+    return [
+        LogRow(row.first_entry, row.count, cipher.open_entries(row.entries, key)) for row in found
+    ]
 
 
 async def add(connection: Connection, claim: WriteClaim, created_at: datetime, row: LogRow) -> None:
     """A row of the log, inside a transaction of the caller's that has locked and moved the head."""
+    cipher = connection.cipher(claim.tenant_id)
+    entries = cipher.seal_entries(row.entries, claim.uuid.bytes, claim.epoch, row.first_entry)
     await connection.execute(
         _ADD,
         {
@@ -263,6 +294,6 @@ async def add(connection: Connection, claim: WriteClaim, created_at: datetime, r
             "day": day_of(created_at),
             "epoch": claim.epoch,
             "entry_count": row.count,
-            "entries": row.entries,
+            "entries": entries,
         },
     )

@@ -22,10 +22,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.encryption.cipher import FRAMES, plain_frame
 from gateway.store import events
 from gateway.store.events import LogRow
 from gateway.store.postgres.statements import Statement
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.events import LogBatch
     from gateway.store.postgres.database import Connection, Database, Row
 
@@ -191,9 +193,16 @@ WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.
 async def add(
     connection: Connection, owner: str, fence: int, batches: Sequence[LogBatch]
 ) -> int | None:
-    """Add batches of one tenant as one row; its number. None: the fence is another by now."""
+    """Add batches of one tenant as one row; its number. None: the fence is another by now.
+
+    Raises `ContentSealed` where the keys of the tenant are gone.
+    """
+    tenant_id = batches[0].claim.tenant_id
+    cipher = connection.cipher(tenant_id)
+    if cipher.seals:
+        batches = [replace(one, entries=events.sealed_entries(cipher, one)) for one in batches]
     row = {
-        "tenant": batches[0].claim.tenant_id,
+        "tenant": tenant_id,
         "owner": owner,
         "fence": fence,
         "members": members_of(batches),
@@ -296,9 +305,23 @@ async def _pieces(
     for one in responses:
         # Not kept to the end: then all of them would be freed at once.
         if own := found.pop(one.uuid, None):
-            pieces.append((one, joined(own)))
+            pieces.append((one, _as_stored(one, own)))
             await asyncio.sleep(0)
     return pieces
+
+
+def _as_stored(one: LockedResponse, parts: Sequence[LogRow]) -> LogRow:
+    """Parts of a log as one row of it, sealed ones as they are. Where some are plain, because its
+    tenant was given a key meanwhile, they become frames as well.
+    """
+    if len({part.entries[:1] for part in parts}) > 1:
+        parts = [
+            part
+            if part.entries[:1] == FRAMES
+            else replace(part, entries=plain_frame(part.entries, one.epoch, part.first_entry))
+            for part in parts
+        ]
+    return joined(parts)
 
 
 def parts_of(
@@ -402,17 +425,19 @@ async def read(
     """
     async with database.bulk_transaction(tenant_id) as connection:
         # In this order, because what is settled in between would be missed in the other.
-        tail = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
+        cipher = connection.cipher(tenant_id)
+        found = await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid})
+        tail = _tail(cipher, uuid, found)
         rows = await events.rows(
             connection, tenant_id, uuid, day, from_entry=from_entry, bytes_max=bytes_max
         )
         return rows + tail
 
 
-def _tail(uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
+def _tail(cipher: ContentCipher, uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
     found = []
     for row in rows:
         epoch, part = part_of(uuid.bytes, row.members, row.entries) or (None, None)
         if part is not None and epoch == row.epoch and part.first_entry >= row.next_entry:
             found.append(part)
-    return [joined(found)] if found else []
+    return [joined(events.opened_rows(cipher, uuid, found))] if found else []

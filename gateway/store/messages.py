@@ -15,6 +15,7 @@ from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context_item import ContextItem, StoredItem
 from gateway.protocol.hosted.includable import INCLUDABLE, included_json
 from gateway.protocol.request_errors import unknown_place
+from gateway.store import content
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
 from gateway.store.postgres.statements import Rows, Statement, insert_into
 from gateway.store.schema import ITEM
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
@@ -59,6 +61,7 @@ class ItemPage(NamedTuple):
 
 
 _COLUMNS: Final = ", ".join(ITEM)
+_CONTENT: Final = ("call_id", "name", "item", "ids", "includable")
 
 # For a prompt an item is its ids. Instructions may have to be put in front as text, a question to
 # the user may have to be answered, and of the tools of a server it must be known which were listed.
@@ -108,6 +111,7 @@ SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.roo
        root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation,
        (SELECT tool_state FROM chain WHERE tool_state IS NOT NULL ORDER BY depth LIMIT 1)
            AS tool_state,
+       (SELECT id FROM chain WHERE tool_state IS NOT NULL ORDER BY depth LIMIT 1) AS tool_state_of,
        (SELECT placement FROM chain WHERE placement IS NOT NULL ORDER BY depth LIMIT 1)
            AS placement,
        inherited.*
@@ -161,12 +165,13 @@ _LIST: Final = f"""{_CHAIN}, listed AS (
         {_OF_CONVERSATION}
     ) AS every
 )
-SELECT EXISTS (SELECT FROM chain) AS is_known, start.place AS start, page.item, page.includable
+SELECT EXISTS (SELECT FROM chain) AS is_known, start.place AS start, page.item, page.includable,
+       page.item_id
 FROM (
     SELECT (SELECT place FROM listed WHERE is_latest AND item_id = CAST(:after AS bytea)) AS place
 ) AS start
 LEFT JOIN LATERAL (
-    SELECT coalesce(m.item, c.item) AS item, listed.place,
+    SELECT coalesce(m.item, c.item) AS item, listed.place, listed.item_id,
            CASE WHEN :with_includable THEN coalesce(m.includable, c.includable) END AS includable
     FROM listed
     LEFT JOIN messages AS m ON m.tenant_id = :tenant AND m.response_id = listed.response_id
@@ -210,18 +215,18 @@ ADDED: Final = Rows("item", _ADDED)
 """Items of several responses of one tenant, for statements that add them with something else."""
 
 
-def rows_of(uuid: UUID, items: Iterable[StoredItem]) -> list[dict[str, Any]]:
+def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> list[dict[str, Any]]:
     """The rows of items of the response `uuid`, the tenant left out."""
     rows = []
     for stored in items:
         row = {"response_id": uuid, "position": stored.position, "is_output": stored.is_output}
-        rows.append(row | item_columns(stored.context))
+        rows.append(row | item_columns(stored.context, cipher))
     return rows
 
 
-def item_columns(context: ContextItem) -> dict[str, Any]:
+def item_columns(context: ContextItem, cipher: ContentCipher) -> dict[str, Any]:
     """The columns of an item wherever it is kept."""
-    return {
+    row = {
         "kind": context.kind,
         "role": context.role,
         "phase": context.phase,
@@ -233,22 +238,24 @@ def item_columns(context: ContextItem) -> dict[str, Any]:
         "ids": None if context.ids is None else pack_ids(context.ids),
         "includable": context.includable,
     }
+    return content.sealed(cipher, "messages", row)
 
 
 async def add(
     connection: Connection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
 ) -> None:
     """Items of a response, inside a transaction of the caller's."""
+    cipher = connection.cipher(tenant_id)
     for start in range(0, len(items), ROWS_AT_ONCE):
-        rows = rows_of(uuid, items[start : start + ROWS_AT_ONCE])
+        rows = rows_of(uuid, items[start : start + ROWS_AT_ONCE], cipher)
         await connection.execute(_ADD, [{"tenant_id": tenant_id, **row} for row in rows])
 
 
-def context_of(row: Row) -> ContextItem:
-    """The inverse of `item_columns`, from a row that ends with `_COLUMNS`; text and ids are as the
-    database has them.
-    """
-    kind, role, phase, item_id, call_id, name, complete, item, ids, more = row[-len(ITEM) :]
+def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
+    """The inverse of `item_columns`, from a row that ends with `_COLUMNS`."""
+    kind, role, phase, item_id, *_, complete, _, _, _ = row[-len(ITEM) :]
+    found = content.opened(cipher, "messages", row, _CONTENT)
+    call_id, name, item, ids, more = map(found.__getitem__, _CONTENT)
     return ContextItem(
         kind,
         unpack_text(item_id),
@@ -291,13 +298,22 @@ async def history(  # noqa: PLR0913 - what is read of it
     }
     async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_HISTORY, parameters)).one_or_none()
+        cipher = connection.cipher(tenant_id)
     if row is None:
         return None
     _check_root(row, depth_max)
-    items = PackedItems(row)
+    items = PackedItems(row, cipher)
     if len(items) > items_max:
         raise _too_long(f"more than {items_max} items")
-    return History(items, row.status, row.root_created_at, row.tool_state, row.placement)
+    state = opened_tool_state(cipher, row.tool_state_of, row.tool_state)
+    return History(items, row.status, row.root_created_at, state, row.placement)
+
+
+def opened_tool_state(
+    cipher: ContentCipher, uuid: UUID | None, stored: bytes | None
+) -> bytes | None:
+    """The tool state of the response `uuid`, as it was before it was sealed."""
+    return None if uuid is None else cipher.open(stored, "responses.tool_state", uuid)
 
 
 def _check_root(row: Row, depth_max: int) -> None:
@@ -353,9 +369,10 @@ async def input_items(  # noqa: PLR0913 - which page, and what is shown of it
     }
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_LISTS[order], parameters)
+        cipher = connection.cipher(tenant_id)
     if not rows[0].is_known:
         return None
-    return page_of(rows, limit=limit, after=after, include=include)
+    return page_of(rows, cipher, limit=limit, after=after, include=include)
 
 
 async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
@@ -365,11 +382,20 @@ async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dic
     parameters = {"tenant": tenant_id, "response": uuid}
     async with database.transaction(tenant_id) as connection:
         rows: Sequence[Row] = await connection.execute(_INCLUDABLE, parameters)
-    return {unpack_text(row.item_id): row.includable for row in rows}
+        cipher = connection.cipher(tenant_id)
+    return {
+        unpack_text(row.item_id): cipher.open(row.includable, "messages.includable", row.item_id)
+        for row in rows
+    }
 
 
 def page_of(
-    rows: Sequence[Row], *, limit: int, after: str | None, include: Collection[str]
+    rows: Sequence[Row],
+    cipher: ContentCipher,
+    *,
+    limit: int,
+    after: str | None,
+    include: Collection[str],
 ) -> ItemPage:
     """The page of up to `limit` + 1 rows: each an item with what it has beside it for those who
     `include` it, and where the one with the id `after` is.
@@ -378,10 +404,14 @@ def page_of(
     """
     if after is not None and rows[0].start is None:
         raise unknown_place()
-    items = [
-        included_json(row.item, row.includable, include) for row in rows if row.item is not None
-    ]
+    items = [shown_item(row, cipher, include) for row in rows if row.item is not None]
     return ItemPage(items=items[:limit], has_more=len(items) > limit)
+
+
+def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:
+    """The JSON of an item, with what it has beside it for those who `include` it."""
+    found = content.opened(cipher, "messages", row, ("item", "includable"))
+    return included_json(found["item"], found["includable"], include)
 
 
 def digests(item_ids: Iterable[str]) -> list[bytes]:
@@ -401,4 +431,5 @@ async def find_items(
         return {}
     async with database.transaction(tenant_id) as connection:
         rows: Sequence[Row] = await connection.execute(_FIND, parameters)
-    return {item.item_id: item for item in map(context_of, rows)}
+        cipher = connection.cipher(tenant_id)
+    return {item.item_id: item for item in (context_of(row, cipher) for row in rows)}

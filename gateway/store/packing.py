@@ -13,15 +13,19 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice, repeat
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from typing_extensions import override
 
+from gateway.encryption.cipher import MAGIC
 from gateway.protocol.context_item import Columns, ContextItem, Label
+from gateway.store.content import CONTENT, Kept, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Row
 
     T = TypeVar("T", bytes, str, array[int])
@@ -57,6 +61,11 @@ def _swapped(ids: array[int]) -> array[int]:
 _KINDS: Final = "concat(kind, ' ', role, ' ', phase, ' ', complete)"
 _LINE: Final = r"E'\n'"
 _VALUES: Final = ("item_id", "call_id", "name", "item", "ids")
+_SEALED_VALUES: Final = tuple(
+    (name, place_of("messages", name))
+    for name in _VALUES
+    if CONTENT["messages"][name] is Kept.SEALED
+)
 _NULL: Final = -1
 """The length of a value that is null."""
 _NULL_BYTES: Final = b"\xff\xff\xff\xff"
@@ -82,14 +91,17 @@ that has these, in order and with a LIMIT, without which the planner need not ke
 
 
 class PackedItems(Sequence[ContextItem]):
-    """The items of a row that has the columns of `PACKED`, made when one is first asked for."""
+    """The items of a row that has the columns of `PACKED`, made when one is first asked for, and
+    opened by the cipher of whose they are.
+    """
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, cipher: ContentCipher) -> None:
         self._row: Row | None = row
+        self._cipher: ContentCipher | None = cipher
         self._count: int = row.packed
         self._items: tuple[ContextItem, ...] = ()
         self.json_bytes = len(row.item_values or b"")
-        """How long the `json` of all of them is."""
+        """How long the `json` of all of them is, as it is stored."""
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -119,7 +131,7 @@ class PackedItems(Sequence[ContextItem]):
         """Ids and labels of all items without making an item; None where one has no ids, or the
         items are made already.
         """
-        row = self._row
+        row = self._opened()
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
             return None
         names = row.kinds.split("\n")
@@ -133,12 +145,12 @@ class PackedItems(Sequence[ContextItem]):
             line.partition(" ")[0] in kinds for line in set((row.kinds or "").split("\n"))
         ):
             return ()
-        items = self._items if row is None else _items(row, row.packed)
+        items = self.first(self._count)
         return tuple(item for item in items if item.kind in kinds)
 
     def first(self, count: int) -> tuple[ContextItem, ...]:
         """So many of the items, without the others."""
-        row = self._row
+        row = self._opened()
         return self._items[:count] if row is None else _items(row, count)
 
     def item_ids(self) -> frozenset[str]:
@@ -148,13 +160,50 @@ class PackedItems(Sequence[ContextItem]):
             return frozenset(item.item_id for item in self._items)
         return frozenset(_texts(row.item_id_values, _numbers(row.item_id_lengths)))
 
+    def _opened(self) -> Row | None:
+        """The row as it was before it was sealed. Raises `ContentSealed`."""
+        cipher, row = self._cipher, self._row
+        if cipher is not None and row is not None:
+            # In this order: another thread that comes in between opens the same once more.
+            self._row = row = _OpenedRow.of(row, cipher)
+            self._cipher = None
+        return row
+
     def _made(self) -> tuple[ContextItem, ...]:
-        row = self._row
+        row = self._opened()
         if row is not None:
             # In this order: another thread that comes in between makes the same once more.
             self._items = _items(row, row.packed)
             self._row = None
         return self._items
+
+
+class _OpenedRow(SimpleNamespace):
+    """A row of `PACKED` whose values are opened, with their lengths as they are then."""
+
+    @classmethod
+    def of(cls, row: Row, cipher: ContentCipher) -> Row:
+        """The same row, where nothing in it is sealed."""
+        sealed = [
+            name for name, _ in _SEALED_VALUES if MAGIC in (getattr(row, f"{name}_values") or b"")
+        ]
+        if not sealed:
+            return row
+        item_ids = _cut(row.item_id_values, _numbers(row.item_id_lengths))
+        opened = {"packed": row.packed, "kinds": row.kinds}
+        for name in _VALUES:
+            values, lengths = getattr(row, f"{name}_values"), getattr(row, f"{name}_lengths")
+            if name in sealed:
+                pieces = _cut(values, _numbers(lengths))
+                place = dict(_SEALED_VALUES)[name]
+                plain = [
+                    cipher.open(piece, place, item_id or b"")
+                    for piece, item_id in zip(pieces, item_ids, strict=True)
+                ]
+                values = b"".join(filter(None, plain))
+                lengths = _packed_numbers(_NULL if one is None else len(one) for one in plain)
+            opened |= {f"{name}_values": values, f"{name}_lengths": lengths}
+        return cls(**opened)
 
 
 def items_of_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> tuple[ContextItem, ...]:
@@ -230,6 +279,14 @@ def _cut(values: T, lengths: Sequence[int]) -> list[T | None]:
             pieces.append(values[start : start + length])
             start += length
     return pieces
+
+
+def _packed_numbers(numbers: Iterable[int]) -> bytes:
+    """The inverse of `_numbers`."""
+    packed = array("i", numbers)
+    if sys.byteorder == "little":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def _numbers(packed: bytes) -> array[int]:

@@ -15,9 +15,10 @@ from gateway.store import flushes
 from gateway.store.claims import LogHead
 from gateway.store.events import LogRow
 from gateway.store.postgres.statements import Statement
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import date
     from uuid import UUID
 
@@ -120,6 +121,7 @@ async def look(
     What flushes have of any log is not brought again, so it is brought of all that are `wanted`.
     Raises `StoreUnavailable`.
     """
+    await database.keyring.ready({TenantId(one.tenant_id) for one in asked})
     found, read = LogChanges(), dict(seen)
     writers = {(one.tenant_id, one.owner) for one in asked if one.owner is not None}
     await _bring(database, found, writers, read, wanted)
@@ -146,11 +148,13 @@ async def _look_at_heads(database: Database, found: LogChanges, asked: Sequence[
     async with database.runs_transaction(in_bulk=True) as connection:
         rows = await connection.execute(_HEADS, columns)
     found.heads.update(dict.fromkeys(one.uuid for one in asked))
+    tenants = {one.uuid: one.tenant_id for one in asked}
     for uuid, epoch, next_entry, status, owner, first_entry, count, entries in rows:
         found.heads[uuid] = LogHead(epoch, next_entry, status)
         found.owners[uuid] = owner if status == "in_progress" else None
         if entries is not None:
-            found.parts.append((uuid.bytes, epoch, LogRow(first_entry, count, entries)))
+            part = uuid.bytes, epoch, LogRow(first_entry, count, entries)
+            found.parts.extend(_opened(database, tenants[uuid], (part,)))
 
 
 async def _bring(
@@ -175,6 +179,19 @@ async def _bring(
         if looked_at >= flushes.LOOKED_AT_ONCE:
             looked_at = 0
             await asyncio.sleep(0)
-        found.parts.extend(flushes.parts_of(wanted, members, entries))
+        parts = flushes.parts_of(wanted, members, entries)
+        found.parts.extend(_opened(database, tenant_id, parts))
         read[tenant_id, owner] = number
         looked_at += len(members) // flushes.MEMBER_BYTES
+
+
+def _opened(database: Database, tenant_id: UUID, parts: Iterable[Part]) -> Iterator[Part]:
+    """What is sealed, opened; nothing of a tenant whose keys are gone: who follows its logs is told
+    when it reads them, and those of others are not held up.
+    """
+    cipher = database.keyring.find(TenantId(tenant_id))
+    if cipher is None:
+        return
+    for key, epoch, row in parts:
+        entries = cipher.open_entries(row.entries, key)
+        yield key, epoch, LogRow(row.first_entry, row.count, entries)

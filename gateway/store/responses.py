@@ -5,13 +5,13 @@ How one ends is in `endings`, who goes on with it in `claims`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.entries import FOLD_VERSION
 from gateway.errors import RateLimited
-from gateway.store import events, flushes, messages, turns
+from gateway.store import content, events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.events import LogRow, day_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Connection, Database
@@ -140,6 +141,7 @@ _FINDS: Final = {
 }
 """By whether it is to be locked."""
 
+_CONTENT: Final = ("request", "plan", "body", "recoveries")
 _GIVEN: Final = ", ".join(ACCEPTED)
 _INSERT: Final = Statement(f"""
 INSERT INTO responses (tenant_id, {_GIVEN}, lease_until)
@@ -234,10 +236,11 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
     async with database.transaction(tenant_id) as connection:
         if new.queued_max is not None:
             await _check_queue(connection, tenant_id, new.queued_max)
+        row = _row(tenant_id, new, connection.cipher(tenant_id))
         if new.conversation is None:
-            await connection.execute(_INSERT, _row(tenant_id, new))
+            await connection.execute(_INSERT, row)
         else:
-            await turns.insert_writer(connection, _row(tenant_id, new))
+            await turns.insert_writer(connection, row)
         if new.idempotency is not None:
             await keys.take(connection, tenant_id, new.uuid, new.idempotency)
         await messages.add(connection, tenant_id, new.uuid, new.items)
@@ -257,11 +260,13 @@ async def insert_all(
     stand in. Raises `StoreConflict` and `StoreUnavailable`.
     """
     groups = by_tenant(new)
+    await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group))
+            cipher = connection.cipher(tenant_id)
+            statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group, cipher))
             await connection.execute(statement, rows | {"tenant": tenant_id})
     return dict.fromkeys(range(len(new)), True)
 
@@ -277,6 +282,7 @@ async def queue_all(
     """
     groups = by_tenant(new)
     became: dict[int, bool] = {}
+    await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     begin = database.transaction(groups[0][0], in_bulk=True, lock_key=LOCK_KEY)
     async with begin as connection:
         for tenant_id, group in groups:
@@ -285,7 +291,8 @@ async def queue_all(
             # Of one tenant, and of one moment: whichever policy was read last is the one.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
-            statement, rows = _QUEUE_ALL.of(*_all_rows(tenant_id, group))
+            cipher = connection.cipher(tenant_id)
+            statement, rows = _QUEUE_ALL.of(*_all_rows(tenant_id, group, cipher))
             accepted = await connection.execute(statement, rows | bounds | {"tenant": tenant_id})
             begins = dict(map(tuple, accepted))
             for place, one in group:
@@ -295,14 +302,14 @@ async def queue_all(
 
 
 def _all_rows(
-    tenant_id: TenantId, new: Iterable[tuple[int, NewResponse]]
+    tenant_id: TenantId, new: Iterable[tuple[int, NewResponse]], cipher: ContentCipher
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the responses, and those of their items."""
     rows: list[dict[str, Any]] = []
     items: list[dict[str, Any]] = []
     for _, one in new:
-        rows.append(_row(tenant_id, one))
-        items += messages.rows_of(one.uuid, one.items)
+        rows.append(_row(tenant_id, one, cipher))
+        items += messages.rows_of(one.uuid, one.items, cipher)
     return rows, items
 
 
@@ -335,9 +342,12 @@ async def _check_queue(connection: Connection, tenant_id: TenantId, queued_max: 
         )
 
 
-def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
+def _row(tenant_id: TenantId, new: NewResponse, cipher: ContentCipher) -> dict[str, Any]:
     epoch = 0 if new.owner is None else 1
-    return {
+    entries = None
+    if new.entries is not None:
+        entries = cipher.seal_entries(new.entries[1], new.uuid.bytes, epoch, 0)
+    row = {
         "tenant_id": tenant_id,
         "id": new.uuid,
         "key_id": new.key_id,
@@ -360,11 +370,12 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "epoch": epoch,
         "attempts": epoch,
         "next_entry": 0 if new.entries is None else new.entries[0],
-        "entries": None if new.entries is None else new.entries[1],
+        "entries": entries,
         "fold_version": new.fold_version,
         "tool_state": new.tool_state,
         "project_id": new.project_id,
     }
+    return content.sealed(cipher, "responses", row)
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
@@ -379,7 +390,13 @@ async def find(
     """As `load`, inside a transaction of the caller's; `locked`: nobody else changes the row."""
     of_it = {"tenant": tenant_id, "id": uuid}
     row = (await connection.execute(_FINDS[locked], of_it)).one_or_none()
-    return StoredResponse(*row) if row else None
+    if row is None:
+        return None
+    stored = StoredResponse(*row)
+    cipher = connection.cipher(tenant_id)
+    found = {name: getattr(stored, name) for name in _CONTENT}
+    opened = content.opened(cipher, "responses", {"id": uuid, **found}, _CONTENT)
+    return replace(stored, **opened) if opened != found else stored
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:

@@ -21,6 +21,7 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNS_ROLE
@@ -151,6 +152,14 @@ DELETE FROM tool_calls c USING (
 WHERE c.tenant_id = expired.tenant_id AND c.response_id = expired.response_id
   AND c.ordinal = expired.ordinal AND c.attempt = expired.attempt
 """)
+_DELETE_AUDIT: Final = Statement("""
+DELETE FROM audit_log a USING (
+    SELECT tenant_id, number FROM audit_log
+    WHERE at < now() - make_interval(days => CAST(:audit_days AS integer))
+    LIMIT :rows_max
+) AS expired
+WHERE a.tenant_id = expired.tenant_id AND a.number = expired.number
+""")
 _DELETE_PAGES: Final = Statement("""
 DELETE FROM tool_pages p USING (
     SELECT old.tenant_id, old.key FROM tenants t CROSS JOIN LATERAL (
@@ -269,6 +278,15 @@ async def delete_traces(database: Database, keep: RetentionPolicy, *, rows_max: 
 async def delete_calls(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
     """Delete up to `rows_max` rows of the audit of hosted tools."""
     return await _delete(database, _DELETE_CALLS, keep, rows_max)
+
+
+async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: int) -> int:
+    """Delete up to `rows_max` entries of the audit log that are older than it has to be kept."""
+    async with database.runs_transaction() as connection:
+        if not await is_alone(connection):
+            return 0
+        bounds = {"audit_days": KEPT_DAYS, "rows_max": rows_max}
+        return await connection.count(_DELETE_AUDIT, bounds)
 
 
 async def delete_pages(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:

@@ -32,8 +32,7 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
-    "2e8b6f40d9a7",
-    "6c1e9a53d084",
+    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -46,7 +45,10 @@ COLUMNS: Final = {
     # The tenant's policy is null where it has none: the setting of that name holds then, and the
     # service tier `default`.
     "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
-    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values()),
+    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values())
+    # `retention_type`: null where nothing special is kept or left out. `deleted_at`: its data goes
+    # some days later. `held_at`: nothing of it is removed meanwhile, whatever its age.
+    + ", retention_type text, deleted_at timestamptz, held_at timestamptz",
     # `dialect` is how its responses are spelled; null: `openai`. `project_id` null: the default
     # project, here as in all tables that have it. `pepper_id`: under which pepper `hash` was made.
     "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
@@ -137,6 +139,11 @@ COLUMNS: Final = {
     # What is under way at them, by each replica's own account. UNLOGGED.
     "drain_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!,"
     " in_flight integer!",
+    # Who changed what, chained (`governance.audit`); the nil tenant's are the operator's. `actor`
+    # and `details` are JSON. No foreign key: it outlives the tenant.
+    "audit_log": "tenant_id uuid!, number bigint!, id uuid!, at timestamptz!, type text!,"
+    " actor bytea!, target text!, project_id uuid, address text, request_id text,"
+    " details bytea!, previous bytea!, hash bytea!",
     # No foreign key: what was metered outlives the response.
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
     " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"

@@ -16,6 +16,8 @@ from gateway.tenancy import (
     POLICY_VALUES,
     ApiKey,
     KeyTerms,
+    ModelPermissions,
+    NarrowedPolicy,
     Principal,
     ProjectId,
     ProjectTerms,
@@ -25,11 +27,11 @@ from gateway.tenancy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
     from gateway.store.postgres.database import Database, Row
-    from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
+    from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""
@@ -38,11 +40,12 @@ _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 _TENANT: Final = "id, name, created_at, disabled_at"
 _POLICY: Final = ", ".join(POLICY_VALUES)
-_KEY: Final = (
+KEY_COLUMNS: Final = (
     "id, tenant_id, name, hint, created_at, disabled_at, dialect, kind, project_id, owner_type,"
     " owner_id, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models, replaced_by,"
     " created_by"
 )
+"""All of a key but its hash, which the role of tenants may not read."""
 # Not whole rows: what is prepared on a connection would end with the revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
@@ -74,19 +77,30 @@ _SET_POLICY: Final = f"""
 UPDATE tenants SET {{changes}} WHERE name = :name RETURNING {_TENANT}, {_POLICY}
 """  # noqa: S608 - constants only
 _INSERT_KEY: Final = Statement(f"""
-INSERT INTO api_keys (tenant_id, id, name, hint, hash, dialect, project_id, created_at)
-VALUES (:tenant_id, :id, :name, :hint, :hash, :dialect, :project_id, now())
-RETURNING {_KEY}
+INSERT INTO api_keys (tenant_id, id, name, hint, hash, dialect, project_id, kind, pepper_id,
+                      created_at)
+VALUES (:tenant_id, :id, :name, :hint, :hash, :dialect, :project_id, :kind, :pepper_id, now())
+RETURNING {KEY_COLUMNS}
 """)  # noqa: S608 - constants only
 _KEYS: Final = Statement(f"""
-SELECT {_KEY} FROM api_keys
+SELECT {KEY_COLUMNS} FROM api_keys
 WHERE CAST(:tenant_id AS uuid) IS NULL OR tenant_id = :tenant_id
 ORDER BY created_at, id
 """)  # noqa: S608 - constants only
+# Replicas write the same key each in its own time: one that was written just now stays.
+_NOTE_USES: Final = Statement("""
+UPDATE api_keys SET last_used_at = now()
+WHERE tenant_id = :tenant AND id = ANY(CAST(:ids AS uuid[]))
+  AND (last_used_at IS NULL
+       OR last_used_at < now() - make_interval(secs => CAST(:interval_s AS double precision)))
+""")
+_HASH_AGAIN: Final = Statement("""
+UPDATE api_keys SET hash = :hash, pepper_id = :pepper_id WHERE tenant_id = :tenant AND id = :id
+""")
 _DISABLE_KEY: Final = Statement(f"""
 UPDATE api_keys SET disabled_at = coalesce(disabled_at, now())
 WHERE tenant_id = :tenant_id AND id = :id
-RETURNING {_KEY}
+RETURNING {KEY_COLUMNS}
 """)  # noqa: S608 - constants only
 
 
@@ -101,6 +115,8 @@ class NewKey:
     hash: bytes
     dialect: Dialect = "openai"
     project_id: ProjectId | None = None
+    kind: KeyKind = "project"
+    pepper_id: int | None = None
 
 
 def _tenant(row: Row) -> Tenant:
@@ -117,7 +133,8 @@ def _with_policy(row: Row) -> tuple[Tenant, OwnPolicy]:
     return _tenant(row), _own_policy(row[-len(POLICY_VALUES) :])
 
 
-def _key(row: Row) -> ApiKey:
+def key_of_row(row: Row) -> ApiKey:
+    """The key of a row with `KEY_COLUMNS`."""
     return ApiKey(
         id=row.id,
         tenant_id=TenantId(row.tenant_id),
@@ -149,8 +166,9 @@ def _key_terms(row: Row) -> KeyTerms:
 def _project_terms(row: Row) -> ProjectTerms:
     return ProjectTerms(
         name=row.project_name or DEFAULT_PROJECT_NAME,
-        models=None if row.project_models is None else tuple(row.project_models),
-        denies_models=row.models_mode == "deny_list",
+        models=None
+        if row.models_mode is None
+        else ModelPermissions(row.models_mode, tuple(row.project_models or ())),
         retention_type=row.retention_type,
     )
 
@@ -205,19 +223,40 @@ async def set_policy(
 
 async def insert_key(database: Database, new: NewKey) -> ApiKey:
     """Raises `StoreConflict` when the tenant is unknown."""
-    return _key(await _row(database, _INSERT_KEY, asdict(new)))
+    return key_of_row(await _row(database, _INSERT_KEY, asdict(new)))
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
     """A tenant's keys, or (None) all of them, the oldest first."""
     async with database.owner_transaction() as connection:
-        return [_key(row) for row in await connection.execute(_KEYS, {"tenant_id": tenant_id})]
+        return [
+            key_of_row(row) for row in await connection.execute(_KEYS, {"tenant_id": tenant_id})
+        ]
+
+
+async def note_uses(
+    database: Database,
+    tenant_id: TenantId,
+    key_ids: Sequence[UUID],
+    hashed: Mapping[UUID, tuple[bytes, int]],
+    *,
+    interval_s: float,
+) -> None:
+    """These keys were used just now, unless that was written within half an interval. Those that
+    are `hashed` have another hash from now on, under the pepper of that id.
+    """
+    noted = {"tenant": tenant_id, "ids": list(key_ids), "interval_s": interval_s / 2}
+    async with database.transaction(tenant_id) as connection:
+        await connection.execute(_NOTE_USES, noted)
+        for key_id, (new_hash, pepper_id) in hashed.items():
+            changed = {"hash": new_hash, "pepper_id": pepper_id, "id": key_id}
+            await connection.execute(_HASH_AGAIN, {"tenant": tenant_id, **changed})
 
 
 async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> ApiKey | None:
     """Disable it, if it is not already; None when there is no such key."""
     row = await _row(database, _DISABLE_KEY, {"tenant_id": tenant_id, "id": key_id})
-    return _key(row) if row else None
+    return key_of_row(row) if row else None
 
 
 async def find_principal(
@@ -234,13 +273,15 @@ async def find_principal(
         row = (await connection.execute(_FIND_CALLER, {"key_hash": key_hash})).one_or_none()
     if row is None or not row.is_enabled:
         return None
+    policy = defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
+    terms, project = _key_terms(row), _project_terms(row)
     return Principal(
         TenantId(row.tenant_id),
         row.tenant_name,
         row.key_id,
-        defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :])),
+        NarrowedPolicy.of(policy, project.models, terms.permissions),
         row.dialect or DEFAULT_DIALECT,
         project_id=row.project_id and ProjectId(row.project_id),
-        key=_key_terms(row),
-        project_terms=_project_terms(row),
+        key=terms,
+        project_terms=project,
     )

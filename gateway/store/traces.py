@@ -42,7 +42,7 @@ SET response_id = excluded.response_id, received_at = excluded.received_at,
     record = excluded.record
 """)
 _OF_TRACE: Final = Statement("""
-SELECT kind, record_id, response_id, received_at, record FROM traces
+SELECT key, kind, record_id, response_id, received_at, record FROM traces
 WHERE tenant_id = :tenant AND sha256(trace_id) = sha256(CAST(:trace_id AS bytea))
 ORDER BY kind DESC, received_at, key
 LIMIT :rows_max
@@ -63,9 +63,12 @@ async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRe
         "trace_ids": [pack_text(record.trace_id) for record in ordered],
         "record_ids": [pack_text(record.record_id) for record in ordered],
         "response_ids": [record.response for record in ordered],
-        "records": [record.json for record in ordered],
     }
     async with database.transaction(tenant_id) as connection:
+        cipher = connection.cipher(tenant_id)
+        rows["records"] = [
+            cipher.seal(record.json, "traces.record", record.key) for record in ordered
+        ]
         await connection.execute(_PUT, rows)
 
 
@@ -76,9 +79,14 @@ async def read(
     wanted = {"tenant": tenant_id, "trace_id": pack_text(trace_id), "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OF_TRACE, wanted)
+        cipher = connection.cipher(tenant_id)
     return [
         StoredRecord(
-            row.kind, unpack_text(row.record_id), row.response_id, row.received_at, row.record
+            row.kind,
+            unpack_text(row.record_id),
+            row.response_id,
+            row.received_at,
+            cipher.open(row.record, "traces.record", row.key),
         )
         for row in rows
     ]

@@ -15,7 +15,7 @@ from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
-from gateway.store.messages import NEEDED_ITEM
+from gateway.store.messages import NEEDED_ITEM, opened_tool_state
 from gateway.store.packing import PACKED, PackedItems
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import ACCEPTED
@@ -48,7 +48,7 @@ class Contents:
 
 
 _READ: Final = Statement(f"""
-SELECT one.created_at, one.next_position, writer.tool_state, writer.placement,
+SELECT one.created_at, one.next_position, one.writer, writer.tool_state, writer.placement,
        coalesce(writer.status IN ('queued', 'in_progress'), false) AS is_locked, kept.*
 FROM conversations AS one
 LEFT JOIN LATERAL (
@@ -135,9 +135,10 @@ async def read(
     parameters |= {"with_json": with_json, "with_tool_lists": with_tool_lists}
     async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_READ, parameters)).one_or_none()
+        cipher = connection.cipher(tenant_id)
     if row is None:
         return None
-    items = PackedItems(row)
+    items = PackedItems(row, cipher)
     if len(items) > items_max:
         raise InvalidRequest(
             f"The conversation has more than {items_max} items. Delete some of them, or create a"
@@ -150,7 +151,7 @@ async def read(
         items=items,
         created_at=row.created_at,
         is_locked=row.is_locked,
-        tool_state=row.tool_state,
+        tool_state=opened_tool_state(cipher, row.writer, row.tool_state),
         placement=row.placement,
     )
 

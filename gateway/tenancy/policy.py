@@ -9,20 +9,23 @@ its column, and the code that heeds it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from typing_extensions import override
 
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 OnDisconnect = Literal["cancel", "continue"]
 ReasoningSummary = Literal["analysis", "off"]
 ServiceTierMax = Literal["default", "priority"]
 ResponseMessages = Literal["refused", "allowed"]
 ToolAccess = Literal["refused", "allowed"]
+ModelsMode = Literal["allow_list", "deny_list"]
 ContainerMemory = Literal["1g", "4g", "16g", "64g"]
 McpServersAllowed = Literal["registry", "listed", "any"]
 """Those that the operator registered; besides, those on hosts that the settings list; besides, any
@@ -171,11 +174,53 @@ class TenantPolicy:
 
     def may_use(self, names: Iterable[str]) -> bool:
         """Whether the tenant may ask for the model that has these names."""
-        if self.models == ALL_MODELS:
-            return True
-        allowed = self.models.split(",")
-        begins = tuple(one[:-1] for one in allowed if one.endswith("*"))
-        return any(name in allowed or name.startswith(begins) for name in names)
+        return self.models == ALL_MODELS or _are_listed(names, self.models.split(","))
+
+
+def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
+    """Whether one of the names is in a list, where `*` ends what stands for all that begin so."""
+    begins = tuple(one[:-1] for one in listed if one.endswith("*"))
+    return any(name in listed or name.startswith(begins) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPermissions:
+    """Which models a project or a key may ask for: these alone, or all but these. One that ends in
+    `*` stands for all that begin so.
+    """
+
+    mode: ModelsMode
+    models: tuple[str, ...]
+
+    def allow(self, names: Iterable[str]) -> bool:
+        """Whether the model that has these names may be asked for."""
+        return _are_listed(names, self.models) == (self.mode == "allow_list")
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowedPolicy(TenantPolicy):
+    """A tenant's policy as it counts for the requests of one key, whose project or terms let it ask
+    for fewer models.
+    """
+
+    permissions: tuple[ModelPermissions, ...] = ()
+
+    @override
+    def may_use(self, names: Iterable[str]) -> bool:
+        """Whether tenant, project and key all may."""
+        known = tuple(names)
+        return TenantPolicy.may_use(self, known) and all(
+            one.allow(known) for one in self.permissions
+        )
+
+    @classmethod
+    def of(cls, policy: TenantPolicy, *permissions: ModelPermissions | None) -> TenantPolicy:
+        """The policy itself where nothing narrows it."""
+        given = tuple(one for one in permissions if one is not None)
+        if not given:
+            return policy
+        own = {field.name: getattr(policy, field.name) for field in fields(TenantPolicy)}
+        return cls(**own, permissions=given)
 
 
 DEFAULT_POLICY: Final = TenantPolicy()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
 from gateway.limits.terms import NO_TERMS
-from gateway.tenancy.policy import DEFAULT_POLICY
+from gateway.tenancy.policy import DEFAULT_POLICY, ModelPermissions
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -27,6 +27,7 @@ KeyKind = Literal["project", "admin"]
 belong to no tenant: see `Operator`."""
 Network: TypeAlias = IPv4Network | IPv6Network
 OwnerType = Literal["service_account", "user"]
+ServiceAccountRole = Literal["owner", "member", "none"]
 DEFAULT_PROJECT_NAME: Final = "Default project"
 
 
@@ -58,11 +59,24 @@ class Project:
     name: str
     created_at: datetime
     archived_at: datetime | None = None
+    models: ModelPermissions | None = None
 
     @property
     def is_default(self) -> bool:
         """It is the one of keys that name no project; it cannot be archived."""
         return self.id == default_project(self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    """A machine that has keys of a project."""
+
+    id: UUID
+    tenant_id: TenantId
+    project_id: ProjectId
+    name: str
+    role: ServiceAccountRole
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,11 @@ class KeyTerms:
     models: tuple[str, ...] = ()
     owner_type: OwnerType | None = None
     owner_id: UUID | None = None
+
+    @property
+    def permissions(self) -> ModelPermissions | None:
+        """`models` as a list of what may be asked for; None: any."""
+        return ModelPermissions("allow_list", self.models) if self.models else None
 
 
 PLAIN_KEY: Final = KeyTerms()
@@ -116,13 +135,10 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTerms:
-    """What a project decides for all its keys. `models` are those that it may ask for, or with
-    `denies_models` those that it may not; None: no such list.
-    """
+    """What a project decides for all its keys. `models` None: all that its tenant may use."""
 
     name: str = DEFAULT_PROJECT_NAME
-    models: tuple[str, ...] | None = None
-    denies_models: bool = False
+    models: ModelPermissions | None = None
     retention_type: str | None = None
 
 

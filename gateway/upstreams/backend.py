@@ -39,7 +39,8 @@ class Backend:
     `adapters_of` (public ids) its adapters are served too, each by its name there. `admin_key` is
     what it takes to load one, where that is another key. `dp_rank` is the data parallel rank that
     is asked, where each is a backend of its own. `prefill` reads the prompts of this server, which
-    then only decodes. `source` is who said that it is there.
+    then only decodes. `source` is who said that it is there. The models in `passed_through` (public
+    ids) are asked for by messages, and return text.
     """
 
     name: str
@@ -54,6 +55,12 @@ class Backend:
     prefill: Prefill | None = None
     admin_key: str | None = field(default=None, repr=False)
     source: str = "settings"
+    passed_through: frozenset[str] = frozenset()
+
+    @property
+    def is_chat_only(self) -> bool:
+        """It is never asked for token ids, and need not know any."""
+        return bool(self.models) and self.passed_through.issuperset(self.models)
 
     def at(self, base_url: str) -> Backend:
         """The same at another address."""

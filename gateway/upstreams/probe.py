@@ -13,7 +13,8 @@ import orjson
 from gateway.errors import UpstreamUnavailable
 from gateway.upstreams.backend import Listed
 from gateway.upstreams.client import read_body
-from gateway.upstreams.engines.registry import ENGINES, UnknownEngine
+from gateway.upstreams.engines.chat_servers import ChatServer
+from gateway.upstreams.engines.registry import KINDS, UnknownEngine
 from gateway.upstreams.problems import message_of_body
 from gateway.upstreams.routing.reported_load import (
     LOADS_PATH,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _MODELS: Final = "/v1/models"
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
-_QUESTIONS: Final = tuple((kind, path) for kind in ENGINES for path in kind.questions)
+_QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ async def _engine(
                     return engine
     except (TimeoutError, UpstreamUnavailable):
         return None
-    return UnknownEngine()
+    return ChatServer() if backend.is_chat_only else UnknownEngine()
 
 
 async def check(
@@ -117,7 +118,7 @@ async def check(
     """Ask how it is, where that costs the least: the engine's flag. A check that takes the engine
     work is made only where the flag says no, with `working_s` of patience.
     """
-    known = engine or UnknownEngine()
+    known = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
     health_check = await _ask(client, backend, known.flag, timeout_s, late=CheckOutcome.MUTE)
     if known.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
         return health_check

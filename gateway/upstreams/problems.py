@@ -15,7 +15,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.upstreams.engines.engine import ANY
-from gateway.upstreams.engines.registry import ENGINES
+from gateway.upstreams.engines.registry import ENGINES, KINDS
 
 if TYPE_CHECKING:
     import re
@@ -77,7 +77,7 @@ def refusal(
     is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
     if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
-    if _is_said(message, [kind.context_overflow for kind in ENGINES]):
+    if _is_said(message, [kind.context_overflow for kind in KINDS]):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
 

@@ -1,4 +1,4 @@
-"""Generations at one inference server: token ids in, token ids out."""
+"""Generations at one inference server: token ids in, token ids out; or a conversation, and text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from gateway.errors import (
 )
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import Served, StreamLimits
+from gateway.upstreams.chat_request import chat_body
+from gateway.upstreams.chat_stream import ChatReader
 from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.engines.endpoints import CHAT
 from gateway.upstreams.generate import GenerateReader
 from gateway.upstreams.problems import (
     BrokeDown,
@@ -55,6 +58,7 @@ _LOGPROB_BYTES = 64
 READERS: Final[dict[str, type[CompletionReader]]] = {
     "completions": CompletionReader,
     "generate": GenerateReader,
+    "chat": ChatReader,
 }
 """Who reads the events of a endpoint."""
 INLINE_CALLS = 16
@@ -89,7 +93,7 @@ class _Attempt:
     @property
     def endpoint(self) -> TokenEndpoint:
         """Where it goes, and who reads the answer."""
-        return self.writer.engine.endpoint(self.request)
+        return CHAT if self.request.chat else self.writer.engine.endpoint(self.request)
 
 
 class InferenceServer:
@@ -166,7 +170,7 @@ class InferenceServer:
         """
         # Not a coroutine of its own: it would be there as long as the stream.
         attempt = _Attempt(request, self._writer, on_end=on_end)
-        if request.constraint is None:
+        if request.constraint is None or request.chat:
             return self._complete(attempt, sink, on_first, on_finish)
         return self._complete_bound(attempt, request.constraint, sink, on_first, on_finish)
 
@@ -364,6 +368,8 @@ class InferenceServer:
             served = self._served[request.model]
         else:
             raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
+        if request.chat:
+            return chat_body(request, served, writer.engine)
         prompt = await self._encoded_prompt(attempt)
         grammar, pair = attempt.grammar, attempt.pair or {}
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)

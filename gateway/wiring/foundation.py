@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.encryption.keyring import OFF
 from gateway.eventlog.fold.fold import Fold
 from gateway.protocol.responses.body import rules_of
 from gateway.replication.retention import Housekeeping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gateway.constraints.rules import OutputRules
+    from gateway.encryption.keyring import Keyring
     from gateway.generation import TokenParser
     from gateway.models.registry import Formats
     from gateway.protocol.responses.body import ResponseHead
@@ -58,18 +60,22 @@ class Foundation:
     @classmethod
     def of(cls, settings: Settings, shared: Shared) -> Foundation:
         """`settings` have one database. Connects to nothing."""
-        database = connect(settings)
+        keyring = shared.keyring
+        database = connect(settings, keyring=keyring)
         return cls(
             settings=settings,
             shared=shared,
             metrics=shared.metrics,
             database=database,
             lifeline=connect(
-                settings, pool_size_max=2, answer_within_s=settings.background.heartbeat_s
+                settings,
+                pool_size_max=2,
+                answer_within_s=settings.background.heartbeat_s,
+                keyring=keyring,
             ),
-            journal=connect(settings, pool_size_max=1, for_runs=True),
-            notices=connect(settings, pool_size_max=2, for_runs=True),
-            counters=connect(settings, pool_size_max=1, for_runs=True),
+            journal=connect(settings, pool_size_max=1, for_runs=True, keyring=keyring),
+            notices=connect(settings, pool_size_max=2, for_runs=True, keyring=keyring),
+            counters=connect(settings, pool_size_max=1, for_runs=True, keyring=keyring),
             formats=shared.formats,
             sealer=shared.sealer,
             executor=shared.executor,
@@ -110,6 +116,7 @@ def connect(
     pool_size_max: int | None = None,
     answer_within_s: float | None = None,
     for_runs: bool = False,
+    keyring: Keyring = OFF,
 ) -> Database:
     """The database of `settings`, which must have its URL.
 
@@ -125,6 +132,7 @@ def connect(
         connect_timeout_s=min(database.connect_timeout_s, patience_s),
         statement_cache_size=database.statement_cache_size,
         for_runs=for_runs,
+        keyring=keyring,
     )
 
 
@@ -137,6 +145,8 @@ def access(settings: Settings, databases: Mapping[str, Database]) -> Access:
         auth.key_cache_ttl_s,
         auth.key_cache_entries_max,
         cache_stale_s=auth.stale_keys_max_s,
+        previous_pepper=settings.previous_pepper,
+        key_use_interval_s=auth.key_use_interval_s,
         defaults=settings.tenant_policy,
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.errors import ConfigError
+from gateway.models.registry import PASSTHROUGH
 from gateway.settings.backends_file import read_backends
 from gateway.upstreams.backend import Backend, Prefill
 from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource, DnsTiming
@@ -95,6 +96,7 @@ def _backend(settings: Settings, backend: BackendSettings, source: str) -> Backe
         adapters_of=frozenset(model.id for model in settings.models if model.adapters),
         admin_key=backend.admin_key.get_secret_value() if backend.admin_key else None,
         source=source,
+        passed_through=frozenset(m.id for m in settings.models if m.format == PASSTHROUGH),
     )
 
 

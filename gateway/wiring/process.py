@@ -71,7 +71,8 @@ class Process:
         """Serve while entered; at the end hand durable runs over, and end what is left."""
         _read_ahead(LIBRARIES)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.shared.running(self.access.run))
+            helpers = (self.access.run, self.access.uses.run)
+            await stack.enter_async_context(self.shared.running(*helpers))
             for services in self.services.values():
                 await stack.enter_async_context(services.running())
             _keep_pauses_short()
@@ -80,6 +81,7 @@ class Process:
             finally:
                 await self.begin_drain()
                 self.end_streams()
+                await self.access.uses.flush()
 
     async def begin_drain(self) -> None:
         """The process is about to end: it is not ready, claims nothing more, and lets others go on

@@ -217,5 +217,7 @@ def _run_builder(
         ),
         compactor=compactor,
         tool_grants=tool_grants,
-        executor=PromptExecutor(base.executor, tokenization(settings, base.pool)),
+        executor=PromptExecutor(
+            base.executor, tokenization(settings, base.pool), base.shared.images
+        ),
     )

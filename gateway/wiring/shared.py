@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 import orjson
 
 from gateway import ids
 from gateway.models.format import FormatOptions, SchemaLimits
-from gateway.models.registry import Formats
+from gateway.models.registry import CHAT, PASSTHROUGH, Formats
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
+from gateway.services.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
+from gateway.settings.web import host_and_port
+from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry import Metrics
+from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.admission import Admission
 from gateway.upstreams.admission.policy import AdmissionPolicy
 from gateway.upstreams.backend import StreamLimits, Timeouts
@@ -27,14 +33,18 @@ from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from gateway.upstreams.tokenization import Tokenization
+from gateway.wiring.keys import keys_database, new_keyring
 from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import engines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
+    from gateway.encryption.keyring import Keyring
     from gateway.settings import Settings
+    from gateway.settings.images import Images
     from gateway.settings.sections import Model
+    from gateway.store.postgres.database import Database
     from gateway.tools.python.engine import Engine
 
 
@@ -46,8 +56,11 @@ class Shared:
     metrics: Metrics
     formats: Formats
     sealer: Sealer
+    keys: Database | None
+    keyring: Keyring
     executor: ThreadExecutor
     pool: Pool
+    images: ImageFetcher
     membership: Membership
     sessions: Sessions
     engines: Sequence[Engine]
@@ -60,17 +73,21 @@ class Shared:
         """
         metrics, limits, python = Metrics(), settings.limits, settings.tools.python
         pool = _pool(settings, metrics)
+        keys = keys_database(settings)
         return cls(
             settings=settings,
             metrics=metrics,
             formats=formats(settings).with_parents(pool.parent_of),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
+            keys=keys,
+            keyring=new_keyring(settings, keys),
             executor=ThreadExecutor(
                 threads_max=limits.tokenize_threads_max,
                 inline_bytes_max=limits.inline_tokenize_chars_max,
                 waiting_bytes_max=limits.tokenize_waiting_bytes_max,
             ),
             pool=pool,
+            images=image_fetcher(settings, metrics),
             membership=Membership(
                 backends(settings),
                 sources(settings),
@@ -94,6 +111,8 @@ class Shared:
         silently.
         """
         try:
+            if self.keys is not None:
+                await TenantKeys(self.keys).prepare()
             await self.membership.start()
             await self.pool.start()
             always = (self.pool.run, self.membership.run)
@@ -104,7 +123,11 @@ class Shared:
                     helper.cancel()
         finally:
             self.executor.close()
+            await self.images.close()
             await self.pool.close()
+            await self.keyring.close()
+            if self.keys is not None:
+                await self.keys.close()
 
 
 def formats(settings: Settings) -> Formats:
@@ -115,11 +138,15 @@ def formats(settings: Settings) -> Formats:
     return Formats.load(
         {model.id: model.format for model in settings.models},
         SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
-        {model.id: _format_options(model) for model in settings.models if model.tokenizer},
+        {
+            model.id: _format_options(model, settings.images)
+            for model in settings.models
+            if model.format in {CHAT, PASSTHROUGH}
+        },
     )
 
 
-def _format_options(model: Model) -> FormatOptions:
+def _format_options(model: Model, images: Images) -> FormatOptions:
     template_kwargs = orjson.dumps(model.chat_template_kwargs, option=orjson.OPT_SORT_KEYS)
     return FormatOptions(
         model=model.served_as or model.id,
@@ -127,7 +154,24 @@ def _format_options(model: Model) -> FormatOptions:
         reasoning=model.reasoning,
         calls=model.calls,
         template_kwargs=template_kwargs.decode(),
+        sees="image" in model.modalities,
+        image_bytes_max=images.bytes_max,
+        images_max=images.images_max,
     )
+
+
+def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
+    """Who fetches images that requests name by URL."""
+    images = settings.images
+    policy = NetworkPolicy(
+        networks=tuple(map(ip_network, images.allowed_networks)),
+        hosts=frozenset(map(host_and_port, images.allowed_hosts)),
+        public=images.public,
+    )
+    limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=images.visits_max)
+    visits = images.fill(ImageVisits, timeout_s=images.fetch_timeout_s)
+    http = client(policy, limits)
+    return ImageFetcher(http, policy, visits, user_agent=images.user_agent, metrics=metrics)
 
 
 def tokenization(settings: Settings, pool: Pool) -> Tokenization:

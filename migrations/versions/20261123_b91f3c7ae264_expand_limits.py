@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "b91f3c7ae264"
-down_revision: str | None = "6c1e9a53d084"
+down_revision: str | None = "b91f4e07d6a2"
 branch_labels: str | None = None
 depends_on: str | None = None
 

@@ -68,6 +68,8 @@ FEATURES: Final[Mapping[str, str]] = {
     "long sessions": "the client goes on after its session was resumed or compacted",
     "setup": "what `launch` writes is all that the client needs",
     "chat completions": "the same by `/v1/chat/completions`",
+    "chat models": "turns, tools and objects with a model that has a chat template and writes as a "
+    "Qwen3 does",
 }
 """What may be marked, in the order of the page, and what the mark claims."""
 

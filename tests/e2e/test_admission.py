@@ -1,4 +1,6 @@
-"""A flood in the background, at a gateway that is a process of its own: others are answered."""
+"""A flood in the background, at a gateway that is a process of its own: others are answered, and
+no more of it is claimed than there is room for.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
+from gateway.upstreams.admission.admission import CLAIMED_AHEAD
 from tests.fakes.http_client import NO_TLS
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 MODEL = "gpt-oss-20b"
 ENDLESS = "[[sim tokens_per_s=20 tokens=100000 think=none]] go"
 SHORT = "[[sim tokens=5 think=none]] go"
-SLOTS, KEPT, FLOOD = 5, 1, 20
+SLOTS, FLOOD = 5, 20
 SECTIONS: dict[str, Any] = {
     "admission": {"slots_start": SLOTS, "slots_min": SLOTS, "slots_max": SLOTS, "wait_max_s": 60},
     "background": {"tenant_running_max": FLOOD},
@@ -51,7 +54,7 @@ def ask(client: httpx2.Client, text: str, **more: Any) -> dict[str, Any]:
 
 
 def queued(client: httpx2.Client) -> int:
-    """How many of the flood wait in the gateway."""
+    """How many of the flood wait in the gateway; the others wait in the database."""
     waiting: int = client.get("/readyz").json()["admission"]["queued"]["background"]
     return waiting
 
@@ -64,10 +67,10 @@ def until_queued(client: httpx2.Client, count: int) -> None:
 
 def test_a_flood_in_the_background_leaves_others_their_share(client: httpx2.Client) -> None:
     flood = [ask(client, ENDLESS, background=True)["id"] for _ in range(FLOOD)]
-    until_queued(client, FLOOD - SLOTS + KEPT)
+    until_queued(client, CLAIMED_AHEAD)
     for _ in range(10):
         assert ask(client, SHORT, store=False)["status"] == "completed"
-        assert queued(client) == FLOOD - SLOTS + KEPT
+        assert queued(client) == CLAIMED_AHEAD
     body = {"model": MODEL, "input": ENDLESS, "stream": True, "store": False}
     with client.stream("POST", "/v1/responses", json=body) as stream:
         said = stream.iter_bytes()
@@ -78,4 +81,4 @@ def test_a_flood_in_the_background_leaves_others_their_share(client: httpx2.Clie
             client.post(f"/v1/responses/{flood[0]}/cancel").raise_for_status()
             events = "".join(waiting.iter_text())
         assert "event: response.completed" in events
-    until_queued(client, FLOOD - 1 - SLOTS + KEPT)
+    until_queued(client, CLAIMED_AHEAD)

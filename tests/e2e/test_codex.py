@@ -61,9 +61,15 @@ def replica(
 
 
 def agent(
-    folder: Path, replica: GatewayProcess, key: str, *, websockets: bool, search: bool = False
+    folder: Path,
+    replica: GatewayProcess,
+    key: str,
+    *,
+    websockets: bool,
+    search: bool = False,
+    model: str = MODEL,
 ) -> CodingAgent:
-    target = Target(replica.base_url, key, MODEL, ())
+    target = Target(replica.base_url, key, model, ())
     profile = codex_profile(target, folder / "data", websockets=websockets, search=search)
     profile.write()
     environment = {**profile.environment, KEY_VARIABLE: key}

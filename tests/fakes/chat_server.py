@@ -129,6 +129,8 @@ class ChatServer:
     """What is said behind the beginning of a turn that the script did not say."""
     breaks_after: int | None = None
     """So many ids are said by the next completion, and then the connection is lost."""
+    window: int = WINDOW
+    """Context length."""
     holds_turn: int | None = None
     """The completion of this number (from 0) says a few ids, and then waits for `released`."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -163,7 +165,7 @@ class ChatServer:
         return self.spelled(self.asked[at]["prompt"])
 
     def _models(self, _: Request) -> JSONResponse:
-        row = {"id": MODEL, "object": "model", "max_model_len": WINDOW}
+        row = {"id": MODEL, "object": "model", "max_model_len": self.window}
         return JSONResponse({"object": "list", "data": [row]})
 
     async def _tokenize(self, request: Request) -> Response:
@@ -176,7 +178,7 @@ class ChatServer:
         except Refused as error:
             return JSONResponse({"error": {"message": str(error)}}, status_code=400)
         ids = self.ids(text)
-        return JSONResponse({"count": len(ids), "max_model_len": WINDOW, "tokens": ids})
+        return JSONResponse({"count": len(ids), "max_model_len": self.window, "tokens": ids})
 
     async def _complete(self, request: Request) -> StreamingResponse:
         body = await request.json()

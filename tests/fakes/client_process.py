@@ -63,6 +63,7 @@ class Clients:
     base_url: str
     key: str
     home: Path
+    model: str = "gpt-oss-20b"
 
     @contextmanager
     def started(self, client: str) -> Iterator[ClientProcess]:
@@ -91,6 +92,7 @@ class Clients:
             "PYTHONPATH": str(CLIENTS / "answering"),
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.key,
+            "TEST_MODEL": self.model,
             **TELEMETRY_OFF,
             **ALONE,
         }

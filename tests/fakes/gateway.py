@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
-    from gateway.tenancy import Dialect, PolicyChanges
+    from gateway.tenancy import Dialect, KeyKind, PolicyChanges
     from gateway.wiring.process import Process
 
 PEPPER = "pepper-of-the-tests-only"
@@ -68,6 +68,7 @@ async def new_key(
     policy: PolicyChanges | None = None,
     *,
     dialect: Dialect = "openai",
+    kind: KeyKind = "project",
 ) -> str:
     """A key for a tenant, which is made where there is none yet, with this policy."""
     assert settings.database.url is not None
@@ -83,7 +84,7 @@ async def new_key(
             await access.create_tenant(tenant)
         if policy is not None:
             await access.set_policy(tenant, policy)
-        _, secret = await access.create_key(tenant, "test", dialect=dialect)
+        _, secret = await access.create_key(tenant, "test", dialect=dialect, kind=kind)
     finally:
         await database.close()
     return secret

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from gateway.encryption.keyring import PLAIN
 from gateway.store.packing import PackedItems, pack_ids, pack_text
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def packed(items: Sequence[ContextItem]) -> PackedItems:
         packed_lengths = b"".join(length.to_bytes(4, "big", signed=True) for length in lengths)
         setattr(row, f"{name}_values", b"".join(known) if known else None)
         setattr(row, f"{name}_lengths", packed_lengths or None)
-    return PackedItems(row)
+    return PackedItems(row, PLAIN)
 
 
 def _kinds(item: ContextItem) -> str:

@@ -73,42 +73,58 @@ class Session:
 
 
 class Hit(NamedTuple):
-    """Of a later turn: what was expected to be cached, and what was reported."""
+    """Of a turn: where it went, what was expected to be cached there, and what was reported."""
 
+    upstream: str
     expected: int
     reported: int
 
 
-async def later_turns(
-    gateways: Sequence[RunningGateway],
-    clients: Sequence[httpx2.AsyncClient],
-    model: str,
-    *,
-    sessions: int = 12,
-    turns: int = 6,
-) -> list[Hit]:
+class Rounds:
     """Sessions, half of them stored, whose turns go to one replica after the other."""
-    watched = Watched(*gateways)
-    exchanges = [exchange_of(gateway) for gateway in gateways]
-    asked = [
-        Session(n % 2 == 0, [{"role": "system", "content": f"Session {n}. " + "Word. " * 700}])
-        for n in range(sessions)
-    ]
-    hits: list[Hit] = []
-    for turn in range(turns):
-        for n, session in enumerate(asked):
-            before = watched.expected()
-            request = {"model": model, "max_output_tokens": 64, **session.asks(f"Turn {turn}?")}
-            answer = await clients[(turn + n) % len(clients)].post("/v1/responses", json=request)
+
+    def __init__(
+        self,
+        gateways: Sequence[RunningGateway],
+        clients: Sequence[httpx2.AsyncClient],
+        model: str,
+        *,
+        sessions: int = 12,
+    ) -> None:
+        self._clients = clients
+        self._model = model
+        self._watched = Watched(*gateways)
+        self._exchanges = [exchange_of(gateway) for gateway in gateways]
+        self._turns = 0
+        self._sessions = [
+            Session(n % 2 == 0, [{"role": "system", "content": f"Session {n}. " + "Word. " * 700}])
+            for n in range(sessions)
+        ]
+
+    async def once(self) -> list[Hit]:
+        """A turn of each session; then replicas tell each other what they know."""
+        hits: list[Hit] = []
+        turn, self._turns = self._turns, self._turns + 1
+        for n, session in enumerate(self._sessions):
+            before = self._watched.expected()
+            self._watched.new()
+            asked = {"max_output_tokens": 64, **session.asks(f"Turn {turn}?")}
+            client = self._clients[(turn + n) % len(self._clients)]
+            answer = await client.post("/v1/responses", json={"model": self._model, **asked})
             assert answer.status_code == 200, answer.text
             body = answer.json()
             session.heard(body)
-            if turn:
-                cached = body["usage"]["input_tokens_details"]["cached_tokens"]
-                hits.append(Hit(watched.expected() - before, cached))
-        for exchange in exchanges * 2:
+            cached = body["usage"]["input_tokens_details"]["cached_tokens"]
+            (upstream,) = {place for place, _ in self._watched.new()}
+            hits.append(Hit(upstream, self._watched.expected() - before, cached))
+        for exchange in self._exchanges * 2:
             await exchange.once()
-    return hits
+        return hits
+
+    async def later(self, turns: int = 6) -> list[Hit]:
+        """So many turns of each; of those behind the first what was expected and reported."""
+        rounds = [await self.once() for _ in range(turns)]
+        return [hit for hits in rounds[1:] for hit in hits]
 
 
 def exchange_of(gateway: RunningGateway) -> Exchange:

@@ -169,7 +169,7 @@ def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> No
         pytest.param("011200", "ids in a log entry are cut off", id="half an id"),
         pytest.param("011300", "longer", id="an entry that is too long"),
         pytest.param("011600", "longer", id="a mark that says something"),
-        pytest.param("0100", "tag 0", id="an unknown tag"),
+        pytest.param("0110fd", "mark", id="an unknown mark"),
         pytest.param("012c0002", "does not exist", id="a tool that may be run again perhaps"),
         pytest.param("015d0000000000", "needs ids", id="a result that tells the model nothing"),
         pytest.param("018d01000100000000ff0000", "does not exist", id="an unknown outcome"),

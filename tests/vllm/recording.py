@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import httpx2
 import orjson
 
 if TYPE_CHECKING:
-    import httpx2
     from starlette.types import Receive, Scope, Send
 
 
@@ -55,6 +55,8 @@ class Recorder:
                 async for chunk in answer.aiter_bytes():
                     received += chunk
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except httpx2.ConnectError:
+            await send({"type": "http.response.start", "status": 502, "headers": []})
         finally:
             if exchange is not None:
                 _note(exchange, received)

@@ -310,6 +310,15 @@ class Builder:
         # Without the items so far: a client takes them from item events, and would have them twice.
         return [self._show(STATUS_EVENTS[self._outcome.status], self._encoded([]))]
 
+    def break_off(self) -> list[Event]:
+        """What is open stays as far as it was said, and all that was is said anew: the user has
+        nothing of it yet.
+        """
+        events: list[Event] = []
+        self._close_item("incomplete", events)
+        self.is_visible = self.is_called = False
+        return events
+
     def may_finish(self, outcome: Outcome) -> bool:
         """Whether this can be the end of what has not started."""
         return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]

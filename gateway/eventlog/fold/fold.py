@@ -24,6 +24,7 @@ from gateway.entries import (
     Queued,
     Repair,
     Singles,
+    Text,
     Tokens,
     ToolEnded,
     ToolHandle,
@@ -297,7 +298,7 @@ class Fold:
     def output_tokens(self) -> int:
         """How many ids the model said, without those that were taken back."""
         reader = self._reader
-        return self._usage.output_tokens + (len(reader.turn.said) if reader else 0)
+        return self._usage.output_tokens + (reader.output_tokens if reader else 0)
 
     @property
     def has_generated(self) -> bool:
@@ -319,8 +320,9 @@ class Fold:
     def usage(self) -> TokenUsage:
         """Token counts so far, those of a compaction included.
 
-        The output is every id of the log. Cached tokens count only as far as a turn's input does,
-        so that a turn which the gateway continued by itself cannot make them exceed the input.
+        The output is every id of the log, or what the server of a turn of text told. Cached tokens
+        count only as far as a turn's input does, so that a turn which the gateway continued by
+        itself cannot make them exceed the input.
         """
         if self._final_usage is not None:
             return self._final_usage
@@ -334,6 +336,7 @@ class Fold:
             tool_output_tokens=self._hosted.result_ids,
             tool_calls=self._hosted.results,
             web_searches=self._hosted.searches,
+            estimated=said.estimated or (self.open_turn is not None and self.open_turn.is_text),
         )
 
     @property
@@ -509,16 +512,40 @@ class Fold:
             reader.take_back(entry.voided)
             if self._transcribe is not None:
                 reader.turn.taken_back.append((entry.rule, voided))
-            self._usage.voided_tokens += entry.voided
+            self._usage.voided_tokens += reader.turn.tokens(entry.voided)
         self.is_repaired = True
         self._recoveries[entry.rule] += 1
         return self._open_stream()
 
+    def _take_text(self, entry: Text) -> list[Event]:
+        reader = self._open_reader()
+        reader.turn.is_text = True
+        return self._builder.feed(reader.feed(entry), reader if reader.is_traced else None)
+
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
         reader = self._open_reader()
-        reader.turn.finish = entry.finish
-        self._usage.cached_tokens += min(entry.cached_tokens, reader.turn.input_tokens)
-        return self._close_turn(reader, entry.finish)
+        turn, usage = reader.turn, self._usage
+        turn.finish = entry.finish
+        if entry.finish is FinishReason.LOST:
+            # Another turn says it all again: nobody pays for both.
+            usage.input_tokens -= turn.input_tokens
+            usage.voided_tokens += reader.output_tokens
+            said = usage.output_tokens, usage.reasoning_tokens
+            events = self._close_turn(reader, None)
+            usage.output_tokens, usage.reasoning_tokens = said
+            return events + self._builder.break_off()
+        usage.cached_tokens += min(entry.cached_tokens, turn.input_tokens)
+        output, reasoning = usage.output_tokens, usage.reasoning_tokens
+        events = self._close_turn(reader, entry.finish)
+        if (told := entry.usage) is not None:
+            if turn.input_tokens:
+                usage.input_tokens += told.input_tokens - turn.input_tokens
+                usage.cached_tokens += min(told.cached_tokens, told.input_tokens)
+            usage.output_tokens = output + told.output_tokens
+            usage.reasoning_tokens = reasoning + min(told.reasoning_tokens, told.output_tokens)
+        else:
+            usage.estimated = usage.estimated or turn.is_text
+        return events
 
     def _hop(self, entry: Hop) -> list[Event]:
         turn = self._open_reader().turn if entry.reason == "backend" else self.open_turn
@@ -567,7 +594,7 @@ class Fold:
             if index not in self._ids:
                 self._ids[index] = self._exact_ids(reader, ending)
         self._expect_result(reader, finish)
-        self._usage.output_tokens += len(reader.turn.said)
+        self._usage.output_tokens += reader.output_tokens
         self._usage.reasoning_tokens += reader.reasoning_tokens
         self._recoveries.update(reader.parser.recoveries)
         screen = reader.screen
@@ -612,6 +639,7 @@ class Fold:
 
     _HANDLERS: ClassVar[Mapping[type[Entry], Callable[[Fold, Any], list[Event]]]] = {
         TurnStarted: _begin_turn,
+        Text: _take_text,
         Compacted: _compact,
         TurnEnded: _end_turn,
         ToolsListed: _list_tools,

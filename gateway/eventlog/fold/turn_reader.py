@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.eventlog.fold.items import CERTAIN
 from gateway.eventlog.fold.screen import RuleViolation
 from gateway.generation import FinishReason, SegmentEnded
+from gateway.text_ids import estimated_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +30,8 @@ class Turn:
     with it, backends and replicas; the last of them from position `hopped_at` on, counted in
     prefill and said. `taken_back` are a rule and the ids that it took back, for each time, where
     the response shows them. `result` are the ids that answer the call that it ended with, if the
-    gateway ran that itself: they stand behind the turn in the next prompt.
+    gateway ran that itself: they stand behind the turn in the next prompt. `is_text`: its ids are
+    characters (`gateway.text_ids`).
     """
 
     input_tokens: int
@@ -41,6 +43,11 @@ class Turn:
     hopped_at: int = 0
     taken_back: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     result: tuple[int, ...] = ()
+    is_text: bool = False
+
+    def tokens(self, ids: int) -> int:
+        """How many tokens so many of its ids are; of text, about how many."""
+        return estimated_tokens(ids) if self.is_text else ids
 
 
 class _Stages:
@@ -116,7 +123,12 @@ class TurnReader:
     @property
     def reasoning_tokens(self) -> int:
         """Those that the model said; what was prefilled is input."""
-        return self.parser.reasoning_tokens - self._prefilled_reasoning_tokens
+        return self.turn.tokens(self.parser.reasoning_tokens - self._prefilled_reasoning_tokens)
+
+    @property
+    def output_tokens(self) -> int:
+        """How many tokens it said, without those that were taken back."""
+        return self.turn.tokens(len(self.turn.said))
 
     @property
     def is_held(self) -> bool:

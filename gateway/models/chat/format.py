@@ -27,12 +27,16 @@ from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.messages import Conversation, Markers, conversation, functions, question
 from gateway.models.chat.model_files import ModelFacts
 from gateway.models.chat.parsing import ChatParser
+from gateway.models.chat.passthrough.format import PassThroughFormat
+from gateway.models.chat.passthrough.images import has_images
+from gateway.models.chat.passthrough.parsing import EitherParser
 from gateway.models.chat.syntax.contract import Mark
 from gateway.models.chat.template import RULES, Probes, Template, learned
 from gateway.models.chat.vocabulary import Vocabulary
-from gateway.models.format import UNTHINKS, Unrendered
+from gateway.models.format import SEES, UNTHINKS, Unrendered
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
+from gateway.text_ids import TEXT_STATE, is_text
 
 if TYPE_CHECKING:
     from array import array
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
+        ModelFormat,
         Rendering,
         RenderOptions,
         Repeated,
@@ -74,7 +79,7 @@ class ChatFormat:
     """A marker of the end of a thought, white space, and the beginning of a call."""
     plain_header_ids_max: Final = 0
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that is known of a model
         self,
         vocabulary: Vocabulary,
         family: Family,
@@ -83,10 +88,13 @@ class ChatFormat:
         size: int = 0,
         end_ids: Iterable[int] = (),
         template_kwargs: Mapping[str, Any] | None = None,
+        shown_images: PassThroughFormat | None = None,
     ) -> None:
         """`model` is its name at its servers, `size` how many ids it has, `end_ids` those that it
-        ends its turns with beside those that are known by their text.
+        ends its turns with beside those that are known by their text. `shown_images` is how it is
+        asked where there is something to be seen.
         """
+        self._shown_images = shown_images
         self._model = model
         self.vocabulary = vocabulary
         self.syntax = family.syntax
@@ -126,6 +134,7 @@ class ChatFormat:
             size=facts.size,
             end_ids=facts.end_ids,
             template_kwargs=orjson.loads(options.template_kwargs),
+            shown_images=PassThroughFormat.of(options) if options.sees else None,
         )
 
     @property
@@ -136,6 +145,7 @@ class ChatFormat:
             *(["reasoning"] if reasoning else []),
             *([UNTHINKS] if reasoning and self._family.switches else []),
             *(["tools"] if calls else []),
+            *([SEES] if self._shown_images else []),
             *("structured_outputs", "streaming", "background"),
         )
 
@@ -144,8 +154,11 @@ class ChatFormat:
         """What frames the results of hosted tools."""
         return b"" if self._learned is None else self._learned.template_state
 
-    def knowing(self, template_state: bytes) -> ChatFormat:
+    def knowing(self, template_state: bytes) -> ModelFormat:
         """The same with these frames. Raises `ValueError` for what are none."""
+        if template_state == TEXT_STATE:
+            # Of a run that began before the settings said that it sees nothing, too.
+            return self._shown_images or PassThroughFormat()
         if not template_state or template_state == self.template_state:
             return self
         other = copy.copy(self)
@@ -193,10 +206,15 @@ class ChatFormat:
         options: RenderOptions,
         repeated: Repeated | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """The prompt, once a server rendered it; its spans are estimates."""
+        """The prompt, once a server rendered it; its spans are estimates. One with images is sent
+        as it is.
+        """
+        items = [self._worded(item) for item in items]
+        if self._shown_images is not None and has_images(items):
+            return self._shown_images.render(items, options)
         template = self.template(options.rendered)
         _require(template, options)
-        made = conversation([self._worded(item) for item in items], options, template.habits)
+        made = conversation(items, options, template.habits)
         kwargs = self._family.switched(options.asked_effort, options.effort) | self._kwargs
         asked = question(made.messages, functions(options), kwargs, markers=self._markers)
         return self._prompt(made, asked, options.rendered)
@@ -309,6 +327,8 @@ class ChatFormat:
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
         """The prompt as one text: its template took it together, and nobody here takes it apart."""
+        if prompt.text_tokens is not None:
+            return self.knowing(TEXT_STATE).messages(prompt, with_ids=with_ids)
         return [self._shown(prompt.ids, with_ids=with_ids)]
 
     def messages_of_turn(
@@ -319,6 +339,8 @@ class ChatFormat:
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
         """The turn as one text, then what of it was taken back."""
+        if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
+            return self.knowing(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
             {**self._shown(voided, with_ids=with_ids), "taken_back": rule}
             for rule, voided in taken_back
@@ -339,7 +361,10 @@ class ChatFormat:
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
         """A parser of one turn, from the beginning of the assistant's message."""
-        return ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
+        parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
+        if self._shown_images is None:
+            return parser
+        return EitherParser(parser, self._shown_images.new_parser(rules))
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """The turns as they were said, without what ended each of the earlier ones."""

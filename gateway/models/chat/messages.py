@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,7 @@ from gateway.models.history import (
     in_call_order,
     leading_instructions,
     message_text,
+    part_text,
     reasoning_text,
     since_compaction,
     with_approvals,
@@ -52,12 +54,14 @@ from gateway.protocol.items import (
     CallItem,
     Compaction,
     HostedItem,
+    InputImage,
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
     Message,
     Reasoning,
 )
+from gateway.text_ids import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,13 +69,25 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import AnswerFormat
     from gateway.models.format import RenderOptions
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.items import AnyHostedItem, Item
+    from gateway.protocol.items import (
+        AnyHostedItem,
+        InputFile,
+        InputText,
+        Item,
+        OutputText,
+        Refusal,
+    )
+
+    AnyPart = InputText | InputImage | InputFile | OutputText | Refusal
 
 ChatMessage = dict[str, Any]
+Look = Callable[[int, InputImage], "dict[str, Any]"]
+"""The part of a message that is an image of the item at that index."""
 
 NO_RESULT: Final = "Nothing of what this call returned was kept."
 CALL_ID_CHARS: Final = 9
 """Templates of Mistral take no other ids than those of nine letters and digits."""
+IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
 FRAME_CHARS: Final = 16
 """What frames a message is about so long."""
 UNSEEN: Final = "\u200b"
@@ -188,6 +204,8 @@ class Conversation:
     """
 
     habits: Habits
+    see: Look | None = None
+    """What shows an image; None: the model sees none."""
     messages: list[ChatMessage] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     _results: list[ChatMessage] = field(default_factory=list)
@@ -220,6 +238,25 @@ class Conversation:
             self.messages.append({"role": role, "content": text})
         self._note(source, text)
 
+    def show(self, source: int, parts: Sequence[AnyPart]) -> None:
+        """A message of the user with images among its parts, or images that a tool returned."""
+        self._settle()
+        assert self.see is not None, "somebody sees"
+        content = [self._part(source, part, self.see) for part in parts]
+        self.messages.append({"role": "user", "content": content})
+
+    def _part(self, source: int, part: AnyPart, see: Look) -> dict[str, Any]:
+        if isinstance(part, InputImage):
+            shown = see(source, part)
+            if shown["type"] == "image_url":
+                self.sizes[source] = self.sizes.get(source, 0) + IMAGE_CHARS
+                return shown
+            text = str(shown["text"])
+        else:
+            text = part_text(part)
+        self._note(source, text)
+        return {"type": "text", "text": text}
+
     def answer(self, source: int, text: str) -> None:
         """Words of the assistant."""
         message = self._assistant()
@@ -241,7 +278,7 @@ class Conversation:
         """A call: in one message with the one before it, if they were made at once."""
         is_beside = self._called_at is not None and source == self._called_at + 1
         message = self.messages[-1] if is_beside and self.messages else self._assistant()
-        function = {"name": offered_name(name), "arguments": _object(name, arguments)}
+        function = {"name": offered_name(name), "arguments": object_of(name, arguments)}
         call = {"id": call_id_of(call_id), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)
         self._called_at, self.last_call = source, call_id
@@ -285,7 +322,7 @@ class Conversation:
         return message
 
 
-def _object(name: str, arguments: str) -> str:
+def object_of(name: str, arguments: str) -> str:
     """Arguments as templates take them: servers refuse calls whose arguments are no JSON object."""
     if name == PYTHON_TOOL:
         return orjson.dumps({"code": arguments}).decode()
@@ -297,11 +334,16 @@ def _object(name: str, arguments: str) -> str:
 
 
 def conversation(
-    items: Sequence[ContextItem], options: RenderOptions, habits: Habits
+    items: Sequence[ContextItem],
+    options: RenderOptions,
+    habits: Habits,
+    see: Look | None = None,
 ) -> Conversation:
-    """The messages of a context. Raises `InvalidRequest` for an output without a call."""
+    """The messages of a context; `see` shows its images. Raises `InvalidRequest` for an output
+    without a call.
+    """
     leading = leading_instructions(items)
-    made = Conversation(habits)
+    made = Conversation(habits, see)
     if text := system_text(options, items[:leading]):
         made.say(PREAMBLE, "system", text)
     placed = (Placed(at, item) for at, item in enumerate(items[leading:], leading))
@@ -333,9 +375,23 @@ def _tell(made: Conversation, placed: Placed) -> None:
             if placed.item.stands_alone:
                 made.call(source, call_id, function or "", "{}")
             made.give(source, call_id, function or "", output_text(item))
+            if made.see is not None and (images := images_of(item)):
+                made.show(source, images)
+
+
+def images_of(item: Item) -> list[InputImage]:
+    """The images of a message of the user, or that a tool returned."""
+    if isinstance(item, Message):
+        parts: Any = item.content if item.role == "user" else ()
+    else:
+        parts = getattr(item, "output", None)
+    return [one for one in parts if isinstance(one, InputImage)] if parts else []
 
 
 def _tell_message(made: Conversation, source: int, message: Message) -> None:
+    if made.see is not None and images_of(message):
+        made.show(source, message.content)
+        return
     text = message_text(message)
     if message.role == "assistant":
         if text:

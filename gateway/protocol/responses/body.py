@@ -333,18 +333,22 @@ def usage_body(usage: TokenUsage) -> dict[str, Any]:
       them.
     * reasoning: those of them inside the bodies of messages that became reasoning items.
     * cache writes: 0, because backends cache every prompt and charge nothing for it.
+    * estimated: the server of a model without token ids told no usage of some turn, and its
+      characters were counted instead; shown only then.
     * tool output: the results of tools that the gateway ran, which are part of the input; shown
       only where it ran any (vLLM's name).
     """
     details = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.tool_output_tokens:
         details["tool_output_tokens"] = usage.tool_output_tokens
+    marked = {"estimated": True} if usage.estimated else {}
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.output_tokens,
         "output_tokens_details": details,
         "total_tokens": usage.input_tokens + usage.output_tokens,
+        **marked,
     }
 
 

@@ -191,6 +191,7 @@ class CreateResponse(WireModel):
     context_management: Many[ContextManagement] | None = Field(None, min_length=1)
 
     ignored: tuple[str, ...] = Field((), exclude=True)
+    rejects_images: bool = Field(default=False, exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
     header. Not a parameter itself."""
 
@@ -234,7 +235,7 @@ class CreateResponse(WireModel):
         return self.stream_options is None or self.stream_options.include_obfuscation
 
 
-PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored"}
+PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored", "rejects_images"}
 """The names a body may use."""
 
 IGNORED_NAMES_MAX: Final = 32
@@ -336,8 +337,10 @@ def parse_create(
     _check_support(request)
     if strict and request.tools:
         check_none_dropped(request.tools)
-    check_media(request.input, strict=strict or limits.rejects_media)
-    return request.model_copy(update={"ignored": ignored}) if ignored else request
+    rejects_media = strict or limits.rejects_media
+    check_media(request.input, strict=rejects_media, refused=FILES)
+    noted = {"ignored": ignored, "rejects_images": rejects_media}
+    return request.model_copy(update=noted) if ignored or rejects_media else request
 
 
 def _without_unserved(
@@ -445,15 +448,35 @@ def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
             check_text(f"{path}[{index}].{field}", getattr(part, field), limits)
 
 
-def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input") -> None:
-    """Refuse images and files of the assistant, and with `strict` new ones of anybody.
+FILES: Final = frozenset({"input_file"})
+MEDIA: Final = FILES | {"input_image"}
+_UNREAD: Final = {
+    "input_file": "This model reads no files.",
+    "input_image": "This model reads text only.",
+}
+
+
+def check_images(items: Sequence[InputItem]) -> None:
+    """Refuse new images, for a model that sees none. Raises `InvalidRequest`."""
+    check_media(items, strict=True, refused=MEDIA - FILES)
+
+
+def check_media(
+    items: Sequence[InputItem],
+    *,
+    strict: bool,
+    param: str = "input",
+    refused: frozenset[str] = MEDIA,
+) -> None:
+    """Refuse images and files of the assistant, and with `strict` new ones of anybody that are
+    among the `refused` types.
 
     What the model has answered already is not new: clients that keep the history themselves could
     never go on with a conversation that has an image in it. Those in outputs of tools are not
     looked at: a tool that returns one must not end a session. `param` names the items.
     """
     is_new = strict
-    refused: InvalidRequest | None = None
+    fault: InvalidRequest | None = None
     for i in reversed(range(len(items))):
         item = items[i]
         if item.type != "message":
@@ -462,14 +485,14 @@ def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input
         is_new = is_new and item.role != "assistant"
         for j in reversed(range(len(item.content))):
             part = item.content[j]
-            if part.type in {"input_image", "input_file"}:
+            if part.type in MEDIA:
                 path = f"{param}[{i}].content[{j}].type"
                 if item.role == "assistant":
-                    refused = wrong_value(path, part.type, ("output_text", "refusal"))
-                elif is_new:
-                    refused = unsupported(path, "This model reads text only.", value=part.type)
-    if refused is not None:
-        raise refused  # the first of them
+                    fault = wrong_value(path, part.type, ("output_text", "refusal"))
+                elif is_new and part.type in refused:
+                    fault = unsupported(path, _UNREAD[part.type], value=part.type)
+    if fault is not None:
+        raise fault  # the first of them
 
 
 def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:

@@ -191,6 +191,12 @@ _table(
 _table("web_documents", "tenant_id key")
 _table("mcp_servers", "tenant_id id", UniqueConstraint("tenant_id", "label"))
 _table("tool_approvals", "tenant_id request_id", Index(None, "tenant_id", "expires_at"))
+_table(
+    "audit_log",
+    "tenant_id number",
+    UniqueConstraint("tenant_id", "id"),
+    Index(None, "tenant_id", "at"),
+)
 _table("placements", "tenant_id replica number", prefixes=["UNLOGGED"])
 _table("backend_drains", "tenant_id name")
 _table("drain_reports", "tenant_id name replica", prefixes=["UNLOGGED"])

@@ -44,6 +44,7 @@ INDEXES: Final = (
     "ix_tool_approvals_tenant_id_expires_at",
     "ix_usage_tenant_id_at",
     "ix_tool_calls_tenant_id_at",
+    "ix_audit_log_tenant_id_at",
     "ix_containers_tenant_id_created_at",
     "ix_containers_tenant_id_expires_at",
     "ix_files_tenant_id_container_id_created_at",
@@ -62,7 +63,7 @@ CONFLICTS: Final = (
 KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
     *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
-    "uq_mcp_servers_tenant_id_label",
+    *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
     "uq_budgets_tenant_id_scope",
 )
 """Those by which it is seen what is there already."""
@@ -89,7 +90,7 @@ _OF_RUNS: Final = (
 )
 _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
-    *("projects", "service_accounts", "operator_keys"),
+    *("projects", "service_accounts", "operator_keys", "audit_log"),
     *("limits", "budgets", "spend_alerts", "prices"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
@@ -129,6 +130,7 @@ GRANTS: Final = {
         "usage": "SELECT, INSERT",
         "run_secrets": "SELECT, INSERT, DELETE",
         "tool_calls": "SELECT, INSERT",
+        "audit_log": "SELECT, INSERT",
         "mcp_servers": _EVERYTHING,
         "tool_approvals": _EVERYTHING,
         "containers": _EVERYTHING,
@@ -149,6 +151,7 @@ GRANTS: Final = {
         "tool_approvals": "SELECT, DELETE",
         "containers": "SELECT (tenant_id, id, expires_at), DELETE",
         "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
+        "audit_log": "SELECT (tenant_id, number, at), DELETE",
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,
@@ -377,7 +380,8 @@ UNION ALL
 SELECT 'privilege ' || verb || ' on ' || relname || '.' || attname || ' of ' || rolname, '', '', ''
 FROM roles, columns, unnest(ARRAY['SELECT', 'UPDATE']) AS verbs (verb)
 WHERE relname IN (
-    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files', 'api_keys'
+    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files', 'api_keys',
+    'audit_log'
 )
   AND has_column_privilege(roles.oid, table_oid, attnum, verb)
 UNION ALL

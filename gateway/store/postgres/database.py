@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 from typing_extensions import override
 
+from gateway.encryption.keyring import OFF
 from gateway.errors import StoreUnavailable
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from gateway.encryption.cipher import ContentCipher
+    from gateway.encryption.keyring import Keyring
     from gateway.errors import StoreError
     from gateway.tenancy import TenantId
 
@@ -160,12 +163,20 @@ class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
 class Connection:
     """A connection of the pool, for one transaction. Raises the driver's errors."""
 
-    __slots__ = ("driver", "state")
+    __slots__ = ("_keyring", "driver", "state")
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver: Any, keyring: Keyring = OFF) -> None:
         """`driver` is what asyncpg's pool gives for a `Session`."""
         self.driver = driver
         self.state: State = driver.state
+        self._keyring = keyring
+
+    def cipher(self, tenant_id: TenantId) -> ContentCipher:
+        """What seals and opens the content of a tenant whose transaction this is.
+
+        Raises `ContentSealed` where its keys are gone.
+        """
+        return self._keyring.of(tenant_id)
 
     async def execute(
         self,
@@ -224,21 +235,34 @@ class Transaction:
     in here or in what it is wrapped around.
     """
 
-    __slots__ = ("_begin", "_connection", "_database", "_is_begun", "_is_single", "_session")
+    __slots__ = (
+        *("_begin", "_connection", "_database", "_is_begun", "_is_single", "_session"),
+        "_tenant_id",
+    )
 
     def __init__(
-        self, database: Database, begin: str, *, is_single: bool = False, session: str = ""
+        self,
+        database: Database,
+        begin: str,
+        *,
+        is_single: bool = False,
+        session: str = "",
+        tenant_id: TenantId | None = None,
     ) -> None:
         """`is_single`: it has one statement, so a connection for runs needs no `begin`.
 
-        `session` is for one that has, too: what a direct connection is told once, in its place.
+        `session` is for one that has, too: what a direct connection is told once, in its place. The
+        keys of the tenant are made ready before a connection is taken.
         """
+        self._tenant_id = tenant_id
         self._database = database
         self._begin = begin
         self._is_single = is_single
         self._session = session
 
     async def __aenter__(self) -> Connection:
+        if self._tenant_id is not None and self._database.keyring.is_on:
+            await self._database.keyring.ready((self._tenant_id,))
         try:
             while not await self._has_begun():
                 pass
@@ -309,7 +333,7 @@ class Transaction:
 class Database:
     """A bounded pool of connections to one database. Raises nothing but `StoreError`s."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a bound, or what it stands on
         self,
         url: str,
         *,
@@ -318,6 +342,7 @@ class Database:
         connect_timeout_s: float,
         statement_cache_size: int | None = None,
         for_runs: bool = False,
+        keyring: Keyring = OFF,
     ) -> None:
         """A pool for `url` (`driver_url`). Connections are opened when needed: `ping` tries one.
 
@@ -326,7 +351,8 @@ class Database:
         transaction; `connect_timeout_s` the wait for a connection that is free or has been opened.
         `statement_cache_size` None: as many as are useful on a connection that is found to be
         direct, and none behind a pooler. `for_runs`: for nothing but `runs_transaction`, of which
-        those `in_bulk` take one round trip then, on a direct connection. Raises `StartupError` for
+        those `in_bulk` take one round trip then, on a direct connection. `keyring` has the keys of
+        tenants; it is the caller's to close. Raises `StartupError` for
         a URL that is none.
         """
         self._dsn = driver_url(url)
@@ -335,6 +361,7 @@ class Database:
         self._connect_timeout_s = connect_timeout_s
         self._statements_max = statement_cache_size
         self._for_runs = for_runs
+        self.keyring = keyring
         self._timeout_ms = max(1, int(command_timeout_s * 1000))
         self._pool: asyncpg.Pool | None = None
         self.write_fault = ""
@@ -373,7 +400,7 @@ class Database:
             )
             await self._pool
         async with asyncio.timeout(self._connect_timeout_s):
-            return Connection(await self._pool.acquire())
+            return Connection(await self._pool.acquire(), self.keyring)
 
     async def give_back(self, connection: Connection) -> None:
         """For others; nothing may be under way on it."""
@@ -446,7 +473,7 @@ class Database:
         begin = _ENTER + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
             begin += _TRY_LOCK.format(key=lock_key)
-        return self._begin(begin, role=APP_ROLE, tenant=tenant_id)
+        return self._begin(begin, tenant_id=tenant_id, role=APP_ROLE, tenant=tenant_id)
 
     def bulk_transaction(self, tenant_id: TenantId, *, is_only: bool = True) -> Transaction:
         """A transaction for a statement of this tenant, which gets arrays of rows, or finds what it
@@ -458,7 +485,7 @@ class Database:
         words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
         session = _FOR_TENANT.format(**words) if is_only else ""
         begin = (_ENTER + _IN_BULK).format(**words)
-        return Transaction(self, begin, session=session)
+        return Transaction(self, begin, session=session, tenant_id=tenant_id)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """A transaction over the claims and logs of all tenants: no body, no item, no key.
@@ -474,9 +501,29 @@ class Database:
         """A transaction as the owner of the tables: tenants, keys, the schema; no content."""
         return self._begin(_ENTER_AS_OWNER)
 
-    def _begin(self, statements: str, *, is_single: bool = False, **words: object) -> Transaction:
+    async def maintain(self, statement: str) -> None:
+        """Execute a statement as the owner that no transaction may hold, such as VACUUM."""
+        try:
+            connection = await self.take()
+            try:
+                await connection.script(statement)
+            except BaseException:
+                await _drop(connection)
+                raise
+            await self.give_back(connection)
+        except DRIVER_ERRORS as error:
+            raise self.meaning(error) from error
+
+    def _begin(
+        self,
+        statements: str,
+        *,
+        is_single: bool = False,
+        tenant_id: TenantId | None = None,
+        **words: object,
+    ) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
-        return Transaction(self, begin, is_single=is_single)
+        return Transaction(self, begin, is_single=is_single, tenant_id=tenant_id)
 
 
 def _as_if_new(begin: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway.protocol.request_errors import unknown_place
+from gateway.store.content import place_of
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.quotas import Quota, take_turns
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.postgres.database import Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
 
@@ -74,6 +75,7 @@ _NEW: Final = (
     *("tenant_id", "id", "name", "created_at", "last_active_at", "expires_at", "idle_s"),
     "memory_bytes",
 )
+_NAME: Final = place_of("containers", "name")
 _COUNT: Final = Statement("""
 SELECT count(*) FROM (
     SELECT FROM containers
@@ -129,7 +131,7 @@ RETURNING true
 _LIST: Final = """
 SELECT {columns} FROM containers
 WHERE tenant_id = :tenant AND expires_at > CAST(:now AS timestamptz)
-  AND (CAST(:name AS bytea) IS NULL OR name = CAST(:name AS bytea))
+  AND (CAST(:names AS bytea[]) IS NULL OR name = ANY(CAST(:names AS bytea[])))
   AND (CAST(:after AS uuid) IS NULL
        OR (created_at, id) {beyond} (CAST(:after_at AS timestamptz), CAST(:after AS uuid)))
 ORDER BY created_at {direction}, id {direction}
@@ -150,14 +152,15 @@ async def create(
         await take_turns(connection, tenant_id, Quota.CONTAINERS)
         if await connection.scalar(_COUNT, counted) >= containers_max:
             return False
-        await connection.execute(_INSERT, _new(tenant_id, row))
+        await connection.execute(_INSERT, _new(connection, tenant_id, row))
     return True
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
     """The container, expired or not; None when it is unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
-        return _row((await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none())
+        found = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
+        return _row(connection, tenant_id, found)
 
 
 async def touch(
@@ -166,7 +169,8 @@ async def touch(
     """The container, which is in use now; None when it is unknown or has expired."""
     used = _of(tenant_id, uuid) | {"now": now, "life_s": life_s}
     async with database.transaction(tenant_id) as connection:
-        return _row((await connection.execute(_TOUCH_ONE, used)).one_or_none())
+        found = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
+        return _row(connection, tenant_id, found)
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
@@ -193,8 +197,8 @@ async def take(
     Raises `TooManyContainers` where there is none, and the tenant has `containers_max` others.
     """
     now = {"now": row.last_active_at, "life_s": life_s, "had": row.epoch}
-    new = _new(tenant_id, row) | {"owner": row.owner, "epoch": 1}
     async with database.transaction(tenant_id) as connection:
+        new = _new(connection, tenant_id, row) | {"owner": row.owner, "epoch": 1}
         if row.epoch == 0 and containers_max is not None:
             counted = {
                 "tenant": tenant_id,
@@ -205,7 +209,8 @@ async def take(
             await take_turns(connection, tenant_id, Quota.CONTAINERS)
             if await connection.scalar(_COUNT_OTHERS, counted) >= containers_max:
                 raise TooManyContainers(containers_max)
-        return _row((await connection.execute(_TAKE, new | now)).one_or_none())
+        found = (await connection.execute(_TAKE, new | now)).one_or_none()
+        return _row(connection, tenant_id, found)
 
 
 async def opened(
@@ -229,18 +234,21 @@ async def list_containers(
     wanted: dict[str, Any] = {
         "tenant": tenant_id,
         "now": now,
-        "name": None if name is None else pack_text(name),
+        "names": None,
         "after": asked.after,
         "after_at": None,
         "row_limit": asked.limit + 1,
     }
     async with database.transaction(tenant_id) as connection:
+        if name is not None:
+            wanted["names"] = connection.cipher(tenant_id).names(pack_text(name), _NAME)
         if asked.after is not None:
             last = (await connection.execute(_LOAD, _of(tenant_id, asked.after))).one_or_none()
             if last is None:
                 raise unknown_place()
             wanted["after_at"] = last.created_at
-        found = [_known(row) for row in await connection.execute(_LISTS[asked.order], wanted)]
+        rows = await connection.execute(_LISTS[asked.order], wanted)
+        found = [_known(connection, tenant_id, row) for row in rows]
     return ContainerPage(found[: asked.limit], len(found) > asked.limit)
 
 
@@ -248,11 +256,11 @@ def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:
     return {"tenant": tenant_id, "container": uuid}
 
 
-def _new(tenant_id: TenantId, row: ContainerRow) -> dict[str, Any]:
+def _new(connection: Connection, tenant_id: TenantId, row: ContainerRow) -> dict[str, Any]:
     return {
         "tenant_id": tenant_id,
         "id": row.uuid,
-        "name": pack_text(row.name),
+        "name": connection.cipher(tenant_id).seal_name(pack_text(row.name), _NAME),
         "created_at": row.created_at,
         "last_active_at": row.last_active_at,
         "expires_at": row.expires_at,
@@ -261,10 +269,10 @@ def _new(tenant_id: TenantId, row: ContainerRow) -> dict[str, Any]:
     }
 
 
-def _row(row: Row | None) -> ContainerRow | None:
-    return None if row is None else _known(row)
+def _row(connection: Connection, tenant_id: TenantId, row: Row | None) -> ContainerRow | None:
+    return None if row is None else _known(connection, tenant_id, row)
 
 
-def _known(row: Row) -> ContainerRow:
+def _known(connection: Connection, tenant_id: TenantId, row: Row) -> ContainerRow:
     uuid, name, *rest = row
-    return ContainerRow(uuid, unpack_text(name), *rest)
+    return ContainerRow(uuid, unpack_text(connection.cipher(tenant_id).open(name, _NAME)), *rest)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.request_errors import unknown_place
+from gateway.store.content import place_of
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.quotas import Quota, take_turns
@@ -67,6 +68,8 @@ _COLUMNS: Final = (
 _NEW: Final = ["tenant_id", *_COLUMNS.split(", ")]
 _IN: Final = "container_id IS NOT DISTINCT FROM CAST(:container AS uuid)"
 _ALIVE: Final = "(expires_at IS NULL OR expires_at > CAST(:now AS timestamptz))"
+_NAME: Final = place_of("files", "name")
+_CONTENT: Final = place_of("file_chunks", "content")
 _INSERT: Final = Statement(insert_into("files", _NEW))
 _REPLACE: Final = Statement("""
 UPDATE files SET source = :source, size_bytes = :size_bytes, digest = :digest
@@ -97,7 +100,7 @@ FROM files WHERE tenant_id = :tenant AND id IS DISTINCT FROM CAST(:replaced AS u
 """)
 _OF_PATH: Final = Statement(f"""
 SELECT {_COLUMNS} FROM files
-WHERE tenant_id = :tenant AND container_id = :container AND name = :name
+WHERE tenant_id = :tenant AND container_id = :container AND name = ANY(CAST(:names AS bytea[]))
 """)  # noqa: S608 - constants only
 _LOAD: Final = Statement(f"""
 SELECT {_COLUMNS} FROM files WHERE tenant_id = :tenant AND id = :file AND {_IN} AND {_ALIVE}
@@ -157,8 +160,10 @@ async def put(
         if kept is None:
             return None
         key = {"tenant_id": tenant_id, "file_id": kept.uuid}
+        cipher = connection.cipher(tenant_id)
         for number, content in enumerate(chunks):
-            chunk = key | {"number": number, "content": content}
+            sealed = cipher.seal(content, _CONTENT, kept.digest, number)
+            chunk = key | {"number": number, "content": sealed}
             await connection.execute(_INSERT_CHUNK, chunk)
         await _check_among_others(connection, tenant_id, kept, bounds)
     return kept
@@ -194,7 +199,7 @@ async def load(
     asked = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
     async with database.transaction(tenant_id) as connection:
         found = (await connection.execute(_LOAD, asked)).one_or_none()
-    return None if found is None else _row(found)
+        return None if found is None else _row(connection, tenant_id, found)
 
 
 async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: int) -> bytes | None:
@@ -202,7 +207,7 @@ async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: i
     asked = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
     async with database.transaction(tenant_id) as connection:
         content: bytes | None = await connection.scalar(_CHUNK, asked)
-    return content
+        return connection.cipher(tenant_id).open(content, _CONTENT, row.digest, number)
 
 
 async def delete(
@@ -220,7 +225,8 @@ async def of_container(
     """All files of a container, the oldest first, up to `files_max`."""
     asked = {"tenant": tenant_id, "container": container, "row_limit": files_max}
     async with database.transaction(tenant_id) as connection:
-        return [_row(row) for row in await connection.execute(_ALL, asked)]
+        rows = await connection.execute(_ALL, asked)
+        return [_row(connection, tenant_id, row) for row in rows]
 
 
 async def list_files(
@@ -249,7 +255,8 @@ async def list_files(
             if last is None:
                 raise unknown_place()
             wanted["after_at"] = last.created_at
-        found = [_row(row) for row in await connection.execute(_LISTS[asked.order], wanted)]
+        rows = await connection.execute(_LISTS[asked.order], wanted)
+        found = [_row(connection, tenant_id, row) for row in rows]
     return FilePage(found[: asked.limit], len(found) > asked.limit)
 
 
@@ -257,7 +264,12 @@ async def _placed(
     connection: Connection, tenant_id: TenantId, row: FileRow, bounds: FileBounds
 ) -> FileRow | None:
     """Write the row of a file, without bytes, in the place of one of the same path."""
-    asked = {"tenant": tenant_id, "container": row.container, "name": pack_text(row.name)}
+    cipher, name = connection.cipher(tenant_id), pack_text(row.name)
+    asked = {
+        "tenant": tenant_id,
+        "container": row.container,
+        "names": cipher.names(name, _NAME),
+    }
     there: Row | None = None
     if row.container is not None:
         if not await connection.scalar(_LOCK_CONTAINER, asked):
@@ -272,7 +284,7 @@ async def _placed(
         "tenant_id": tenant_id,
         "id": row.uuid,
         "container_id": row.container,
-        "name": pack_text(row.name),
+        "name": cipher.seal_name(name, _NAME),
         "purpose": row.purpose,
         "source": row.source,
         "size_bytes": row.size_bytes,
@@ -324,6 +336,7 @@ def _check_room(row: FileRow, sizes: Row, bounds: FileBounds) -> None:
         )
 
 
-def _row(row: Row) -> FileRow:
+def _row(connection: Connection, tenant_id: TenantId, row: Row) -> FileRow:
     uuid, container, name, *rest = row
-    return FileRow(uuid, container, unpack_text(name), *rest)
+    opened = connection.cipher(tenant_id).open(name, _NAME)
+    return FileRow(uuid, container, unpack_text(opened), *rest)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
+from gateway.store import content
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
@@ -44,10 +46,10 @@ ON CONFLICT (tenant_id, key) DO UPDATE
 SET asked = excluded.asked, fetched_at = excluded.fetched_at
 """)
 _GET: Final = Statement("""
-SELECT url, title, text, links FROM tool_pages WHERE tenant_id = :tenant AND key = :key
+SELECT key, url, title, text, links FROM tool_pages WHERE tenant_id = :tenant AND key = :key
 """)
 _FIND: Final = Statement("""
-SELECT url, title, text, links FROM tool_pages
+SELECT key, url, title, text, links FROM tool_pages
 WHERE tenant_id = :tenant AND asked = :asked
   AND fetched_at > now() - make_interval(secs => CAST(:age_max_s AS double precision))
 ORDER BY fetched_at DESC
@@ -67,7 +69,8 @@ async def put(database: Database, tenant_id: TenantId, page: StoredPage, *, aske
         "links": pack_text("\n".join(page.links)),
     }
     async with database.transaction(tenant_id) as connection:
-        await connection.execute(_PUT, row)
+        cipher = connection.cipher(tenant_id)
+        await connection.execute(_PUT, content.sealed(cipher, "tool_pages", row))
     return page.key
 
 
@@ -75,7 +78,8 @@ async def get(database: Database, tenant_id: TenantId, key: bytes) -> StoredPage
     """The page of a key; None if it is no longer kept. Raises `StoreUnavailable`."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_GET, {"tenant": tenant_id, "key": key})
-    return _page(rows.one()) if rows else None
+        cipher = connection.cipher(tenant_id)
+    return _page(rows.one(), cipher) if rows else None
 
 
 async def find(
@@ -85,18 +89,20 @@ async def find(
     wanted = {"tenant": tenant_id, "asked": _digest(asked), "age_max_s": age_max_s}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_FIND, wanted)
-    return _page(rows.one()) if rows else None
+        cipher = connection.cipher(tenant_id)
+    return _page(rows.one(), cipher) if rows else None
 
 
 def _digest(url: str) -> bytes:
     return sha256(pack_text(url)).digest()
 
 
-def _page(row: Row) -> StoredPage:
-    links = unpack_text(row.links)
+def _page(row: Row, cipher: ContentCipher) -> StoredPage:
+    found = content.opened(cipher, "tool_pages", row, ("url", "title", "text", "links"))
+    links = unpack_text(found["links"])
     return StoredPage(
-        unpack_text(row.url),
-        unpack_text(row.title),
-        unpack_text(row.text),
+        unpack_text(found["url"]),
+        unpack_text(found["title"]),
+        unpack_text(found["text"]),
         tuple(links.split("\n")) if links else (),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.store import content
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import columns_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
@@ -79,11 +81,14 @@ class AuditedCall:
 async def record_all(database: Database, calls: Sequence[tuple[TenantId, AuditedCall]]) -> None:
     """Write rows, at least one: all of them or none. A second one of an attempt changes nothing."""
     groups = by_tenant(calls)
+    await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            statement, rows = _ADD_ALL.of([_row(call) for _, call in group])
+            cipher = connection.cipher(tenant_id)
+            made = [content.sealed(cipher, "tool_calls", _row(call)) for _, call in group]
+            statement, rows = _ADD_ALL.of(made)
             await connection.execute(statement, {"tenant": tenant_id, **rows})
 
 
@@ -103,11 +108,13 @@ async def since(
     """The last calls of a tenant after `begin`, the newest first."""
     wanted = {"tenant": tenant_id, "begin": begin, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
-        return [_call(row) for row in await connection.execute(_SINCE, wanted)]
+        cipher = connection.cipher(tenant_id)
+        return [_call(row, cipher) for row in await connection.execute(_SINCE, wanted)]
 
 
-def _call(row: Row) -> AuditedCall:
+def _call(row: Row, cipher: ContentCipher) -> AuditedCall:
     fields = dict(zip(_COLUMNS, row, strict=True))
+    fields |= content.opened(cipher, "tool_calls", fields, ("server", "tool", "hosts"))
     for name in _NAMES:
         fields[name] = (
             None if fields[name] is None else bytes(fields[name]).decode("utf-8", "replace")

@@ -37,6 +37,9 @@ T = TypeVar("T", bound=Closable)
 
 LOOK_S: Final = 0.1
 """While somebody waits: delays get shorter, and backends come back, without anything happening."""
+CLAIMED_AHEAD: Final = 4
+"""Of work that was promised so many wait here: where it is its turn after all, by its age, and when
+a slot is free, something is there."""
 RETRY_AFTER_MIN_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
 """openai-python does not wait longer, and tries again at once instead."""
@@ -114,6 +117,12 @@ class Admission:
         members = [self.slots(name) for name in self._serving()]
         asked = self.waiting + sum(one.in_flight for one in members)
         return asked / max(1, sum(one.bound for one in members))
+
+    @property
+    def claimable(self) -> int:
+        """How much more of what waits in the database can be done here soon. It may be negative."""
+        free = sum(self.slots(name).background_room for name in self._serving())
+        return free + CLAIMED_AHEAD - self._queue.accepted
 
     def state(self) -> AdmissionState:
         """A copy of what is known now, for health reports."""

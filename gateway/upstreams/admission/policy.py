@@ -40,9 +40,9 @@ class AdmissionPolicy:
 
     Work of the background takes up to `background_share` of the slots. In the queue are
     `queue_length_max` requests at most; responses in background that were accepted come on top,
-    whose number is bounded where they are claimed. What waited `wait_max_s` is refused
-    (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up (in the
-    lowest class `background_promotion_s`). Once somebody has been waiting all the time for
+    of which no more are claimed than there is room for, and a few. What waited `wait_max_s` is
+    refused (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up
+    (in the lowest class `background_promotion_s`). Once somebody has been waiting all the time for
     `wait_max_s`, only those come in whose turn is within `overload_wait_max_s`.
     """
 

@@ -77,7 +77,8 @@ class AdmissionQueue(Generic[T]):
         self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
-        self._accepted = 0
+        self.accepted = 0
+        """How many wait that were promised to be done."""
         self._of_tenants: Counter[str] = Counter()
         self.lengths = dict.fromkeys(WorkClass, 0)
         """How many wait, by class."""
@@ -89,7 +90,7 @@ class AdmissionQueue(Generic[T]):
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> RefusedFor | None:
         """Why one of this class that comes now must not wait; None if it may."""
-        free = self._policy.queue_length_max - (len(self) - self._accepted)
+        free = self._policy.queue_length_max - (len(self) - self.accepted)
         if free <= 0:
             return "full"
         if tenant and self._of_tenants[tenant] >= SHARE_OF_FREE * free:
@@ -146,7 +147,7 @@ class AdmissionQueue(Generic[T]):
             line = self._lines[key] = self._new_order()
         line.push(ticket)
         self.lengths[ticket.work] += 1
-        self._accepted += ticket.is_accepted
+        self.accepted += ticket.is_accepted
         if not ticket.is_accepted:
             self._of_tenants[ticket.tenant] += 1
 
@@ -156,7 +157,7 @@ class AdmissionQueue(Generic[T]):
         line = self._lines[key]
         line.remove(ticket)
         self.lengths[ticket.work] -= 1
-        self._accepted -= ticket.is_accepted
+        self.accepted -= ticket.is_accepted
         if not ticket.is_accepted:
             self._of_tenants[ticket.tenant] -= 1
             if not self._of_tenants[ticket.tenant]:

@@ -73,6 +73,11 @@ class MemberSlots:
             return False
         return work is not WorkClass.BACKGROUND or self.background < self.background_bound
 
+    @property
+    def background_room(self) -> int:
+        """How many more requests of the background may be sent."""
+        return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
+
     def take(self, work: WorkClass, prompt: int) -> Slot:
         """Send a request with a prompt of so many tokens, whether there is room or not."""
         self.in_flight += 1

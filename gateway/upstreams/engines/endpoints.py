@@ -1,4 +1,4 @@
-"""The endpoints that take token ids and return them. No I/O here."""
+"""The endpoints that are asked to generate: with token ids, or with messages. No I/O here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TokenEndpoint:
 
     path: str
     prompt_key: str
-    events: Literal["completions", "generate"]
+    events: Literal["completions", "generate", "chat"]
     repeats: bool = False
 
 
@@ -24,3 +24,5 @@ COMPLETIONS: Final = TokenEndpoint("/v1/completions", "prompt", "completions")
 """OpenAI's, with token ids: vLLM since 0.10.2, SGLang since 0.5.17 behind its Python frontend."""
 GENERATE: Final = TokenEndpoint("/generate", "input_ids", "generate", repeats=True)
 """SGLang's own, in all of its releases and frontends, and LMDeploy's."""
+CHAT: Final = TokenEndpoint("/v1/chat/completions", "messages", "chat")
+"""OpenAI's, with a conversation and text: what every server has."""

@@ -217,6 +217,10 @@ class InferenceEngine(ABC):
             body["priority"] = can.priority_sign * request.priority
         return body | bound
 
+    def chat_fields(self, request: TokenRequest) -> Fields:
+        """What its chat endpoint is told besides what all are: what keeps tenants' caches apart."""
+        return {"cache_salt": request.cache_salt} if request.cache_salt else {}
+
     def answer_fields(self, constraint: Constraint) -> Fields:
         """How the schema of an answer is sent, where that is all that a release can bind."""
         return {"structured_outputs": {"json": constraint.answer}}

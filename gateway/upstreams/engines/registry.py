@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from typing_extensions import override
 
+from gateway.upstreams.engines.chat_servers import CHAT_SERVERS
 from gateway.upstreams.engines.engine import Capabilities, Unusable
 from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.sglang import SGLang
@@ -26,6 +27,8 @@ ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
 )
 """In the order in which a server is asked whether it is one of them. TensorRT-LLM has the path that
 vLLM is known by, too."""
+KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
+"""Those that take no token ids, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,10 @@ class UnknownEngine(Vllm):
     @override
     def unusable(self) -> Unusable | None:
         return None
+
+    @override
+    def chat_fields(self, request: TokenRequest) -> Fields:
+        return {}  # hosted APIs refuse what they do not know
 
     @override
     def request_fields(self, request: TokenRequest, served: Served) -> Fields:

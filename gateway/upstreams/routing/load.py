@@ -10,20 +10,23 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.upstreams.routing.policy import delay_s, drained
+from gateway.upstreams.routing.policy import delay_s, drained, unread
 
 if TYPE_CHECKING:
     from gateway.upstreams.routing.policy import RoutingPolicy
 
 RATE_TOKENS_MIN: Final = 512
 """A prompt of which less is read tells more of the network than of the member."""
-IDLE_TOKENS: Final = 1_024
-_UP: Final = 0.02
-_DOWN: Final = 3 * _UP
-"""Steps that balance where a quarter of what is seen lies below: to believe a member too slow costs
-less than to believe it too fast."""
-RATES_MIN: Final = 3
-"""Observations until a rate counts as known."""
+RATES_MIN: Final = 8
+"""Observations until a rate counts as known. Where few are enough, a member that happened to be
+busy is believed to be slow, is chosen no more, and nothing corrects that."""
+RATE_STEP: Final = 0.08
+RATE_QUANTILE: Final = 0.9
+"""What makes a prompt look slower than it was read is the rule: others have sent prompts, too. So
+the rate is near the best that is seen."""
+UNREPORTED_QUANTILE: Final = 0.75
+"""The same of a member that does not report what it had cached: a hit that was not foreseen makes
+it look fast."""
 LEARN: Final = 0.3
 """How far what is seen moves what is believed of the horizon."""
 EXPECTED_MIN: Final = 1_024
@@ -95,7 +98,12 @@ class MemberLoad:
         self.average = LoadAverage(policy.load_average_s)
         self._policy = policy
         self._rate: float | None = None
-        self._rates_seen = 0
+        self._rates: list[float] = []
+        """The first ones that were seen."""
+        self._unread = 0
+        """Prompts whose first token has not come."""
+        self._read_at = -math.inf
+        """When the last one came of those before, or the first prompt after a pause."""
         self._waiting = 0
         self._probed_at = -math.inf
         self._losses = 0
@@ -103,11 +111,20 @@ class MemberLoad:
     @property
     def rate(self) -> float | None:
         """Tokens a second that it reads; None while too little is known."""
-        return self._rate if self._rates_seen >= RATES_MIN else None
+        return self._rate
 
     def took(self, now: float, in_flight: int, owed: int) -> None:
-        """From now on it has so many requests and so many tokens more, or less."""
+        """From now on it has so many requests and so many tokens more, or less: of one prompt that
+        was sent, that is read, or whose request is over.
+        """
         self.average.passed(now, self.in_flight, self.owed)
+        if owed > 0:
+            if not self._unread:
+                self._read_at = now
+            self._unread += 1
+        elif owed:
+            self._unread -= 1
+            self._read_at = now
         self.in_flight += in_flight
         self.owed += owed
 
@@ -119,7 +136,9 @@ class MemberLoad:
     def delay_s(self, rate: float, now: float) -> float:
         """Seconds until it gets to a new prompt, if it reads `rate` tokens a second."""
         policy = self._policy
-        owed, in_flight = self.owed, self.in_flight
+        owed, in_flight = float(self.owed), self.in_flight
+        if self._unread:
+            owed = unread(owed, self._unread, now - self._read_at, rate, policy)
         for peer in self.peers.values():
             if now - peer.at <= policy.peer_expiry_s:
                 owed += peer.owed
@@ -130,31 +149,28 @@ class MemberLoad:
             waiting = drained(self._waiting, seconds, 1 / policy.waiting_s, policy)
         return delay_s(owed, in_flight, waiting, rate, policy)
 
-    def is_idle(self, now: float) -> bool:
-        """It has next to nothing else to read, as far as it is known."""
-        expiry_s = self._policy.peer_expiry_s
-        told = sum(peer.owed for peer in self.peers.values() if now - peer.at <= expiry_s)
-        return not self.owed and told < IDLE_TOKENS
-
     def probed(self, waiting: int, now: float) -> None:
         """It says that so many requests wait there."""
         self._waiting, self._probed_at = waiting, now
 
     def read(self, tokens: int, seconds: float) -> None:
-        """Alone with that, it read so many tokens until the first one of the answer."""
+        """It was sent a prompt while it had no other one to read from here, and read so many tokens
+        until the first one of the answer.
+        """
         if tokens < RATE_TOKENS_MIN or seconds <= 0:
             return
         policy = self._policy
         least, most = policy.read_tokens_per_s_min, policy.read_tokens_per_s_max
         seen = min(max(tokens / seconds, least), most)
-        self._rates_seen += 1
-        if self._rate is None:
-            self._rate = seen
-        elif self._rates_seen <= RATES_MIN:
-            self._rate = min(self._rate, seen)
-        else:
-            step = 1 + _UP if seen > self._rate else 1 - _DOWN
-            self._rate = min(max(self._rate * step, least), most)
+        quantile = RATE_QUANTILE if self.reports else UNREPORTED_QUANTILE
+        if self._rate is not None:
+            step = quantile if seen > self._rate else quantile - 1
+            self._rate = min(max(self._rate * (1 + RATE_STEP * step), least), most)
+            return
+        self._rates.append(seen)
+        if len(self._rates) == RATES_MIN:
+            self._rate = sorted(self._rates)[int(quantile * RATES_MIN)]
+            self._rates.clear()
 
     def began(self, epoch: int, age_s: float, now: float) -> bool:
         """Its process says that it began at `epoch` (unix seconds), `age_s` ago. True: anew."""

@@ -91,6 +91,16 @@ def drained(amount: float, seconds: float, per_s: float, policy: RoutingPolicy) 
     return max(0.0, amount - policy.drain_share * per_s * max(0.0, seconds))
 
 
+def unread(owed: float, prompts: int, seconds: float, rate: float, policy: RoutingPolicy) -> float:
+    """What is left to read of the tokens of so many prompts (one at least), of which the last first
+    token came, or the reading began, `seconds` ago.
+
+    Prompts are read one after another. How far the one that is being read has got is not told: it
+    is taken as one of mean length, so that a member that stands still keeps what is behind it.
+    """
+    return max(owed - owed / prompts, drained(owed, seconds, rate, policy))
+
+
 def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPolicy) -> float:
     """What it costs to send a prompt of so many tokens there, in seconds of waiting.
 

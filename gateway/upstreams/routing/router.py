@@ -462,7 +462,7 @@ class Flight:
         self._decision = decision
         self._route = route
         self._started_at = router.now
-        self._was_idle = member.is_idle(self._started_at)
+        self._was_idle = not member.owed
         self._first_s: float | None = None
         self._in_flight = 1
         self._owed = decision.prefix.length - decision.expected

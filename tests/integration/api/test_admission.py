@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.upstreams.admission.admission import CLAIMED_AHEAD
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.stream import parse_stream
@@ -58,6 +59,11 @@ class Full:
     def ask(self, **more: Any) -> asyncio.Task[httpx2.Response]:
         body = {"model": MODEL, "input": SHORT, "store": False, **more}
         return asyncio.create_task(self.client.post("/v1/responses", json=body))
+
+    async def status_of(self, response_id: str) -> str:
+        answer = await self.client.get(f"/v1/responses/{response_id}")
+        status: str = answer.json()["status"]
+        return status
 
     async def until_waiting(self, count: int) -> None:
         await until(lambda: self.admission.waiting == count)
@@ -190,6 +196,20 @@ async def test_a_background_response_that_waited_too_long_fails(impatient: Full)
         }:
             pass
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
+
+
+async def test_what_finds_no_room_waits_in_the_database_and_is_done_in_the_end(full: Full) -> None:
+    accepted = [
+        (await full.ask(background=True, store=True)).json()["id"] for _ in range(CLAIMED_AHEAD + 3)
+    ]
+    await full.until_waiting(CLAIMED_AHEAD)
+    assert full.admission.claimable == 0
+    await full.free()
+    async with asyncio.timeout(20):
+        for id_ in accepted:
+            while await full.status_of(id_) != "completed":
+                await asyncio.sleep(0)
+    assert full.admission.claimable == 1 + CLAIMED_AHEAD
 
 
 async def test_a_full_queue_stores_nothing_of_what_it_refuses(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.auth import PUBLIC_PATHS
+from gateway.api.access.authentication import PUBLIC_PATHS
 from tests.fakes.http_client import http_client
 from tests.integration.api.bodies import create, refused
 

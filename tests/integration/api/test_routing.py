@@ -10,7 +10,7 @@ from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
-from tests.fakes.routed_sessions import Watched, later_turns
+from tests.fakes.routed_sessions import Rounds, Watched
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ async def test_what_is_expected_is_what_backends_report(
     gateways: tuple[RunningGateway, ...], clients: tuple[httpx2.AsyncClient, ...]
 ) -> None:
     """Whichever of the replicas is asked, stored or not."""
-    hits = await later_turns(gateways, clients, MODEL)
+    hits = await Rounds(gateways, clients, MODEL).later()
     # One more than expected is the marker that begins a thought and an answer alike.
     near = [abs(hit.expected - hit.reported) <= BLOCK_IDS for hit in hits]
     assert len(hits) == 60

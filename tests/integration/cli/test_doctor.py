@@ -169,6 +169,33 @@ async def test_an_adapter_of_sglang_is_asked_for_a_token_as_one(
     assert "ad (131072 tokens, an adapter of base)" in finding.detail
 
 
+@pytest.mark.parametrize("rerank", [200, 404])
+async def test_a_model_that_does_not_generate_is_asked_for_what_it_does(
+    monkeypatch: pytest.MonkeyPatch, rerank: int
+) -> None:
+    asked: list[object] = []
+
+    async def models(_: Request) -> JSONResponse:
+        return JSONResponse({"data": [{"id": "bge", "max_model_len": 512}]})
+
+    async def answer(request: Request) -> JSONResponse:
+        asked.append((await request.json())["model"])
+        is_known = "embeddings" in request.url.path
+        return JSONResponse({"data": []}, status_code=200 if is_known else rerank)
+
+    paths = ("/v1/embeddings", "/v1/rerank")
+    routes = [Route("/v1/models", models)]
+    routes += [Route(path, answer, methods=["POST"]) for path in paths]
+    declared = [{"id": "m", "served_as": "bge", "tasks": ["embeddings", "rerank"]}]
+    monkeypatch.setenv("GATEWAY_MODELS", json.dumps(declared))
+    async with serving(Starlette(routes=routes)) as url:
+        with_backends(monkeypatch, url)
+        finding = by_name(await examine(None))["backend gpu-0"]
+    assert asked == ["bge", "bge"]
+    assert finding.ok is (rerank == 200), finding.detail
+    assert finding.detail.endswith("; embeddings and rerank come back") is finding.ok
+
+
 async def test_a_context_length_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def untold(_: Request) -> JSONResponse:
         return JSONResponse({"data": [{"id": "m"}]})

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway import ids
 from gateway.errors import (
     AuthenticationError,
     InvalidRequest,
@@ -17,6 +17,7 @@ from gateway.services.access import Access
 from gateway.store import tenants
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantPolicy
+from gateway.tenancy.secrets import secret_of
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ async def test_an_unknown_key_that_comes_again_and_again_stays_known_as_one(
         return await decided(secret, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(access, "_decided", counting)
-    again, *others = [ids.new_api_key() for _ in range(6)]
+    again, *others = [secret_of("project", os.urandom(32)) for _ in range(6)]
     for other in others:
         await refusal(access, again)
         await refusal(access, other)
@@ -132,7 +133,7 @@ async def test_an_unknown_key_that_comes_again_and_again_stays_known_as_one(
 
 
 async def test_unknown_and_disabled_look_the_same(access: Access) -> None:
-    unknown = await refusal(access, ids.new_api_key())
+    unknown = await refusal(access, secret_of("project", os.urandom(32)))
     secret = await new_secret(access)
     key = (await access.list_keys())[0]
     await access.authenticate(secret)
@@ -212,7 +213,7 @@ async def test_another_replica_forgets_a_disabled_key_after_the_ttl(
 async def test_a_key_is_known_for_as_long_as_nobody_has_to_be_asked(
     access: Access, clock: Clock
 ) -> None:
-    secret, wrong = await new_secret(access), ids.new_api_key()
+    secret, wrong = await new_secret(access), secret_of("project", os.urandom(32))
     assert access.known(secret) is None
     principal = await access.authenticate(secret)
     await refusal(access, wrong)
@@ -282,7 +283,7 @@ async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_req
     principal = await access.authenticate(secret)
     clock.now += 3.0
     assert access.known(secret) == principal
-    access._forget()
+    access.forget()
     await close_database(postgres, database_url)
     async with asyncio.TaskGroup() as group:
         with captured_logs() as logged:
@@ -370,7 +371,7 @@ async def open_database(postgres: PostgresServer, url: str) -> None:
 async def test_a_cached_decision_needs_no_database(
     access: Access, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret, wrong = await new_secret(access), ids.new_api_key()
+    secret, wrong = await new_secret(access), secret_of("project", os.urandom(32))
     await access.authenticate(secret)
     await refusal(access, wrong)
     await close_database(postgres, database_url)
@@ -381,7 +382,7 @@ async def test_a_cached_decision_needs_no_database(
 async def test_known_keys_outlive_the_database_for_a_bounded_time(
     access: Access, clock: Clock, postgres: PostgresServer, database_url: str
 ) -> None:
-    secret, wrong = await new_secret(access), ids.new_api_key()
+    secret, wrong = await new_secret(access), secret_of("project", os.urandom(32))
     expected = await access.authenticate(secret)
     await refusal(access, wrong)
     await close_database(postgres, database_url)
@@ -435,7 +436,7 @@ async def test_wrong_keys_do_not_drive_out_right_ones(
     secret = await new_secret(access)
     await access.authenticate(secret)
     for _ in range(10):
-        await refusal(access, ids.new_api_key())
+        await refusal(access, secret_of("project", os.urandom(32)))
     await close_database(postgres, database_url)
     await access.authenticate(secret)
 

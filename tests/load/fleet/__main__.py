@@ -1,7 +1,8 @@
 """A fleet in virtual time: the routing of the product beside others.
 
     python -m tests.load.fleet [--only agents,mix] [--replicas 1,3,8] [--load 0.9] [--seeds 1,2]
-                               [--seconds 400] [--others] [--events]
+                               [--seconds 400] [--others]
+    python -m tests.load.fleet --scenarios capacity,failure,burst,slow,large,overload
 
 Members are models of servers (`member.py`), prompts and when they come are drawn (`traffic.py`);
 what chooses is `gateway.upstreams.routing`. Times are those of the model: compare them, and do not
@@ -15,9 +16,9 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.upstreams.routing.policy import RoutingPolicy
-from tests.load.fleet.run import POLICIES, Fleet, Plan, simulate
-from tests.load.fleet.targets import TARGETS, missed
+from tests.load.fleet.run import POLICIES, Plan, simulate
+from tests.load.fleet.scenarios import SCENARIOS, Missed
+from tests.load.fleet.targets import TARGETS, lost_by_replicas, missed
 from tests.load.fleet.traffic import WORKLOADS
 
 if TYPE_CHECKING:
@@ -25,21 +26,19 @@ if TYPE_CHECKING:
 
     from tests.load.fleet.run import Result
 
-FAILS_AT_S = 400.0
-BACK_AT_S = 460.0
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 1 where a target is missed."""
     options = _options(arguments)
     misses: list[str] = []
-    print(f"{'workload':9} {'policy':13} {'rep':>3} {'seed':>4} {HEADING}")
-    for name in options.only:
-        for seed in options.seeds:
-            misses += _compare(name, seed, options)
-        if options.events:
-            _fail_one(name, options)
-            _overload(name, options)
+    if options.scenarios:
+        for name in options.scenarios:
+            misses += _play(name, options)
+    else:
+        print(f"{'workload':9} {'policy':13} {'rep':>3} {'seed':>4} {HEADING}")
+        for name in options.only:
+            for seed in options.seeds:
+                misses += _compare(name, seed, options)
     for miss in misses:
         print(f"MISSED: {miss}")
     return int(bool(misses))
@@ -52,43 +51,26 @@ def _compare(name: str, seed: int, options: argparse.Namespace) -> Iterator[str]
     plan = Plan(name, load=options.load, seconds=options.seconds, seed=seed)
     oracle = simulate(replace(plan, policy="oracle", replicas=1))
     _show(name, "oracle", 1, seed, oracle)
+    shares = {}
     for replicas in options.replicas:
         ours = simulate(replace(plan, replicas=replicas))
         _show(name, "prefix", replicas, seed, ours)
         if name in TARGETS and options.load == 0.9:
             yield from missed(name, ours, oracle)
+        shares[replicas] = ours.share
+    yield from lost_by_replicas(name, shares)
     if options.others:
         for policy in POLICIES.keys() - {"oracle"}:
             _show(name, policy, 3, seed, simulate(replace(plan, policy=policy)))
 
 
-def _fail_one(name: str, options: argparse.Namespace) -> None:
-    """One of the members dies, and comes back empty."""
-    result = simulate(failure_plan(name, options.seconds))
-    spans = ((300, 400), (400, 460), (460, 520), (520, 580), (580, 700))
-    shares = ", ".join(f"{a} to {b} s {result.share_between(a, b):.3f}" for a, b in spans)
-    print(f"{name:9} one of 8 away from {FAILS_AT_S:.0f} to {BACK_AT_S:.0f} s, cached: {shares}")
-
-
-def failure_plan(name: str, seconds: float = 400.0) -> Plan:
-    """At 70 %: a member fails, and returns after a minute."""
-
-    def fail(fleet: Fleet) -> None:
-        fleet.members[0].fail()
-
-    def come_back(fleet: Fleet) -> None:
-        fleet.revive(fleet.members[0])
-
-    events = ((FAILS_AT_S, fail), (BACK_AT_S, come_back))
-    return Plan(name, load=0.7, seconds=seconds, events=events)
-
-
-def _overload(name: str, options: argparse.Namespace) -> None:
-    """More than the fleet can carry, with and without the slack."""
-    plan = Plan(name, load=1.1, seconds=options.seconds)
-    _show(name, "110 %", 3, 1, simulate(plan))
-    strict = RoutingPolicy(delay_slack_share=0.0)
-    _show(name, "without slack", 3, 1, simulate(replace(plan, policy=strict)))
+def _play(name: str, options: argparse.Namespace) -> Iterator[str]:
+    for seed in options.seeds:
+        for line in SCENARIOS[name](seed, options.seconds):
+            if isinstance(line, Missed):
+                yield line
+            else:
+                print(f"{name:8} {seed:2}  {line}", flush=True)
 
 
 def _show(name: str, policy: str, replicas: int, seed: int, result: Result) -> None:
@@ -109,13 +91,20 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--load", type=float, default=0.9, help="of what the oracle carries")
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--others", action="store_true", help="other policies, too")
-    parser.add_argument("--events", action="store_true", help="a failure, and overload, too")
+    parser.add_argument("--scenarios", type=_scenarios, default=[], metavar="NAMES")
     return parser.parse_args(arguments)
 
 
 def _names(words: str) -> list[str]:
     names = words.split(",")
     if unknown := set(names) - WORKLOADS.keys():
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
+    return names
+
+
+def _scenarios(words: str) -> list[str]:
+    names = words.split(",")
+    if unknown := set(names) - SCENARIOS.keys():
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
     return names
 

@@ -34,6 +34,7 @@ class Asked:
 
     prefix: SimulatedPrefix
     session: int
+    kind: str
     route: Route
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.generation import Route
 from gateway.upstreams.routing.policy import RoutingPolicy
@@ -27,7 +27,7 @@ from tests.load.fleet.prompts import SimulatedPrefix
 from tests.load.fleet.traffic import WORKLOADS, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from tests.load.fleet.traffic import Turn
 
@@ -45,7 +45,8 @@ POLICIES: dict[str, type[Chooser]] = {
 class Plan:
     """What is simulated. `load` is the share of what the oracle carries, `stored` that of sessions
     with rows. What begins in the first `warm_s` seconds is not counted. `policy` is a name of
-    `POLICIES`, or the product's. `events` happen at their time.
+    `POLICIES`, or the product's. `events` happen at their time. `speeds` are those of the first
+    members, the others have 1.
     """
 
     workload: str
@@ -61,6 +62,20 @@ class Plan:
     reads_rows: bool = True
     board: Callable[[], Board] = Board
     events: tuple[tuple[float, Callable[[Fleet], None]], ...] = ()
+    speeds: tuple[float, ...] = ()
+
+
+class Row(NamedTuple):
+    """One request: when it was asked, its tokens that were cached and that might be, how soon
+    its first token took, where it went, and of which kind its session is.
+    """
+
+    at: float
+    cached: int
+    possible: int
+    first_s: float
+    member: str
+    kind: str
 
 
 @dataclass
@@ -76,8 +91,7 @@ class Result:
     goodput: int = 0
     """Tokens said by requests whose first one came in time."""
     by_member: Counter[str] = field(default_factory=Counter)
-    times: list[tuple[float, int, int, float]] = field(default_factory=list)
-    """Of each request: when, cached, possible, seconds to the first token."""
+    rows: list[Row] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -102,10 +116,21 @@ class Result:
         counts = self.by_member.values()
         return max(counts) * len(counts) / max(1, sum(counts))
 
-    def share_between(self, start: float, end: float) -> float:
-        """The same as `share`, of what was asked in that time."""
-        rows = [row for row in self.times if start <= row[0] < end]
-        return sum(row[1] for row in rows) / max(1, sum(row[2] for row in rows))
+    def between(self, start: float, end: float, kinds: Container[str] | None = None) -> Result:
+        """Of what was asked in that time, and answered; of sessions of these kinds only."""
+        part = Result(seconds=end - start)
+        for row in self.rows:
+            if start <= row.at < end and (kinds is None or row.kind in kinds):
+                part.add(row)
+        return part
+
+    def add(self, row: Row) -> None:
+        """One request more."""
+        self.cached += row.cached
+        self.possible += row.possible
+        self.first_s.append(row.first_s)
+        self.by_member[row.member] += 1
+        self.rows.append(row)
 
 
 class Fleet:
@@ -119,8 +144,8 @@ class Fleet:
         self._traffic = Traffic(Random(plan.seed + 1))
         workload = WORKLOADS[plan.workload]
         self.members = [
-            SimulatedMember(f"gpu-{n}", self.world, kv_tokens=workload.kv_tokens)
-            for n in range(plan.members)
+            SimulatedMember(f"gpu-{n}", self.world, kv_tokens=workload.kv_tokens, speed=speed)
+            for n, speed in enumerate((*plan.speeds, *[1.0] * plan.members)[: plan.members])
         ]
         self.replicas = list(self._choosers())
         self.is_open = True
@@ -171,7 +196,8 @@ class Fleet:
         self._sessions += 1
         is_stored = self.plan.reads_rows and self._random.random() < self.plan.stored
         session = kind(self._traffic)
-        self._next(session, self._sessions, None, is_stored=is_stored)
+        named = kind.__name__
+        self._next(session, (self._sessions, named), None, is_stored=is_stored)
 
     def _begin_later(self, kind: Callable[[Traffic], Iterator[Turn]], rate: float) -> None:
         def begin() -> None:
@@ -181,16 +207,20 @@ class Fleet:
         self.world.after(self._random.expovariate(rate), begin)
 
     def _next(
-        self, session: Iterator[Turn], number: int, route: Route | None, *, is_stored: bool
+        self,
+        session: Iterator[Turn],
+        named: tuple[int, str],
+        route: Route | None,
+        *,
+        is_stored: bool,
     ) -> None:
         turn = next(session, None)
         if turn is None:
             return
         placement = route.placement if route is not None and is_stored else None
-        asked = Asked(
-            SimulatedPrefix(turn.messages), number, Route(placement, opening=turn.opening)
-        )
-        then = partial(self._next, session, number, asked.route, is_stored=is_stored)
+        route = Route(placement, opening=turn.opening)
+        asked = Asked(SimulatedPrefix(turn.messages), *named, route)
+        then = partial(self._next, session, named, asked.route, is_stored=is_stored)
         self.world.after(turn.pause_s, partial(self._ask, asked, turn, then))
 
     def _ask(self, asked: Asked, turn: Turn, then: Callable[[], None]) -> None:
@@ -235,15 +265,11 @@ class Fleet:
         self._seen.update(job.prefix.chains)
         if not self.counts(at):
             return
-        result, seconds = self.result, self.world.now - at
+        seconds = self.world.now - at
         cached = min(job.cached, possible)
-        result.cached += cached
-        result.possible += possible
-        result.first_s.append(seconds)
-        result.by_member[member.name] += 1
-        result.times.append((at, cached, possible, seconds))
+        self.result.add(Row(at, cached, possible, seconds, member.name, asked.kind))
         if seconds <= SLO_S:
-            result.goodput += job.output
+            self.result.goodput += job.output
 
     def _possible(self, prefix: SimulatedPrefix) -> int:
         """What one infinite cache would have of it."""

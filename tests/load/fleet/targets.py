@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.load.fleet.run import Result
 
 BACK_WITHIN: Final = 0.03
 """So much less may be cached with eight replicas than with one, and after a failure than before."""
-IMBALANCE_MAX: Final = 1.5
+IN_TIME: Final = 0.95
+"""The share of requests by which capacity is measured."""
+CAPACITY_TIMES: Final = 1.8
+"""So much more than round robin's it is."""
+HERD_TIMES: Final = 2.0
+"""A member that comes back gets at most so many times its share in its first minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,13 @@ TARGETS: Final = {
     "chat": Target(0.98, 2.0, 0.99),
     "rag": Target(0.56, 2.5, 0.98),
 }
+
+
+def lost_by_replicas(workload: str, shares: Mapping[int, float]) -> Iterator[str]:
+    """Where many replicas find less than one; `shares` are cached shares by number of replicas."""
+    for replicas, share in shares.items():
+        if share < shares.get(1, 0.0) - BACK_WITHIN:
+            yield f"{workload}: {share:.3f} cached with {replicas} replicas, {shares[1]:.3f} with 1"
 
 
 def missed(workload: str, ours: Result, oracle: Result) -> Iterator[str]:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gateway.api import dialects, sse
-from gateway.api.auth import Authentication
+from gateway.api.access.authentication import Authentication
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 from gateway.tenancy import Dialect, Principal, TenantId
 

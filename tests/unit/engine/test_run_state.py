@@ -18,6 +18,7 @@ from gateway.constraints.validation import Checker
 from gateway.engine.row_mapping import accepted
 from gateway.engine.run_state import (
     EXTENDED_VERSION,
+    TEXT_VERSION,
     TOOLS_VERSION,
     compacted_of,
     inputs_of,
@@ -133,7 +134,7 @@ def test_a_replica_that_goes_on_knows_where_the_context_was_generated(
 
 
 def test_a_plan_of_another_version_is_left_to_those_that_know_it() -> None:
-    plan = orjson.dumps({"version": TOOLS_VERSION + 1})
+    plan = orjson.dumps({"version": TEXT_VERSION + 1})
     assert rebuild(claimed(durable(), plan)) is None
     with pytest.raises(ValueError, match="not known"):
         inputs_of(plan)

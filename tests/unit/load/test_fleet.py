@@ -46,7 +46,9 @@ def test_without_rows_and_exchange_sessions_are_lost_between_replicas() -> None:
     }
     assert shares[True, True] > TARGETS["agents"].share
     assert shares[False, True] > TARGETS["agents"].share
-    assert shares[False, False] < shares[True, False] < TARGETS["agents"].share
+    assert shares[False, False] < TARGETS["agents"].share
+    assert shares[False, False] < shares[True, False] - 0.05
+    assert shares[True, False] < shares[True, True] - 0.02
 
 
 def test_without_the_weight_of_what_is_read_the_cache_is_not_used() -> None:
@@ -55,11 +57,11 @@ def test_without_the_weight_of_what_is_read_the_cache_is_not_used() -> None:
 
 
 def test_without_slack_the_fleet_collapses_above_what_it_can_carry() -> None:
-    over = plan("rag", load=1.1)
+    over = plan("rag", load=1.15)
     ours = simulate(over)
     strict = simulate(replace(over, policy=RoutingPolicy(delay_slack_share=0.0)))
-    assert ours.in_time > 0.8
-    assert strict.in_time < 0.2
+    assert ours.in_time > strict.in_time + 0.3
+    assert ours.share > strict.share + 0.08
 
 
 def test_what_the_exchange_loses_repeats_or_brings_late_costs_no_more_than_its_absence() -> None:
@@ -81,8 +83,8 @@ def test_one_of_eight_may_fail_and_come_back() -> None:
 
     events = ((250.0, fail), (290.0, come_back))
     result = simulate(Plan("agents", load=0.7, warm_s=150.0, seconds=250.0, events=events))
-    before = result.share_between(150, 250)
-    assert result.share_between(290, 400) > before - BACK_WITHIN
+    before = result.between(150, 250).share
+    assert result.between(290, 400).share > before - BACK_WITHIN
     assert result.in_time > 0.95
 
 

@@ -81,5 +81,6 @@ def test_it_says_itself_what_it_lacks_and_what_it_takes(monkeypatch: pytest.Monk
         "Third 1.9.9 returns no token ids. Upgrade it to 2.0.0 or newer."
     )
     monkeypatch.setattr(problems, "ENGINES", (*ENGINES, Third))
+    monkeypatch.setattr(problems, "KINDS", (*ENGINES, Third))
     assert str(problems.NoTokenIds(upstream="a")).endswith(", or Third >= 2.0.0")
     assert isinstance(problems.refusal("a", 400, "no room for that"), ContextOverflow)

@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline'
 
 export const BASE_URL = process.env.OPENAI_BASE_URL
 export const API_KEY = process.env.OPENAI_API_KEY
-export const MODEL = 'gpt-oss-20b'
+export const MODEL = process.env.TEST_MODEL
 export const SLOWLY = '[[sim tokens_per_s=400]] Hello there' // so that a stream has several parts
 
 export async function answer(checks) {

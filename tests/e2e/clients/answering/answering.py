@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BASE_URL = os.environ["OPENAI_BASE_URL"]
 API_KEY = os.environ["OPENAI_API_KEY"]
-MODEL = "gpt-oss-20b"
+MODEL = os.environ["TEST_MODEL"]
 SLOWLY = "[[sim tokens_per_s=400]] Hello there"
 """Slow enough that a stream has several parts."""
 

@@ -505,12 +505,6 @@ STRICTLY: list[Row] = [
         "Leave the tool out",
     ),
     (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
-        "unsupported_parameter",
-        "messages[0].content[0].type",
-        "text only",
-    ),
-    (
         {
             "messages": [
                 {
@@ -521,7 +515,7 @@ STRICTLY: list[Row] = [
         },
         "unsupported_parameter",
         "messages[0].content[0].type",
-        "text only",
+        "no files",
     ),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.create import parse_create
+from gateway.protocol.responses.create import check_images, parse_create
 from tests.fakes.create_bodies import (
     CALL,
     CUSTOM,
@@ -216,10 +216,23 @@ def test_the_assistant_has_no_images_and_files(kind: str) -> None:
 @pytest.mark.parametrize("kind", MEDIA)
 def test_images_and_files_in_messages_are_refused_only_when_strict(kind: str) -> None:
     items = [{"role": "user", "content": [{"type": kind}]}]
-    parse(input=items)
-    code, param, message = refusal(strict=True, input=items)
+    assert not parse(input=items).rejects_images
+    code, param, message = media_refusal(items)
     assert (code, param) == ("unsupported_parameter", "input[0].content[0].type")
-    assert message.endswith("This model reads text only.")
+    assert message.endswith("This model reads text only." if "image" in kind else "no files.")
+
+
+def read_strictly(items: list[Any]) -> None:
+    """By a model that sees nothing."""
+    request = parse(strict=True, input=items)
+    assert request.rejects_images
+    check_images(request.input)
+
+
+def media_refusal(items: list[Any]) -> tuple[str | None, str | None, str]:
+    with pytest.raises(InvalidRequest) as caught:
+        read_strictly(items)
+    return caught.value.code, caught.value.param, caught.value.message
 
 
 def test_an_image_from_a_tool_never_ends_a_session() -> None:
@@ -230,8 +243,10 @@ def test_an_image_from_a_tool_never_ends_a_session() -> None:
 def test_media_may_be_refused_alone() -> None:
     picture = {"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]}
     limits = replace(LIMITS, rejects_media=True)
+    made = parse_create(json.dumps(body_of({"input": [picture]})).encode(), limits=limits)
+    assert made.rejects_images
     with pytest.raises(InvalidRequest) as caught:
-        parse_create(json.dumps(body_of({"input": [picture]})).encode(), limits=limits)
+        check_images(made.input)
     assert caught.value.param == "input[0].content[0].type"
     tools = {"tools": [FUNCTION, {"type": "web_search"}]}
     assert parse_create(json.dumps(body_of(tools)).encode(), limits=limits).dropped_tools
@@ -243,5 +258,5 @@ def test_what_the_model_has_answered_does_not_end_a_session() -> None:
     asked = parse(strict=True, input=[*history, {"role": "user", "content": "Then read."}])
     assert len(asked.input) == 3
     again = [*history, picture, {"role": "user", "content": "x"}, {"type": "compaction_trigger"}]
-    _, param, _ = refusal(strict=True, input=again)
+    _, param, _ = media_refusal(again)
     assert param == "input[2].content[0].type"

@@ -23,6 +23,7 @@ from gateway.upstreams.routing.policy import (
     delay_s,
     drained,
     hold_back,
+    unread,
 )
 
 if TYPE_CHECKING:
@@ -159,6 +160,21 @@ def test_what_was_told_earlier_is_partly_done_and_never_less_than_nothing(
     left = drained(amount, seconds, per_s, POLICY)
     assert 0 <= left <= amount
     assert left == pytest.approx(max(0, amount - 0.7 * per_s * max(0, seconds)))
+
+
+@given(
+    st.lists(st.integers(1, 10**6), min_size=1, max_size=9),
+    st.floats(0, 1e6),
+    st.floats(2_000, 200_000),
+)
+def test_what_is_being_read_is_one_prompt_at_most(
+    prompts: list[int], seconds: float, rate: float
+) -> None:
+    owed, count = sum(prompts), len(prompts)
+    left = unread(owed, count, seconds, rate, POLICY)
+    assert owed - owed / count <= left <= owed
+    assert unread(owed, count, 0.0, rate, POLICY) == owed
+    assert unread(owed, count, seconds + 1, rate, POLICY) <= left
 
 
 @given(fleets, st.booleans())

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.generation import Route, Sampling, TokenRequest
 from gateway.telemetry import Metrics
 from gateway.upstreams.routing.exchange import packed_entries, packed_load
+from gateway.upstreams.routing.load import RATES_MIN
 from gateway.upstreams.routing.placement import Placement, member_id
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Flight, PeerReport, PlacedEntry, Router
@@ -293,13 +294,17 @@ def test_siblings_find_a_prompt_as_soon_as_it_was_read(replica: Replica) -> None
 def test_the_speed_of_a_member_is_learned_while_it_has_nothing_else(
     clock: Clock, replica: Replica
 ) -> None:
-    for n in range(3):
-        start = 10_000 * n
-        flight = replica.router.begin(replica.decide(range(start, start + 6_000), names=["a"]))
-        clock.now += 2
-        flight.first()
-        flight.ended(SAID, None, is_finished=True)
-        flight.close()
+    for n in range(RATES_MIN):
+        start = 20_000 * n
+        alone, behind = (
+            replica.router.begin(replica.decide(range(at, at + 6_000), names=["a"]))
+            for at in (start, start + 10_000)
+        )
+        for flight in (alone, behind):
+            clock.now += 2
+            flight.first()
+            flight.ended(SAID, None, is_finished=True)
+            flight.close()
     assert replica.router.member("a").rate == pytest.approx(3_000)
     # The others are believed to be like those that are known.
     rates = {one.name: one.rate for one in replica.router.candidates(NAMES, replica.prefix([1]))}

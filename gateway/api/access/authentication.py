@@ -1,0 +1,179 @@
+"""Bearer key → Principal and dialect, before any route that needs one.
+
+A WebSocket outlives what was known when it was opened, so each of its requests asks again:
+`scope["authenticate"]` returns the principal of its key as it is now.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway import ids
+from gateway.api.access.client_address import client_address, is_in
+from gateway.api.access.scopes import check_scopes
+from gateway.api.client_connection import connection_of
+from gateway.api.dialects import BASE_PATH
+from gateway.api.urls import is_served, path_of
+from gateway.errors import AuthenticationError, PermissionDenied, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.services.access import Access
+    from gateway.tenancy import Network, Principal
+
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""What an orchestrator asks; it is answered however busy the process is."""
+PUBLIC_PATHS: Final = PROBES | {"/", "/version", "/metrics", "/openapi.json", "/docs"}
+"""What operators' tools and browsers read without a key."""
+ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
+"""Of the admin API of tenants: for admin keys alone, which open nothing else."""
+_NO_KEY: Final = (
+    "You didn't provide an API key. Send it in the Authorization header, as in "
+    "'Authorization: Bearer YOUR_KEY'."
+)
+
+
+class Credentials(NamedTuple):
+    """What the headers of a request say of who calls; None: nothing."""
+
+    secret: str | None = None
+    organization: str | None = None
+    project: str | None = None
+
+
+class Authentication:
+    """ASGI middleware: puts the caller's `Principal` into `scope["principal"]` and the dialect of
+    its answer into `scope["dialect"]`, tells the server to trust the client, or answers 401.
+
+    Below `BASE_PATH` the same is served, in Open Responses whatever the key says. A request without
+    a key for a path that is not served goes on, to be answered with 404.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        routes: Sequence[BaseRoute],
+        *,
+        trusted_proxies: Sequence[Network] = (),
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._routes = routes
+        self._trusted_proxies = trusted_proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
+            base = scope.get("root_path", "") + BASE_PATH
+            is_below = scope["path"].startswith(f"{base}/v1/")
+            if is_below:
+                # Routes are looked up by what follows it; logs and errors show the whole path.
+                scope["root_path"] = base
+            given = credentials_of(scope)
+            if given.secret is not None:
+                if scope["type"] == "websocket":
+                    scope["authenticate"] = partial(self._again, scope, given.secret)
+                known = self._access.known(given.secret)
+                principal = known or await self._access.authenticate(given.secret)
+                self._check(principal, given, scope)
+                scope["principal"] = principal
+                scope["dialect"] = "openresponses" if is_below else principal.dialect
+                if (connection := connection_of(scope)) is not None:
+                    connection.trust()
+            elif is_served(path_of(scope), self._routes):
+                raise AuthenticationError(_NO_KEY)
+        await self._app(scope, receive, send)
+
+    async def _again(self, scope: Scope, secret: str) -> Principal:
+        """Whose key a WebSocket has by now, for one more of its requests."""
+        principal = await self._access.authenticate(secret)
+        self._check(principal, Credentials(), scope)
+        return principal
+
+    def _check(self, principal: Principal, given: Credentials, scope: Scope) -> None:
+        """Raises `AuthenticationError` and `PermissionDenied` for what this key may not do, from
+        wherever it comes.
+        """
+        key, path = principal.key, path_of(scope)
+        if path.startswith(ADMIN_PATHS) and is_served(path, self._routes):
+            require_admin(principal)
+        elif key.kind != "project":
+            raise AuthenticationError(
+                "This is an admin key: it opens the admin API (/v1/organization) alone. Use a key "
+                "of a project.",
+                code="invalid_api_key",
+            )
+        elif key.scopes:
+            method = scope.get("method", "WEBSOCKET")
+            check_scopes(key.scopes, method, path, self._routes)
+        if given.organization is not None or given.project is not None:
+            check_named(principal, given)
+        if key.networks:
+            check_address(principal, scope, self._trusted_proxies)
+
+
+def require_admin(principal: Principal) -> None:
+    """Raises `PermissionDenied` for a key of a project."""
+    if principal.key.kind != "admin":
+        raise PermissionDenied(
+            "You have insufficient permissions for this operation: it takes an admin key, and this "
+            "is a key of a project. An owner makes one with POST "
+            "/v1/organization/admin_api_keys.",
+            code="insufficient_permissions",
+        )
+
+
+def check_named(principal: Principal, given: Credentials) -> None:
+    """`OpenAI-Organization` and `OpenAI-Project` are checked, not obeyed: what a key is for, is
+    decided when it is made. Raises `AuthenticationError`.
+    """
+    tenants = {ids.tenant_id(principal.tenant_id), principal.tenant_name}
+    if given.organization is not None and given.organization not in tenants:
+        raise AuthenticationError(
+            f"OpenAI-Organization header '{shown(given.organization)}' should match the "
+            "organization of the API key. Leave it out, or use a key of that organization.",
+            code="mismatched_organization",
+        )
+    if given.project is None or principal.key.kind == "admin":
+        return
+    if given.project != ids.project_id(principal.project):
+        raise AuthenticationError(
+            f"OpenAI-Project header '{shown(given.project)}' should match the project of the API "
+            "key. Leave it out, or use a key of that project.",
+            code="mismatched_project",
+        )
+
+
+def check_address(principal: Principal, scope: Scope, trusted: Sequence[Network]) -> None:
+    """Raises `AuthenticationError` where the key may not be used from where the request comes."""
+    address = client_address(scope, trusted)
+    if address is None or not is_in(address, principal.key.networks):
+        raise AuthenticationError(
+            f"Your IP address{'' if address is None else f' ({address})'} is not authorized for "
+            "this API key. Use it from one of its networks, or another key.",
+            code="ip_not_authorized",
+        )
+
+
+def credentials_of(scope: Scope) -> Credentials:
+    """What the headers say; of a header that comes twice, the first counts."""
+    secret = organization = project = None
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            secret = secret or _bearer(value)
+        elif name == b"openai-organization":
+            organization = organization or value.decode("latin-1").strip()
+        elif name == b"openai-project":
+            project = project or value.decode("latin-1").strip()
+    return Credentials(secret, organization or None, project or None)
+
+
+def _bearer(value: bytes) -> str | None:
+    """The key of an Authorization header; None where it has another scheme."""
+    scheme, _, key = value.decode("latin-1").partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None

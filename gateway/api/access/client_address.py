@@ -1,0 +1,63 @@
+"""The address of the client behind the proxies that the operator trusts.
+
+Each proxy adds to `X-Forwarded-For` the address that it was asked from, at the end. So the list is
+read from its end, as long as the address that wrote an entry is trusted: the first that is not is
+the client's. What stands before it, anybody may have written.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from ipaddress import IPv4Address, IPv6Address
+
+    from starlette.types import Scope
+
+    from gateway.tenancy import Network
+
+    Address = IPv4Address | IPv6Address
+
+_HOPS_MAX: Final = 32
+
+
+def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
+    """None where there is none that can be read: over a Unix socket, or behind a proxy that says
+    nothing.
+    """
+    client = scope.get("client")
+    address = _parsed(client[0]) if client else None
+    if address is None or not is_in(address, trusted):
+        return address
+    for hop in _forwarded(scope):
+        address = _parsed(hop)
+        if address is None or not is_in(address, trusted):
+            return address
+    return address
+
+
+def is_in(address: Address, networks: Iterable[Network]) -> bool:
+    """Whether an address is in one of the networks; an IPv4 address written as IPv6 is IPv4."""
+    return any(address in network for network in networks)
+
+
+def _forwarded(scope: Scope) -> list[str]:
+    """The addresses of `X-Forwarded-For`, the last one first."""
+    lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    hops = b",".join(lines).decode("latin-1").split(",") if lines else []
+    return [hop.strip() for hop in hops[: -_HOPS_MAX - 1 : -1]]
+
+
+def _parsed(text: str) -> Address | None:
+    """With a port or in brackets, as some proxies write them, too."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,73 @@
+"""The four kinds of pages of OpenAI's admin API, and what asks for one.
+
+The SDK goes on in each by `after`, but takes its value from another field: the id of the last item
+(`cursor_page`), `last_id` (`conversation_page`), `next` (`next_page`); a `whole_page` has no next.
+An SDK that misses its field ends the list silently, so each resource must use the one that
+openai-python has for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from gateway.api.query import ORDERS, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, choice, integer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.datastructures import QueryParams
+
+Json = dict[str, Any]
+
+
+class PageAsked(NamedTuple):
+    """Up to `limit` items of a list, from behind (or, with `before`, up to) the one of that id."""
+
+    limit: int
+    after: str | None = None
+    before: str | None = None
+    order: Literal["asc", "desc"] = "asc"
+
+
+def page_asked(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageAsked:
+    """What a query asks for: `limit` (default 20), `after`, `before`, `order`. Raises
+    `InvalidRequest`.
+    """
+    limit = integer(query, "limit", minimum=1, maximum=limit_max)
+    return PageAsked(
+        limit=limit or min(PAGE_ITEMS_DEFAULT, limit_max),
+        after=query.get("after") or None,
+        before=query.get("before") or None,
+        order=choice(query, "order", ORDERS) or "asc",
+    )
+
+
+def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
+    """`SyncConversationCursorPage`: the next one is behind `last_id`."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }
+
+
+def cursor_page(items: Sequence[Json], *, has_more: bool) -> Json:
+    """`SyncCursorPage`: the next one is behind the id of the last item."""
+    return conversation_page(items, has_more=has_more)
+
+
+def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
+    """`SyncNextCursorPage`: the next one is behind `next`; None: there is none."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "has_more": next_id is not None,
+        "next": next_id,
+    }
+
+
+def whole_page(items: Sequence[Json]) -> Json:
+    """`SyncPage`: everything there is."""
+    return {"object": "list", "data": list(items)}

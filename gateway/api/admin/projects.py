@@ -1,0 +1,98 @@
+"""`/v1/organization/projects`: projects, and which models they may ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.api.admin.pages import conversation_page, page_asked
+from gateway.api.admin.routes import AdminRoute
+from gateway.api.query import boolean
+from gateway.protocol.admin.objects import deleted_body, model_permissions_body, project_body
+from gateway.protocol.admin.requests import (
+    ModelPermissionsUpdate,
+    NoBody,
+    ProjectCreate,
+    ProjectUpdate,
+)
+
+if TYPE_CHECKING:
+    from gateway.api.admin.routes import AdminCall
+    from gateway.services.admin.projects import Projects
+
+ALL = "/organization/projects"
+ONE = f"{ALL}/{{project_id}}"
+MODELS = f"{ONE}/model_permissions"
+
+
+def routes(projects: Projects) -> list[AdminRoute]:
+    """Those of projects and their model permissions."""
+    answers = ProjectEndpoints(projects)
+    return [
+        AdminRoute("GET", ALL, "projects.read", answers.list),
+        AdminRoute("POST", ALL, "projects.write", answers.create),
+        AdminRoute("GET", ONE, "projects.read", answers.get),
+        AdminRoute("POST", ONE, "projects.write", answers.update),
+        AdminRoute("POST", f"{ONE}/archive", "projects.write", answers.archive),
+        AdminRoute("GET", MODELS, "model_permissions.read", answers.models),
+        AdminRoute("POST", MODELS, "model_permissions.write", answers.set_models),
+        AdminRoute("DELETE", MODELS, "model_permissions.write", answers.delete_models),
+    ]
+
+
+class ProjectEndpoints:
+    """Endpoints of projects."""
+
+    def __init__(self, projects: Projects) -> None:
+        self._projects = projects
+
+    async def list(self, call: AdminCall) -> dict[str, Any]:
+        """Active ones, or with `include_archived` all."""
+        query = call.request.query_params
+        asked = page_asked(query)
+        page = await self._projects.list(
+            call.principal.tenant_id,
+            limit=asked.limit,
+            after=asked.after,
+            with_archived=boolean(query, "include_archived"),
+        )
+        return conversation_page(list(map(project_body, page.rows)), has_more=page.has_more)
+
+    async def create(self, call: AdminCall) -> dict[str, Any]:
+        """A new project."""
+        asked = await call.body(ProjectCreate)
+        asked.check_supported()
+        return project_body(await self._projects.create(call.principal.tenant_id, asked.name))
+
+    async def get(self, call: AdminCall) -> dict[str, Any]:
+        """One project."""
+        return project_body(await self._projects.get(*_named(call)))
+
+    async def update(self, call: AdminCall) -> dict[str, Any]:
+        """Another name."""
+        asked = await call.body(ProjectUpdate)
+        asked.check_supported()
+        return project_body(await self._projects.rename(*_named(call), asked.name))
+
+    async def archive(self, call: AdminCall) -> dict[str, Any]:
+        """For good: its keys end."""
+        await call.body(NoBody)
+        return project_body(await self._projects.archive(*_named(call)))
+
+    async def models(self, call: AdminCall) -> dict[str, Any]:
+        """Its list of models."""
+        return model_permissions_body((await self._projects.get(*_named(call))).models)
+
+    async def set_models(self, call: AdminCall) -> dict[str, Any]:
+        """Another list of models."""
+        asked = await call.body(ModelPermissionsUpdate)
+        changed = await self._projects.set_models(*_named(call), asked.permissions)
+        return model_permissions_body(changed.models)
+
+    async def delete_models(self, call: AdminCall) -> dict[str, Any]:
+        """No list of models."""
+        await self._projects.set_models(*_named(call), None)
+        return deleted_body("project.model_permissions")
+
+
+def _named(call: AdminCall) -> tuple[Any, str]:
+    return call.principal.tenant_id, call.path["project_id"]

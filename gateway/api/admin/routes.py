@@ -1,0 +1,136 @@
+"""One route of the admin planes: its path, the permission that it takes, and what answers it.
+
+A resource is a module with a function that returns its `AdminRoute`s; `table` puts all of them
+together. There is no other way into the router, so no route is without a permission.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.errors import PermissionDenied
+from gateway.protocol.json_body import parse_object
+from gateway.protocol.request_errors import unknown, validated
+from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.api.client_connection import BodyReader
+    from gateway.protocol.base import WireModel
+    from gateway.tenancy import Operator, Principal
+    from gateway.tenancy.permissions import AnyPermission, Role
+
+    Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any]]]
+
+    Wire = TypeVar("Wire", bound=WireModel)
+
+Plane = Literal["tenant", "operator"]
+OPERATOR_BASE = "/admin/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRoute:
+    """`path` is below `/v1` for the plane of tenants (`/organization/projects`), and below
+    `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or raises.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    permission: AnyPermission
+    endpoint: Endpoint
+    plane: Plane = "tenant"
+
+    @property
+    def url(self) -> str:
+        """The path from the root on."""
+        return (OPERATOR_BASE if self.plane == "operator" else "/v1") + self.path
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCall:
+    """One request to an `AdminRoute`, whose caller may do it."""
+
+    request: Request
+    bodies: BodyReader
+
+    @property
+    def principal(self) -> Principal:
+        """Whose admin key it is, on the plane of tenants."""
+        principal: Principal = self.request.scope["principal"]
+        return principal
+
+    @property
+    def operator(self) -> Operator:
+        """Who calls, on the plane of operators."""
+        operator: Operator = self.request.scope["operator"]
+        return operator
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        """The ids in the URL, as they came."""
+        return self.request.path_params
+
+    async def body(self, model: type[Wire]) -> Wire:
+        """The JSON body, checked. Raises `InvalidRequest`, for keys that the model lacks, too: what
+        somebody means to restrict must not be ignored.
+        """
+        request, bodies = self.request, self.bodies
+        content = await bodies.read(request.scope, request.receive)
+        document = parse_object(content or b"{}", bodies.input_limits)
+        if strange := document.keys() - model.model_fields.keys():
+            raise unknown(min(strange))
+        return validated(model, document)
+
+
+def starlette_routes(routes: Iterable[AdminRoute], bodies: BodyReader) -> list[Route]:
+    """The routes for a router: one for each path, so that a 405 names all its methods."""
+    by_url: dict[str, dict[str, AdminRoute]] = defaultdict(dict)
+    for route in routes:
+        assert route.method not in by_url[route.url], f"{route.method} {route.url} is there twice"
+        by_url[route.url][route.method] = route
+    return [
+        Route(url, _Dispatch(by_method, bodies), methods=sorted(by_method))
+        for url, by_method in by_url.items()
+    ]
+
+
+class _Dispatch:
+    """ASGI application for one path: asks whether the caller may, then the route of the method."""
+
+    def __init__(self, routes: Mapping[str, AdminRoute], bodies: BodyReader) -> None:
+        self._routes = routes
+        self._bodies = bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        route = self._routes["GET" if request.method == "HEAD" else request.method]
+        check_permission(scope, route.permission, route.plane)
+        answer = await route.endpoint(AdminCall(request, self._bodies))
+        response = Response(orjson.dumps(answer), media_type="application/json")
+        response.headers["cache-control"] = "no-store"
+        await response(scope, receive, send)
+
+
+def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
+    """Raises `PermissionDenied` where the role of the caller's key does not have it."""
+    role: Role
+    if plane == "operator":
+        role, roles = "owner", OPERATOR_ROLES
+    else:
+        role, roles = role_of(scope["principal"].key.scopes), ROLES
+    if permission not in roles[role]:
+        raise PermissionDenied(
+            f"You have insufficient permissions for this operation: it takes '{permission}', which "
+            f"a key with the role '{role}' does not have. Use an admin key without scopes.",
+            code="insufficient_permissions",
+        )

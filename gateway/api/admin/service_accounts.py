@@ -1,0 +1,105 @@
+"""`/v1/organization/projects/{id}/service_accounts`: machines that have keys of a project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.api.admin.pages import conversation_page, page_asked
+from gateway.api.admin.projects import ONE as PROJECT
+from gateway.api.admin.routes import AdminRoute
+from gateway.protocol.admin.objects import account_key_body, deleted_body, service_account_body
+from gateway.protocol.admin.requests import (
+    AccountKeyCreate,
+    ServiceAccountCreate,
+    ServiceAccountUpdate,
+    terms_of,
+)
+from gateway.services.admin.keys import DEFAULT_NAME, KeyAsked
+
+if TYPE_CHECKING:
+    from gateway.api.admin.routes import AdminCall
+    from gateway.services.admin.keys import Keys
+    from gateway.services.admin.service_accounts import ServiceAccounts
+
+ALL = f"{PROJECT}/service_accounts"
+ONE = f"{ALL}/{{service_account_id}}"
+KIND = "organization.project.service_account"
+
+
+def routes(accounts: ServiceAccounts, keys: Keys) -> list[AdminRoute]:
+    """Those of service accounts, and the one that makes keys of them."""
+    answers = ServiceAccountEndpoints(accounts, keys)
+    return [
+        AdminRoute("GET", ALL, "service_accounts.read", answers.list),
+        AdminRoute("POST", ALL, "service_accounts.write", answers.create),
+        AdminRoute("GET", ONE, "service_accounts.read", answers.get),
+        AdminRoute("POST", ONE, "service_accounts.write", answers.update),
+        AdminRoute("DELETE", ONE, "service_accounts.write", answers.delete),
+        AdminRoute("POST", f"{ONE}/api_keys", "api_keys.write", answers.create_key),
+    ]
+
+
+class ServiceAccountEndpoints:
+    """Endpoints of service accounts."""
+
+    def __init__(self, accounts: ServiceAccounts, keys: Keys) -> None:
+        self._accounts = accounts
+        self._keys = keys
+
+    async def list(self, call: AdminCall) -> dict[str, Any]:
+        """Those of one project."""
+        asked = page_asked(call.request.query_params)
+        page = await self._accounts.list(
+            call.principal.tenant_id,
+            call.path["project_id"],
+            limit=asked.limit,
+            after=asked.after,
+        )
+        return conversation_page(list(map(service_account_body, page.rows)), has_more=page.has_more)
+
+    async def create(self, call: AdminCall) -> dict[str, Any]:
+        """With a key, unless only the account is asked for."""
+        asked = await call.body(ServiceAccountCreate)
+        asked.check_consistent()
+        wanted = KeyAsked(terms=terms_of((), asked.harmony), expires_in_s=asked.expires_in_seconds)
+        account, made = await self._keys.create_account(
+            call.principal,
+            call.path["project_id"],
+            asked.name,
+            None if asked.create_service_account_only else wanted,
+        )
+        key = None if made is None else account_key_body(*made)
+        return {**service_account_body(account), "api_key": key}
+
+    async def get(self, call: AdminCall) -> dict[str, Any]:
+        """One account."""
+        return service_account_body(await self._accounts.get(*_named(call)))
+
+    async def update(self, call: AdminCall) -> dict[str, Any]:
+        """Another name, another role."""
+        asked = await call.body(ServiceAccountUpdate)
+        changed = await self._accounts.change(*_named(call), name=asked.name, role=asked.role)
+        return service_account_body(changed)
+
+    async def delete(self, call: AdminCall) -> dict[str, Any]:
+        """With its keys."""
+        await self._accounts.delete(*_named(call))
+        return deleted_body(KIND, call.path["service_account_id"])
+
+    async def create_key(self, call: AdminCall) -> dict[str, Any]:
+        """A key of the account; its value is shown this once."""
+        asked = await call.body(AccountKeyCreate)
+        wanted = KeyAsked(
+            name=asked.name or DEFAULT_NAME,
+            terms=terms_of(asked.scopes, asked.harmony),
+            expires_in_s=asked.expires_in_seconds,
+        )
+        made = await self._keys.create(
+            call.principal, call.path["project_id"], call.path["service_account_id"], wanted
+        )
+        return account_key_body(*made)
+
+
+def _named(call: AdminCall) -> tuple[Any, str, str]:
+    path = call.path
+    return call.principal.tenant_id, path["project_id"], path["service_account_id"]

@@ -1,0 +1,20 @@
+"""Every route of the admin planes. A new resource adds its `routes` here, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.api.admin import keys, projects, service_accounts
+
+if TYPE_CHECKING:
+    from gateway.api.admin.routes import AdminRoute
+    from gateway.services.admin.services import AdminServices
+
+
+def admin_routes(services: AdminServices) -> list[AdminRoute]:
+    """Those of the plane of tenants, for the tenants of one database."""
+    return [
+        *projects.routes(services.projects),
+        *service_accounts.routes(services.service_accounts, services.keys),
+        *keys.routes(services.keys),
+    ]

@@ -1,0 +1,113 @@
+"""`audit`: who changed what, and whether the record of it holds."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.errors import ResourceNotFound
+from gateway.settings import load_settings
+from gateway.store import tenants
+from gateway.store.schema import EVERYONE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+    from uuid import UUID
+
+    from gateway.services.audit import AuditLogs
+
+commands = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
+
+OfTenant = Annotated[
+    str | None, typer.Option("--tenant", help="Of this tenant. Default: what concerns none.")
+]
+T = TypeVar("T")
+
+
+def _ask(
+    config: Path | None, tenant: str | None, question: Callable[[AuditLogs, UUID], Awaitable[T]]
+) -> T:
+    async def answer() -> T:
+        from gateway.services.audit import AuditLogs
+
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            chain: UUID = EVERYONE
+            if tenant is not None:
+                found = await tenants.find_tenant(database, tenant)
+                if found is None:
+                    raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
+                chain = found.id
+            return await question(AuditLogs(database), chain)
+
+    return run(answer())
+
+
+@commands.command("list")
+def list_entries(
+    tenant: OfTenant = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="The newest so many.")] = 20,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """List entries, the newest first."""
+    from gateway.services.audit import AuditQuery
+
+    async def ask(logs: AuditLogs, chain: UUID) -> list[dict[str, object]]:
+        page = await logs.list_entries(chain, AuditQuery(limit=limit))
+        found: list[dict[str, object]] = page["data"]
+        return found
+
+    found = _ask(config, tenant, ask)
+    if json_:
+        terminal.show(json.dumps(found))
+        return
+    terminal.table(
+        ("AT", "TYPE", "TARGET", "BY"),
+        [
+            (str(one["effective_at"]), str(one["type"]), _target(one), json.dumps(one["actor"]))
+            for one in found
+        ],
+    )
+
+
+def _target(entry: dict[str, object]) -> str:
+    told = entry[str(entry["type"])]
+    return str(told["id"]) if isinstance(told, dict) else ""
+
+
+@commands.command()
+def verify(config: Config = None, json_: Json = False) -> None:
+    """Check all chains from their oldest entries on. Exit code 0: nothing was changed or removed.
+
+    Keep the heads that it prints elsewhere: only they tell whether the newest entries were cut off.
+    """
+    states = _ask(config, None, lambda logs, _: logs.verify())
+    if json_:
+        rows = [
+            {
+                "tenant_id": str(one.tenant_id),
+                "entries": one.count,
+                "number": one.number,
+                "head": one.head,
+                "faults": list(one.faults),
+            }
+            for one in states
+        ]
+        terminal.show(json.dumps(rows))
+    for one in [] if json_ else states:
+        who = "operator" if one.tenant_id == EVERYONE else str(one.tenant_id)
+        detail = f"{one.count} entries, head {one.number} {one.head}"
+        terminal.step(terminal.BAD if one.faults else terminal.OK, who, detail)
+        for fault in one.faults:
+            terminal.show(f"    {fault}")
+    if any(one.faults for one in states):
+        raise typer.Exit(terminal.FAILED)

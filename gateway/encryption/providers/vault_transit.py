@@ -1,0 +1,90 @@
+"""HashiCorp Vault, or OpenBao: the transit secrets engine, with a derived key.
+
+`context` is the tenant: the key must have been made with `derived=true`, so that what was wrapped
+for one tenant does not unwrap for another. Paths and fields are those of the transit HTTP API
+(`encrypt`, `decrypt`, `rewrap`).
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from gateway.encryption.providers.http import KeyServiceClient
+from gateway.errors import ContentSealed
+
+if TYPE_CHECKING:
+    from gateway.tenancy import TenantId
+
+OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class VaultPlace:
+    """`url` such as https://vault:8200, `mount` of the engine, `key` of it; `token` is a secret."""
+
+    url: str
+    token: str
+    key: str
+    mount: str = "transit"
+    namespace: str = ""
+    timeout_s: float = 5.0
+
+
+class VaultTransit:
+    """A `KeyProvider`."""
+
+    name: Final = "vault-transit"
+
+    def __init__(self, place: VaultPlace) -> None:
+        self._place = place
+        self._client = KeyServiceClient(place.timeout_s)
+
+    async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
+        """See `KeyProvider`."""
+        sent = {"plaintext": b64encode(secret).decode()}
+        data = await self._ask("encrypt", self._place.key, tenant_id, sent)
+        return self._ciphertext(data), self._place.key
+
+    async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
+        """See `KeyProvider`."""
+        data = await self._ask("decrypt", key_ref, tenant_id, {"ciphertext": wrapped.decode()})
+        try:
+            return b64decode(data["plaintext"], validate=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ContentSealed("Vault's answer has no plaintext") from error
+
+    async def rewrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
+        """The same data key under the newest version of Vault's key; nobody here sees it."""
+        data = await self._ask("rewrap", key_ref, tenant_id, {"ciphertext": wrapped.decode()})
+        return self._ciphertext(data)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.close()
+
+    async def _ask(
+        self, act: str, key: str, tenant_id: TenantId, sent: dict[str, str]
+    ) -> dict[str, Any]:
+        place = self._place
+        headers = {"x-vault-token": place.token, "content-type": "application/json"}
+        if place.namespace:
+            headers["x-vault-namespace"] = place.namespace
+        body = orjson.dumps({**sent, "context": b64encode(tenant_id.bytes).decode()})
+        url = f"{place.url}/v1/{quote(place.mount)}/{act}/{quote(key, safe='')}"
+        status, answer = await self._client.post(url, body, headers)
+        data = answer.get("data")
+        if status != OK or not isinstance(data, dict):
+            raise ContentSealed(f"Vault refuses to {act} with {key!r}: {status}")
+        return data
+
+    @staticmethod
+    def _ciphertext(data: dict[str, Any]) -> bytes:
+        found = data.get("ciphertext")
+        if not isinstance(found, str) or not found.startswith("vault:"):
+            raise ContentSealed("Vault's answer has no ciphertext")
+        return found.encode()

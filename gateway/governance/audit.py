@@ -1,0 +1,245 @@
+"""The audit log: what an entry says, how entries are chained, and how they are shown.
+
+Entries of a tenant are numbered from 1 on. `hash` is SHA-256 over the hash of the one before and
+the fields of this one, each with its length in front; the first one follows on 32 zero bytes. An
+entry that was changed, left out or put in breaks the chain from there on. What it cannot show is
+that the last ones were cut off, or that all of it was made anew: for that, heads are written down
+elsewhere (the process log has them).
+
+An entry never has content of requests, secrets, or bodies of mails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from uuid import UUID
+
+BEGINNING: Final = bytes(32)
+"""What the first entry of a chain follows on."""
+OWN_PREFIX: Final = "harmony."
+_OPENAI: Final = {
+    "api_key": "created updated deleted",
+    "certificate": "created updated deleted",
+    "certificates": "activated deactivated",
+    "external_key": "registered removed",
+    "group": "created updated deleted",
+    "invite": "sent accepted deleted",
+    "ip_allowlist": "created updated deleted",
+    "ip_allowlist.config": "activated deactivated",
+    "login": "succeeded failed",
+    "logout": "succeeded failed",
+    "organization": "updated",
+    "project": "created updated archived deleted",
+    "rate_limit": "updated deleted",
+    "resource": "deleted",
+    "role": "created updated deleted",
+    "role.assignment": "created deleted",
+    "scim": "enabled disabled",
+    "service_account": "created updated deleted",
+    "user": "added updated deleted",
+    "workload_identity_provider": "created updated deleted",
+    "workload_identity_provider_mapping": "created updated deleted",
+}
+OPENAI_TYPES: Final = frozenset(
+    f"{what}.{act}" for what, acts in _OPENAI.items() for act in acts.split()
+)
+"""Types of OpenAI's audit log for what there is here, too (openai-python 3.54)."""
+OWN_TYPES: Final = frozenset(
+    OWN_PREFIX + name
+    for name in (
+        *("content.revealed", "response.cancelled_by_operator"),
+        *("backend.drained", "backend.undrained"),
+        *("tenant.created", "tenant.updated", "tenant.disabled", "tenant.deleted"),
+        *("tenant.restored", "tenant.shredded"),
+        *("erasure.requested", "erasure.completed", "export.made"),
+        *("encryption.enabled", "encryption.disabled", "encryption.rotated"),
+        *("price.changed", "limit.changed", "budget.changed", "settings.changed"),
+        *("model_permissions.updated", "model_permissions.deleted"),
+        *("spend_alert.created", "spend_alert.updated", "spend_alert.deleted"),
+    )
+)
+"""Types of what OpenAI has no type for."""
+ActorKind = Literal["api_key", "session", "operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who did it. `api_key`: an admin key (`key_id`), of a `user` or a `service_account` with
+    `owner_id`. `session`: somebody who signed in. `operator`: whoever runs the gateway, at the
+    command line or on the operator's port; clients see it as an `api_key` without an owner.
+    """
+
+    kind: ActorKind = "operator"
+    key_id: str | None = None
+    owner_type: Literal["user", "service_account"] | None = None
+    owner_id: str | None = None
+    email: str | None = None
+
+    def json(self) -> bytes:
+        """As it is kept: what is None is left out, names sorted."""
+        named = {
+            "kind": self.kind,
+            "key_id": self.key_id,
+            "owner_type": self.owner_type,
+            "owner_id": self.owner_id,
+            "email": self.email,
+        }
+        return _json({name: value for name, value in named.items() if value is not None})
+
+    @classmethod
+    def of(cls, json: bytes) -> Actor:
+        """The inverse of `json`."""
+        return cls(**orjson.loads(json))
+
+
+OPERATOR: Final = Actor()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """What was done. `target` is the id of what it was done to, `details` what stands under the
+    type in OpenAI's object beside it: `data` or `changes_requested`, for example.
+
+    `project_id` is of the project that it was done in, `address` whence it came. Raises
+    `ValueError` for a type that is neither OpenAI's nor ours.
+    """
+
+    type: str
+    target: str
+    actor: Actor = OPERATOR
+    details: Mapping[str, Any] = field(default_factory=dict)
+    project_id: UUID | None = None
+    address: str | None = None
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in OPENAI_TYPES and self.type not in OWN_TYPES:
+            raise ValueError(f"the audit log has no type {self.type!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """A row of the log. `actor` and `details` are JSON, byte for byte as it was hashed; `at` has
+    microseconds. `tenant_id` is nil for what concerns no tenant.
+    """
+
+    tenant_id: UUID
+    number: int
+    id: UUID
+    at: datetime
+    type: str
+    actor: bytes
+    target: str
+    project_id: UUID | None
+    address: str | None
+    request_id: str | None
+    details: bytes
+    previous: bytes
+    hash: bytes = b""
+
+    def digest(self) -> bytes:
+        """What `hash` has to be."""
+        fields = (
+            self.tenant_id.bytes,
+            str(self.number).encode(),
+            self.id.bytes,
+            self.at.astimezone(UTC).isoformat(timespec="microseconds").encode(),
+            self.type.encode(),
+            self.actor,
+            self.target.encode(),
+            b"" if self.project_id is None else self.project_id.bytes,
+            (self.address or "").encode(),
+            (self.request_id or "").encode(),
+            self.details,
+        )
+        hashed = hashlib.sha256(self.previous)
+        for value in fields:
+            hashed.update(len(value).to_bytes(8, "big") + value)
+        return hashed.digest()
+
+
+def entry_of(
+    event: AuditEvent, tenant_id: UUID, number: int, id_: UUID, at: datetime, previous: bytes
+) -> AuditEntry:
+    """The entry of an event behind the one whose hash is `previous`."""
+    entry = AuditEntry(
+        tenant_id=tenant_id,
+        number=number,
+        id=id_,
+        at=at,
+        type=event.type,
+        actor=event.actor.json(),
+        target=event.target,
+        project_id=event.project_id,
+        address=event.address,
+        request_id=event.request_id,
+        details=_json(event.details),
+        previous=previous,
+    )
+    return replace(entry, hash=entry.digest())
+
+
+@dataclass(slots=True)
+class Chain:
+    """Checks entries of one tenant in their order, as they come: see `add`."""
+
+    number: int = 0
+    hash: bytes = BEGINNING
+    count: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, entries: Iterable[AuditEntry]) -> None:
+        """The next ones. The first of all may have any number: older ones are removed by then."""
+        for entry in entries:
+            if self.count or entry.number == 1:
+                if entry.number != self.number + 1:
+                    self.faults.append(f"entries {self.number + 1} to {entry.number - 1} are gone")
+                elif entry.previous != self.hash:
+                    self.faults.append(f"entry {entry.number} does not follow on the one before")
+            if entry.digest() != entry.hash:
+                self.faults.append(f"entry {entry.number} was changed")
+            self.number, self.hash = entry.number, entry.hash
+            self.count += 1
+
+
+def shown(entry: AuditEntry, *, entry_id: str, project: Mapping[str, str] | None) -> dict[str, Any]:
+    """OpenAI's audit log object; `project` is id and name of the one that it was done in.
+
+    What our own types have stands under their name, as with theirs.
+    """
+    found: dict[str, Any] = {
+        "id": entry_id,
+        "type": entry.type,
+        "effective_at": int(entry.at.timestamp()),
+        "actor": _shown_actor(Actor.of(entry.actor), entry.address),
+        entry.type: {"id": entry.target, **orjson.loads(entry.details)},
+    }
+    if project is not None:
+        found["project"] = dict(project)
+    return found
+
+
+def _shown_actor(actor: Actor, address: str | None) -> dict[str, Any]:
+    owner = {"id": actor.owner_id}
+    if actor.kind == "session":
+        user = {"id": actor.owner_id, "email": actor.email}
+        return {"type": "session", "session": {"ip_address": address, "user": user}}
+    key: dict[str, Any] = {"id": actor.key_id}
+    if actor.owner_type == "service_account":
+        key |= {"type": "service_account", "service_account": owner}
+    elif actor.owner_type == "user":
+        key |= {"type": "user", "user": {**owner, "email": actor.email}}
+    return {"type": "api_key", "api_key": key}
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

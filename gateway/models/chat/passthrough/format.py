@@ -1,0 +1,296 @@
+"""Models whose servers take a conversation and return text: Ollama, TGI, llama.cpp, hosted APIs.
+
+There are no ids to be had from them. So a prompt is the conversation itself, packed, and a turn
+the text that came, with marks between its parts (`gateway.text_ids`). Nothing is put into the
+model's mouth, and nobody can go on with a turn that was begun (`Framing.is_text`).
+
+A model of format `chat` that sees is asked in this way, too, where there is something to be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.errors import ConfigError
+from gateway.generation import AnyText, Constraint, FinishReason, Framing, Prompt
+from gateway.models.chat.callee import offered_name
+from gateway.models.chat.families import NO_EFFORT
+from gateway.models.chat.messages import ANY, conversation, functions
+from gateway.models.chat.passthrough import told
+from gateway.models.chat.passthrough.images import Gallery, ImageLimits
+from gateway.models.chat.passthrough.parsing import TextParser
+from gateway.models.format import SEES, UNTHINKS
+from gateway.models.history import message_text
+from gateway.protocol.items import InputText, Message
+from gateway.text_ids import (
+    ANSWER,
+    ARGUMENTS,
+    CALL,
+    END,
+    TEXT_IDS,
+    TEXT_IDS_END,
+    TEXT_STATE,
+    THOUGHT,
+    packed_lines,
+    prompt_tokens,
+    text_of,
+    unpacked_lines,
+)
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.generation import ParserPosition, TokenParser
+    from gateway.models.format import (
+        FormatOptions,
+        GrammarOptions,
+        Rendering,
+        RenderOptions,
+        Repeated,
+        SchemaLimits,
+        Turn,
+    )
+    from gateway.protocol.context_item import Columns, ContextItem
+
+RAW: Final = "raw_message_tokens"
+"""The shape that vLLM has for messages that it does not take apart."""
+NONE: Final = "none"
+_ABILITIES: Final = ("structured_outputs", "streaming", "background")
+_SWITCHES: Final = (None, NONE, "server")
+
+
+class PassThroughFormat:
+    """A `ModelFormat`, of one model."""
+
+    name: Final = "passthrough"
+    template_state: Final = TEXT_STATE
+    questions: Final[tuple[bytes, ...]] = ()
+    vocabulary_size: Final = TEXT_IDS_END
+    text_ids: Final = TEXT_IDS
+    stop_ids: Final = (END,)
+    framing: Final = Framing(
+        opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True
+    )
+    framing_tokens: Final = 0
+    header_markers: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS})
+    plain_header_ids_max: Final = 0
+
+    def __init__(
+        self,
+        *,
+        thinks: bool = True,
+        calls: bool = True,
+        sees: bool = False,
+        images: ImageLimits | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """What its server makes of thoughts and calls, and what it is given with each request."""
+        self._thinks = thinks
+        self._calls = calls
+        self._sees = sees
+        self._images = images or ImageLimits()
+        self._kwargs = dict(template_kwargs or {})
+
+    @classmethod
+    def load(cls, limits: SchemaLimits, options: FormatOptions) -> PassThroughFormat:  # noqa: ARG003 - the server writes schemas
+        """Raises `ConfigError` for a way to write thoughts or calls: servers know their own."""
+        for what, value in (("reasoning", options.reasoning), ("calls", options.calls)):
+            if value not in _SWITCHES:
+                raise ConfigError(
+                    f"the server of the model '{options.model}' reads {what} itself, so '{value}' "
+                    "means nothing",
+                    where="models",
+                    remedy=f"Leave its {what} out, or set it to none where it has none.",
+                )
+        return cls.of(options)
+
+    @classmethod
+    def of(cls, options: FormatOptions) -> PassThroughFormat:
+        """That of a model, whichever way it writes thoughts and calls."""
+        return cls(
+            thinks=options.reasoning != NONE,
+            calls=options.calls != NONE,
+            sees=options.sees,
+            images=ImageLimits(options.image_bytes_max, options.images_max),
+            template_kwargs=orjson.loads(options.template_kwargs),
+        )
+
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """What the settings say of it: servers do not tell."""
+        return (
+            *(["reasoning", UNTHINKS] if self._thinks else []),
+            *(["tools"] if self._calls else []),
+            *([SEES] if self._sees else []),
+            *_ABILITIES,
+        )
+
+    def knowing(self, template_state: bytes) -> PassThroughFormat:  # noqa: ARG002 - there is nothing to know
+        """Itself."""
+        return self
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
+        """Nothing: no ids are compared."""
+        return ()
+
+    def check(self) -> None:
+        """Its prompts are the server's: there is nothing to compare."""
+
+    # Prompts.
+
+    def render(
+        self,
+        items: Sequence[ContextItem],
+        options: RenderOptions,
+        repeated: Repeated | None = None,  # noqa: ARG002 - ids are not stored
+    ) -> Prompt:
+        """The conversation, with its images; its spans are estimates."""
+        items = [_worded(item) for item in items]
+        see = Gallery(items, options.rendered, self._images).part if self._sees else None
+        made = conversation(items, options, ANY, see)
+        lines = [orjson.dumps(self._options(options)), *map(orjson.dumps, made.messages)]
+        ids = packed_lines(lines)
+        tokens = prompt_tokens(ids)
+        return Prompt(ids, made.spans(tokens), tokens)
+
+    def _options(self, options: RenderOptions) -> dict[str, Any]:
+        """The first line."""
+        fields: dict[str, Any] = {}
+        if tools := functions(options):
+            fields["tools"] = tools
+        if self._thinks and (asked := options.asked_effort) is not None:
+            fields["reasoning_effort"] = asked if asked == NO_EFFORT else options.effort
+        if self._kwargs:
+            fields["chat_template_kwargs"] = self._kwargs
+        return fields
+
+    def begun_ids(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a server's template is its own
+        """0: nothing is put into the model's mouth."""
+        return 0
+
+    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+        """The result stands behind the message that called."""
+        return [*ids, *result]
+
+    def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
+        """The line of a message; other items are nothing without their conversation."""
+        typed = item.item()
+        text = message_text(typed) if isinstance(typed, Message) else ""
+        return packed_lines((orjson.dumps({"role": "user", "content": text}),)) if text else ()
+
+    def render_result(self, name: str, text: str) -> tuple[int, ...]:
+        """The line with what a tool returned."""
+        return tuple(told.returned(name, text))
+
+    def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
+        """The line with a call."""
+        return tuple(told.called(name, arguments))
+
+    def count_ids(self, text: str) -> int:
+        """About how many tokens a text is."""
+        return len(packed_lines((text.encode("utf-8", "replace"),)))
+
+    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
+        """None: its items are told anew."""
+        return None
+
+    # Transcripts.
+
+    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:  # noqa: ARG002 - there are none
+        """The lines of the prompt."""
+        return [
+            {"type": RAW, "message": line.decode().rstrip()} for line in unpacked_lines(prompt.ids)
+        ]
+
+    def messages_of_turn(
+        self,
+        ids: Sequence[int],
+        taken_back: Sequence[tuple[str, Sequence[int]]] = (),
+        *,
+        with_ids: bool = False,  # noqa: ARG002 - there are none
+    ) -> list[dict[str, Any]]:
+        """The turn as one text, then what of it was taken back."""
+        void = [
+            {"type": RAW, "message": text_of(voided), "taken_back": rule}
+            for rule, voided in taken_back
+        ]
+        return [{"type": RAW, "message": text_of(ids)}, *void]
+
+    # Turns.
+
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:  # noqa: ARG002 - no ids are known
+        """A parser of one turn."""
+        return TextParser(rules)
+
+    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+        """As many ids as these turns take of a prompt."""
+        return [one for _, said in turns for one in told.retold(said)]
+
+    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it
+        """The messages of turns; nothing of one that another turn says anew."""
+        return [
+            one
+            for ids, finish in turns
+            if finish is not FinishReason.LOST
+            for one in told.retold(ids)
+        ]
+
+    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:  # noqa: ARG002 - as above
+        """Nothing: the model is asked again."""
+        return ()
+
+    def call_opening(self, rules: OutputRules) -> tuple[int, ...]:  # noqa: ARG002 - as above
+        """Nothing: the model is asked again."""
+        return ()
+
+    def message_opening(self) -> tuple[int, ...]:
+        """Nothing."""
+        return ()
+
+    def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
+        """0: a mark is all that stands before a message."""
+        return 0
+
+    def has_body(self, message: Sequence[int]) -> bool:
+        """Behind the mark of a text, or of the arguments of a call."""
+        return bool(message) and (message[0] != CALL or ARGUMENTS in message)
+
+    def turn_constraint(
+        self,
+        rules: OutputRules,
+        place: ParserPosition,  # noqa: ARG002 - a turn is asked for from its beginning on
+        message: Sequence[int],  # noqa: ARG002 - as above
+        options: GrammarOptions,  # noqa: ARG002 - there is no grammar
+    ) -> Constraint | None:
+        """What the server is told of the rules. Whether it keeps to them is found out here."""
+        fields: dict[str, Any] = {}
+        may_call = bool(rules.allowed) and rules.calls != "none"
+        if rules.tools and not may_call:
+            fields["tool_choice"] = "none"
+        elif rules.allowed != rules.tools.keys():
+            fields["allowed"] = sorted(map(offered_name, rules.allowed))
+        if may_call and rules.calls == "required":
+            fields["tool_choice"] = "required"
+        elif rules.answer is not None and not may_call:
+            fields["response_format"] = _response_format(rules.answer)
+        return Constraint(AnyText(()), exact=False, chat=fields) if fields else None
+
+
+def _worded(item: ContextItem) -> ContextItem:
+    """A summary that was made just now is known by its line alone."""
+    if item.kind != "compaction" or item.ids is None or item.json:
+        return item
+    text = "".join(orjson.loads(line)["content"] for line in unpacked_lines(item.ids))
+    return replace(item, parsed=Message(role="user", content=(InputText(text=text),)))
+
+
+def _response_format(answer: AnswerFormat) -> dict[str, Any]:
+    if answer.kind == "json_object":
+        return {"type": "json_object"}
+    about = {"name": answer.name or "answer", "schema": answer.schema, "strict": answer.strict}
+    return {"type": "json_schema", "json_schema": about}

@@ -1,0 +1,183 @@
+"""Bodies of the admin API. Keys that they lack are refused (`api.admin.routes.AdminCall.body`)."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.base import Count, Many, NullableModel, WireModel
+from gateway.protocol.request_errors import invalid, unsupported, wrong_value
+from gateway.tenancy import KeyTerms, ModelPermissions, ModelsMode
+from gateway.tenancy.scopes import SCOPES
+
+if TYPE_CHECKING:
+    from gateway.tenancy import Network
+
+NAME_CHARS_MAX: Final = 256
+MODELS_MAX: Final = 256
+NETWORKS_MAX: Final = 64
+LIFETIME_MAX_S: Final = 10 * 366 * 24 * 3600
+
+
+def _printable(name: str) -> str:
+    """The database's `text` takes no NUL, and no reader of a list a line break."""
+    if not name.isprintable() or not name.strip():
+        raise ValueError("must have printable characters alone, and one that is no space")
+    return name
+
+
+DisplayName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=NAME_CHARS_MAX),
+    AfterValidator(_printable),
+]
+ModelId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=NAME_CHARS_MAX),
+    AfterValidator(_printable),
+]
+Lifetime = Annotated[Count, Field(ge=1, le=LIFETIME_MAX_S)]
+ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX)]
+
+
+class NoBody(WireModel):
+    """For what takes none: an empty object at most."""
+
+
+class ProjectCreate(NullableModel):
+    """`POST /organization/projects`. Where a project's data is kept is not for it to choose."""
+
+    name: DisplayName
+    external_key_id: ShortText | None = None
+    geography: ShortText | None = None
+    residency: dict[str, Any] | None = None
+
+    def check_supported(self) -> None:
+        """Raises `InvalidRequest` for what this server cannot do."""
+        _check_absent(self, "external_key_id", "geography", "residency")
+
+
+class ProjectUpdate(NullableModel):
+    """`POST /organization/projects/{id}`: what is left out stays."""
+
+    name: DisplayName | None = None
+    external_key_id: ShortText | None = None
+    geography: ShortText | None = None
+
+    def check_supported(self) -> None:
+        """Raises `InvalidRequest` for what this server cannot do."""
+        _check_absent(self, "external_key_id", "geography")
+
+
+class KeyExtras(NullableModel):
+    """`harmony` of a key that is made: what it may do beyond OpenAI's fields."""
+
+    allowed_cidrs: Annotated[Many[str], Field(max_length=NETWORKS_MAX)] = ()
+    allowed_models: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)] = ()
+
+
+class ServiceAccountCreate(NullableModel):
+    """`POST …/service_accounts`."""
+
+    name: DisplayName
+    create_service_account_only: bool = False
+    expires_in_seconds: Lifetime | None = None
+    harmony: KeyExtras = KeyExtras()
+
+    def check_consistent(self) -> None:
+        """Raises `InvalidRequest` for the lifetime of a key that is not asked for."""
+        if self.create_service_account_only and self.expires_in_seconds is not None:
+            raise invalid(
+                "expires_in_seconds",
+                "it is for the key, and 'create_service_account_only' asks for none",
+            )
+
+
+class ServiceAccountUpdate(NullableModel):
+    """`POST …/service_accounts/{id}`: what is left out stays."""
+
+    name: DisplayName | None = None
+    role: Literal["member", "owner"] | None = None
+
+
+class AccountKeyCreate(NullableModel):
+    """`POST …/service_accounts/{id}/api_keys`."""
+
+    name: DisplayName | None = None
+    scopes: Annotated[Many[str], Field(max_length=len(SCOPES))] = ()
+    expires_in_seconds: Lifetime | None = None
+    harmony: KeyExtras = KeyExtras()
+
+
+class ProjectKeyUpdate(NullableModel):
+    """`POST …/api_keys/{id}`: what is left out stays; no scopes at all mean all."""
+
+    scopes: Annotated[Many[str], Field(max_length=len(SCOPES))] | None = None
+    expires_in_seconds: Lifetime | None = None
+
+
+class KeyRotate(NullableModel):
+    """`POST …/api_keys/{id}/rotate`: how long the key that is replaced goes on."""
+
+    overlap_seconds: Annotated[Count, Field(ge=0, le=LIFETIME_MAX_S)] | None = None
+
+
+class AdminKeyCreate(NullableModel):
+    """`POST /organization/admin_api_keys`."""
+
+    name: DisplayName
+    expires_in_seconds: Lifetime | None = None
+    scopes: Annotated[Many[str], Field(max_length=1)] = ()
+
+
+class ModelPermissionsUpdate(WireModel):
+    """`POST …/model_permissions`."""
+
+    mode: ModelsMode
+    model_ids: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)]
+
+    @property
+    def permissions(self) -> ModelPermissions:
+        """Each model once, in the order of the request."""
+        return ModelPermissions(self.mode, tuple(dict.fromkeys(self.model_ids)))
+
+
+def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
+    """Raises `InvalidRequest` for one that is not known."""
+    for index, scope in enumerate(given):
+        if scope not in SCOPES:
+            raise wrong_value(f"scopes[{index}]", scope, tuple(SCOPES))
+    return frozenset(given)
+
+
+def terms_of(scopes: tuple[str, ...], extras: KeyExtras) -> KeyTerms:
+    """What a key that is asked for may do. Raises `InvalidRequest`."""
+    return KeyTerms(
+        scopes=scopes_of(scopes),
+        networks=tuple(
+            _network(f"harmony.allowed_cidrs[{index}]", text)
+            for index, text in enumerate(extras.allowed_cidrs)
+        ),
+        models=tuple(dict.fromkeys(extras.allowed_models)),
+    )
+
+
+def _network(param: str, text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"Invalid '{param}': it is no network such as 203.0.113.0/24 or 2001:db8::/32, whose "
+            "bits behind the length are zero.",
+            code="invalid_value",
+            param=param,
+        ) from None
+
+
+def _check_absent(body: WireModel, *names: str) -> None:
+    for name in names:
+        if getattr(body, name) is not None:
+            raise unsupported(name, "Leave it out: all projects are kept in this server's database")

@@ -1,0 +1,1 @@
+"""What owners of a tenant and operators decide: projects, service accounts, keys, tenants."""

@@ -1,0 +1,290 @@
+"""Keys of projects and admin keys of a tenant: make, list, change, rotate, end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
+from gateway.protocol.request_errors import unknown_place
+from gateway.services.admin.projects import required_project
+from gateway.services.admin.service_accounts import required_account
+from gateway.store.admin import keys as rows
+from gateway.store.admin import service_accounts as accounts
+from gateway.store.admin.pages import Page, Place
+from gateway.tenancy import PLAIN_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.services.admin.secrets import Peppers
+    from gateway.services.admin.service_accounts import ServiceAccounts
+    from gateway.services.admin.transactions import Transactions
+    from gateway.store.postgres.database import Connection
+    from gateway.tenancy import (
+        ApiKey,
+        KeyTerms,
+        Principal,
+        Project,
+        ProjectId,
+        ServiceAccount,
+        ServiceAccountRole,
+        TenantId,
+    )
+
+DEFAULT_NAME: Final = "Secret key"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPolicy:
+    """Bounds of keys: how many of one tenant work, how long one lives at most (None: any time), how
+    long one that is replaced goes on where nothing else is said.
+    """
+
+    keys_max: int
+    lifetime_max_s: int | None
+    overlap_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAsked:
+    """A key that is asked for; `terms` without expiry and owner."""
+
+    name: str = DEFAULT_NAME
+    terms: KeyTerms = PLAIN_KEY
+    expires_in_s: int | None = None
+
+
+def unknown_key(key_id: str) -> ResourceNotFound:
+    """The same for one that is unknown, has ended, and is of another project or tenant."""
+    return ResourceNotFound(
+        f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedKey:
+    """A key, and whose it is; None: nobody's in particular, as those that operators make."""
+
+    key: ApiKey
+    account: ServiceAccount | None = None
+
+
+class Keys:
+    """All methods raise `ResourceNotFound` for an unknown project, account or key."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        service_accounts: ServiceAccounts,
+        peppers: Peppers,
+        policy: KeyPolicy,
+    ) -> None:
+        self._transactions = transactions
+        self._accounts = service_accounts
+        self._peppers = peppers
+        self._policy = policy
+
+    async def create_account(
+        self,
+        caller: Principal,
+        project_id: str,
+        name: str,
+        asked: KeyAsked | None,
+    ) -> tuple[ServiceAccount, tuple[ApiKey, str] | None]:
+        """A service account, and a key of it with its secret, unless `asked` is None: it has no
+        role then. Raises `RateLimited` where there are too many of either.
+        """
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id, is_active=True)
+            role: ServiceAccountRole = "none" if asked is None else "member"
+            account = await self._accounts.insert(connection, project, name, role)
+            if asked is None:
+                return account, None
+            return account, await self._insert(connection, caller, asked, project, account)
+
+    async def create(
+        self, caller: Principal, project_id: str, account_id: str, asked: KeyAsked
+    ) -> tuple[ApiKey, str]:
+        """A key of a service account, and its secret. Raises `RateLimited` where there are too
+        many.
+        """
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id, is_active=True)
+            account = await required_account(connection, project, account_id)
+            return await self._insert(connection, caller, asked, project, account)
+
+    async def create_admin(self, caller: Principal, asked: KeyAsked) -> tuple[ApiKey, str]:
+        """An admin key of the tenant, and its secret."""
+        async with self._transactions.changing(caller.tenant_id) as connection:
+            return await self._insert(connection, caller, asked, None, None)
+
+    async def get(self, tenant_id: TenantId, project_id: str | None, key_id: str) -> OwnedKey:
+        """A key of a project, or (None) an admin key."""
+        async with self._transactions.reading(tenant_id) as connection:
+            project = await self._project(connection, tenant_id, project_id)
+            key = await self._required(connection, tenant_id, project, key_id)
+            return (await _owned(connection, tenant_id, [key]))[0]
+
+    async def list(
+        self,
+        tenant_id: TenantId,
+        project_id: str | None,
+        *,
+        limit: int,
+        after: str | None,
+        descends: bool = False,
+    ) -> Page[OwnedKey]:
+        """Keys of a project, or (None) admin keys. Raises `InvalidRequest` for an unknown
+        `after`.
+        """
+        place = None if after is None else ids.parse_api_key_id(after)
+        if after is not None and place is None:
+            raise unknown_place()
+        async with self._transactions.reading(tenant_id) as connection:
+            project = await self._project(connection, tenant_id, project_id)
+            page = await rows.page(connection, tenant_id, project, Place(limit, place, descends))
+            return Page(await _owned(connection, tenant_id, page.rows), page.has_more)
+
+    async def change(
+        self,
+        tenant_id: TenantId,
+        project_id: str,
+        key_id: str,
+        *,
+        scopes: frozenset[str] | None,
+        expires_in_s: int | None,
+    ) -> OwnedKey:
+        """Change what is not None. Raises `InvalidRequest` for a key that has expired."""
+        self._check_lifetime(expires_in_s)
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await self._project(connection, tenant_id, project_id)
+            key = await self._required(connection, tenant_id, project, key_id)
+            changed = await rows.change(connection, key, scopes=scopes, expires_in_s=expires_in_s)
+            if changed is None:
+                raise _expired(key_id)
+            return (await _owned(connection, tenant_id, [changed]))[0]
+
+    async def end(self, tenant_id: TenantId, project_id: str | None, key_id: str) -> None:
+        """It works no more."""
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await self._project(connection, tenant_id, project_id)
+            key = await self._required(connection, tenant_id, project, key_id)
+            await rows.end(connection, tenant_id, project, key.id)
+
+    async def rotate(
+        self, caller: Principal, project_id: str | None, key_id: str, overlap_s: int | None
+    ) -> tuple[ApiKey, str]:
+        """A key that takes the place of another one, with the same terms, and its secret. The other
+        goes on for `overlap_s` (None: as the policy says). Raises `InvalidRequest` for one that has
+        expired, or has been replaced already.
+        """
+        tenant_id = caller.tenant_id
+        overlap_s = self._policy.overlap_s if overlap_s is None else overlap_s
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await self._project(connection, tenant_id, project_id)
+            old = await self._required(connection, tenant_id, project, key_id)
+            uuid = ids.new_uuid()
+            if await rows.replace(connection, old, uuid, overlap_s=overlap_s) is None:
+                raise _expired(key_id)
+            secret = self._peppers.new_secret(old.terms.kind)
+            made = rows.KeyMade(
+                id=uuid,
+                tenant_id=tenant_id,
+                name=old.name,
+                hint=secret.hint,
+                hash=secret.hash,
+                pepper_id=secret.pepper_id,
+                terms=old.terms,
+                project_id=old.project_id,
+                expires_in_s=self._policy.lifetime_max_s,
+                created_by=caller.key_id,
+                dialect=old.dialect,
+            )
+            return await rows.insert(connection, made), secret.value
+
+    async def _insert(
+        self,
+        connection: Connection,
+        caller: Principal,
+        asked: KeyAsked,
+        project: Project | None,
+        account: ServiceAccount | None,
+    ) -> tuple[ApiKey, str]:
+        """An admin key where there is no project."""
+        self._check_lifetime(asked.expires_in_s)
+        if await rows.count(connection, caller.tenant_id) >= self._policy.keys_max:
+            raise RateLimited(
+                f"Your organization has {self._policy.keys_max} API keys, which is as many as may "
+                "be. Delete some that are not needed any more.",
+                code="too_many_api_keys",
+            )
+        terms = replace(asked.terms, kind="admin" if project is None else "project")
+        if account is not None:
+            terms = replace(terms, owner_type="service_account", owner_id=account.id)
+        secret = self._peppers.new_secret(terms.kind)
+        made = rows.KeyMade(
+            id=ids.new_uuid(),
+            tenant_id=caller.tenant_id,
+            name=asked.name,
+            hint=secret.hint,
+            hash=secret.hash,
+            pepper_id=secret.pepper_id,
+            terms=terms,
+            project_id=None if project is None else project.id,
+            expires_in_s=asked.expires_in_s or self._policy.lifetime_max_s,
+            created_by=caller.key_id,
+        )
+        return await rows.insert(connection, made), secret.value
+
+    async def _project(
+        self, connection: Connection, tenant_id: TenantId, project_id: str | None
+    ) -> ProjectId | None:
+        if project_id is None:
+            return None
+        return (await required_project(connection, tenant_id, project_id)).id
+
+    async def _required(
+        self,
+        connection: Connection,
+        tenant_id: TenantId,
+        project: ProjectId | None,
+        key_id: str,
+    ) -> ApiKey:
+        uuid = ids.parse_api_key_id(key_id)
+        found = None
+        if uuid is not None:
+            found = await rows.find(connection, tenant_id, project, uuid)
+        if found is None:
+            raise unknown_key(key_id)
+        return found
+
+    def _check_lifetime(self, expires_in_s: int | None) -> None:
+        most = self._policy.lifetime_max_s
+        if most is not None and expires_in_s is not None and expires_in_s > most:
+            raise InvalidRequest(
+                f"Invalid 'expires_in_seconds': keys of this server live for {most} seconds at "
+                "most.",
+                code="integer_above_max_value",
+                param="expires_in_seconds",
+            )
+
+
+async def _owned(
+    connection: Connection, tenant_id: TenantId, keys: Sequence[ApiKey]
+) -> list[OwnedKey]:
+    owners = {key.terms.owner_id for key in keys if key.terms.owner_id is not None}
+    known = await accounts.find_all(connection, tenant_id, owners) if owners else {}
+    return [OwnedKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
+
+
+def _expired(key_id: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"API key '{key_id}' has expired or has been replaced: it cannot be changed. Create "
+        "another one.",
+        code="api_key_expired",
+        param="key_id",
+    )

@@ -1,0 +1,20 @@
+"""All that answers the admin API of the tenants of one database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.services.admin.keys import Keys
+    from gateway.services.admin.projects import Projects
+    from gateway.services.admin.service_accounts import ServiceAccounts
+
+
+@dataclass(frozen=True, slots=True)
+class AdminServices:
+    """One service for each resource."""
+
+    projects: Projects
+    service_accounts: ServiceAccounts
+    keys: Keys

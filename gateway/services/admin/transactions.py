@@ -1,0 +1,35 @@
+"""Transactions of the admin API: of one tenant, and what follows them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from gateway.store.postgres.database import Connection, Database
+    from gateway.tenancy import TenantId
+
+
+class Transactions:
+    """Of one database. `forget` makes this process look keys up again: what it knows of them may
+    have changed. Other replicas follow within `auth.key_cache_ttl_s`.
+    """
+
+    def __init__(self, database: Database, forget: Callable[[], None]) -> None:
+        self._database = database
+        self._forget = forget
+
+    @asynccontextmanager
+    async def reading(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
+        """Sees rows of one tenant only."""
+        async with self._database.transaction(tenant_id) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
+        """The same; once it is committed, keys are looked up again."""
+        async with self._database.transaction(tenant_id) as connection:
+            yield connection
+        self._forget()

@@ -1,0 +1,185 @@
+"""The audit log as it is read: pages of it as OpenAI lists them, and whether its chains hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway import ids
+from gateway.errors import InvalidRequest
+from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, Chain, shown
+from gateway.protocol.request_errors import unknown_place
+from gateway.store import audit_log
+from gateway.store.audit_log import AuditFilter
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.store.postgres.database import Database
+
+    Projects = Callable[[Collection[UUID]], Awaitable[Mapping[UUID, Mapping[str, str]]]]
+
+LIMIT_DEFAULT: Final = 20
+LIMIT_MAX: Final = 100
+VALUES_MAX: Final = 100
+"""Of one filter."""
+CHECKED_AT_ONCE: Final = 1_000
+SECOND_MAX: Final = 253_402_300_799
+"""The last one of the year 9999."""
+
+_log = EventLog("gateway.audit")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """A page that is asked for, as it came. `effective_at` has `gt`, `gte`, `lt`, `lte` in unix
+    seconds; `after` and `before` are ids of entries. `projects` are ids as the store has them.
+    """
+
+    limit: int = LIMIT_DEFAULT
+    after: str | None = None
+    before: str | None = None
+    event_types: Sequence[str] = ()
+    actor_ids: Sequence[str] = ()
+    actor_emails: Sequence[str] = ()
+    resource_ids: Sequence[str] = ()
+    projects: Sequence[UUID] | None = None
+    effective_at: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """What `verify` found of the chain of `tenant_id` (the nil id: the operator's): how many
+    entries it has, the number and hash of the last one, and what is wrong with it.
+    """
+
+    tenant_id: UUID
+    count: int
+    number: int
+    head: str
+    faults: Sequence[str]
+
+
+class AuditLogs:
+    """Use cases of the audit log of one database; all raise `StoreUnavailable`."""
+
+    def __init__(self, database: Database, projects: Projects | None = None) -> None:
+        """`projects` tells ids and names of projects, as clients see them."""
+        self._database = database
+        self._projects = projects
+
+    async def list_entries(self, tenant_id: UUID | None, query: AuditQuery) -> dict[str, Any]:
+        """A page as OpenAI's list object, the newest entry first.
+
+        Raises `InvalidRequest` for bounds that do not hold, for types that there are not, and for
+        cursors that are no entry of this tenant.
+        """
+        wanted = _filter(query)
+        places = {"after": _place(query.after, "after"), "before": _place(query.before, "before")}
+        found = await audit_log.page(self._database, tenant_id, wanted, limit=query.limit, **places)
+        if found is None:
+            raise unknown_place()
+        entries, has_more = found
+        named = {one.project_id for one in entries if one.project_id is not None}
+        names = await self._projects(named) if self._projects and named else {}
+        data = [
+            shown(
+                entry,
+                entry_id=ids.audit_log_id(entry.id),
+                project=None if entry.project_id is None else names.get(entry.project_id),
+            )
+            for entry in entries
+        ]
+        return {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": has_more,
+        }
+
+    async def verify(self, tenant_id: UUID | None = None) -> list[ChainState]:
+        """Check a chain from its oldest entry on; None: all there are."""
+        chains = await audit_log.chains(self._database)
+        return [await self._state(one) for one in chains if tenant_id in {None, one}]
+
+    async def anchor(self) -> None:
+        """Write the heads of all chains to the process log: whoever keeps that can tell later
+        whether a chain was made anew.
+        """
+        for state in await self.verify():
+            _log.info(
+                "audit chain",
+                tenant=str(state.tenant_id),
+                count=state.number,
+                rule=state.head,
+                outcome=state.faults[0] if state.faults else "intact",
+            )
+
+    async def _state(self, chain: UUID) -> ChainState:
+        checked = Chain()
+        while entries := await audit_log.since(
+            self._database, chain, checked.number, rows_max=CHECKED_AT_ONCE
+        ):
+            checked.add(entries)
+        return ChainState(
+            chain, checked.count, checked.number, checked.hash.hex(), tuple(checked.faults)
+        )
+
+
+def _filter(query: AuditQuery) -> AuditFilter:
+    """Raises `InvalidRequest`."""
+    if not 1 <= query.limit <= LIMIT_MAX:
+        raise InvalidRequest(f"'limit' is a number from 1 to {LIMIT_MAX}.", param="limit")
+    if query.after is not None and query.before is not None:
+        raise InvalidRequest("'after' and 'before' exclude each other.", param="before")
+    for name in ("event_types", "actor_ids", "actor_emails", "resource_ids", "projects"):
+        if len(getattr(query, name) or ()) > VALUES_MAX:
+            raise InvalidRequest(f"'{name}' has at most {VALUES_MAX} values.", param=name)
+    for one in query.event_types:
+        if one not in OPENAI_TYPES and one not in OWN_TYPES:
+            raise InvalidRequest(
+                "There is no event of one of these types here.", param="event_types"
+            )
+    from_at, until_at = _bounds(query.effective_at or {})
+    return AuditFilter(
+        types=list(query.event_types) or None,
+        targets=list(query.resource_ids) or None,
+        projects=None if query.projects is None else list(query.projects),
+        actors=list(query.actor_ids) or None,
+        emails=list(query.actor_emails) or None,
+        from_at=from_at,
+        until_at=until_at,
+    )
+
+
+def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None]:
+    """From when on and until when, in whole seconds."""
+    for name, second in range_.items():
+        if name not in {"gt", "gte", "lt", "lte"} or not 0 <= second < SECOND_MAX:
+            raise InvalidRequest(
+                "'effective_at' has 'gt', 'gte', 'lt' and 'lte', in unix seconds.",
+                param="effective_at",
+            )
+    begins = [range_[name] + more for name, more in (("gte", 0), ("gt", 1)) if name in range_]
+    ends = [range_[name] + more for name, more in (("lt", 0), ("lte", 1)) if name in range_]
+    return (
+        _moment(max(begins)) if begins else None,
+        _moment(min(ends)) if ends else None,
+    )
+
+
+def _moment(second: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+
+
+def _place(id_: str | None, param: str) -> UUID | None:
+    if id_ is None:
+        return None
+    found = ids.audit_log_uuid(id_)
+    if found is None:
+        raise InvalidRequest(f"'{param}' is no id of an entry of the audit log.", param=param)
+    return found

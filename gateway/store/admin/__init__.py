@@ -1,0 +1,1 @@
+"""Tables of the admin API: projects, service accounts, keys. Rows of one tenant, no content."""

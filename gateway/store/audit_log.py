@@ -1,0 +1,148 @@
+"""The audit log: entries are added in the transaction of what they tell, and only read afterwards.
+
+No role may change or remove one, nor may the owner of the table: a trigger refuses it, but for
+entries older than `KEPT_DAYS`. A chain is per tenant, and one more of what concerns none; whoever
+adds to one waits for who did before until that one's transaction ends, which is often enough for
+what administrators do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.governance.audit import BEGINNING, AuditEntry, entry_of
+from gateway.store.postgres.statements import Statement, insert_into
+from gateway.store.schema import EVERYONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.governance.audit import AuditEvent
+    from gateway.store.postgres.database import Connection, Database, Row
+
+KEPT_DAYS: Final = 400
+"""The trigger lets older entries go; the migration has the same number."""
+_LOCK: Final = 0x41756474  # "Audt", as the first number of an advisory lock
+_TAKE_TURNS: Final = Statement("""
+SELECT pg_advisory_xact_lock(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
+""")
+_LAST: Final = Statement("""
+SELECT clock_timestamp() AS at, last.number, last.hash
+FROM (SELECT) AS one LEFT JOIN LATERAL (
+    SELECT number, hash FROM audit_log WHERE tenant_id = :tenant ORDER BY number DESC LIMIT 1
+) AS last ON true
+""")
+_NAMES: Final = [one.name for one in fields(AuditEntry)]
+_COLUMNS: Final = ", ".join(_NAMES)
+_ADD: Final = Statement(insert_into("audit_log", _NAMES))
+_PAGE: Final = """
+SELECT {columns} FROM audit_log
+WHERE tenant_id = :tenant
+  AND (CAST(:types AS text[]) IS NULL OR type = ANY(CAST(:types AS text[])))
+  AND (CAST(:targets AS text[]) IS NULL OR target = ANY(CAST(:targets AS text[])))
+  AND (CAST(:projects AS uuid[]) IS NULL OR project_id = ANY(CAST(:projects AS uuid[])))
+  AND (CAST(:actors AS text[]) IS NULL
+       OR convert_from(actor, 'UTF8')::jsonb ->> 'key_id' = ANY(CAST(:actors AS text[]))
+       OR convert_from(actor, 'UTF8')::jsonb ->> 'owner_id' = ANY(CAST(:actors AS text[])))
+  AND (CAST(:emails AS text[]) IS NULL
+       OR convert_from(actor, 'UTF8')::jsonb ->> 'email' = ANY(CAST(:emails AS text[])))
+  AND at >= coalesce(CAST(:from_at AS timestamptz), '-infinity')
+  AND at < coalesce(CAST(:until_at AS timestamptz), 'infinity')
+  AND (CAST(:number AS bigint) IS NULL OR number {beyond} CAST(:number AS bigint))
+ORDER BY number {direction}
+LIMIT :row_limit
+"""
+_PAGES: Final = {
+    False: Statement(_PAGE.format(columns=_COLUMNS, beyond="<", direction="DESC")),
+    True: Statement(_PAGE.format(columns=_COLUMNS, beyond=">", direction="ASC")),
+}
+"""By whether it goes towards newer entries."""
+_NUMBER: Final = Statement("""
+SELECT number FROM audit_log WHERE tenant_id = :tenant AND id = :id
+""")
+_CHAINS: Final = Statement("SELECT DISTINCT tenant_id FROM audit_log ORDER BY tenant_id")
+_SINCE: Final = Statement(f"""
+SELECT {_COLUMNS} FROM audit_log WHERE tenant_id = :tenant AND number > :number
+ORDER BY number LIMIT :row_limit
+""")  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which entries. None: whatever it is. `from_at` is inclusive, `until_at` is not; actors are
+    ids of keys, users or service accounts.
+    """
+
+    types: Sequence[str] | None = None
+    targets: Sequence[str] | None = None
+    projects: Sequence[UUID] | None = None
+    actors: Sequence[str] | None = None
+    emails: Sequence[str] | None = None
+    from_at: datetime | None = None
+    until_at: datetime | None = None
+
+
+async def record(connection: Connection, tenant_id: UUID | None, event: AuditEvent) -> AuditEntry:
+    """Add an entry to a tenant's chain (None: to the operator's), in a transaction of the caller's.
+
+    It is there if and only if that commits: call it in the transaction that changes what it tells,
+    behind the change, since others of the tenant wait from here to its end. The connection may be
+    that of `Database.transaction(tenant_id)`, or of `owner_transaction`.
+    """
+    chain = tenant_id or EVERYONE
+    await connection.execute(_TAKE_TURNS, {"lock": _LOCK, "tenant": str(chain)})
+    last = (await connection.execute(_LAST, {"tenant": chain})).one()
+    number, previous = (last.number, last.hash) if last.number is not None else (0, BEGINNING)
+    entry = entry_of(event, chain, number + 1, ids.new_uuid(), last.at, previous)
+    await connection.execute(_ADD, {name: getattr(entry, name) for name in _NAMES})
+    return entry
+
+
+async def page(
+    database: Database,
+    tenant_id: UUID | None,
+    wanted: AuditFilter,
+    *,
+    limit: int,
+    after: UUID | None = None,
+    before: UUID | None = None,
+) -> tuple[list[AuditEntry], bool] | None:
+    """Entries, the newest first, and whether there are more on that side.
+
+    `after` is the id of an entry behind which the page begins, `before` of one before which it
+    ends. None: that is no entry of this chain.
+    """
+    chain = tenant_id or EVERYONE
+    parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **asdict(wanted)}
+    async with database.owner_transaction() as connection:
+        place = after or before
+        if place is not None:
+            number = await connection.scalar(_NUMBER, {"tenant": chain, "id": place})
+            if number is None:
+                return None
+            parameters["number"] = number
+        is_newer = before is not None and after is None
+        rows = await connection.execute(_PAGES[is_newer], parameters)
+    entries = [_entry(row) for row in rows[:limit]]
+    return (entries[::-1] if is_newer else entries), len(rows) > limit
+
+
+async def chains(database: Database) -> list[UUID]:
+    """Whose entries there are; the nil id is the operator's."""
+    async with database.owner_transaction() as connection:
+        return list(await connection.scalars(_CHAINS))
+
+
+async def since(database: Database, chain: UUID, number: int, *, rows_max: int) -> list[AuditEntry]:
+    """Entries of a chain with higher numbers, the oldest first."""
+    parameters = {"tenant": chain, "number": number, "row_limit": rows_max}
+    async with database.owner_transaction() as connection:
+        return [_entry(row) for row in await connection.execute(_SINCE, parameters)]
+
+
+def _entry(row: Row) -> AuditEntry:
+    return AuditEntry(*row)

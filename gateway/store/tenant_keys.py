@@ -1,0 +1,115 @@
+"""Wrapped data keys of tenants, in a database of their own.
+
+Of its own because of backups: whoever destroys a key destroys what it sealed in every backup of
+the content, but only if none of these has the wrapped key. So this database has a short backup
+retention, and no migrations either: it is one table, made by `prepare`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.encryption.keyring import WrappedKey
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+_PREPARE: Final = """
+CREATE TABLE IF NOT EXISTS tenant_keys (
+    tenant_id uuid NOT NULL, number integer NOT NULL, wrapped bytea NOT NULL,
+    provider text NOT NULL, key_ref text NOT NULL, created_at timestamptz NOT NULL DEFAULT now(),
+    retired_at timestamptz, destroyed_at timestamptz,
+    CONSTRAINT pk_tenant_keys PRIMARY KEY (tenant_id, number)
+)
+"""
+_IS_THERE: Final = Statement("SELECT to_regclass('tenant_keys') IS NOT NULL")
+_COLUMNS: Final = "number, wrapped, provider, key_ref, created_at, retired_at, destroyed_at"
+_KEYS: Final = Statement(f"""
+SELECT {_COLUMNS} FROM tenant_keys WHERE tenant_id = :tenant ORDER BY number
+""")  # noqa: S608 - constants only
+_ADD: Final = Statement("""
+INSERT INTO tenant_keys (tenant_id, number, wrapped, provider, key_ref)
+VALUES (:tenant, :number, :wrapped, :provider, :key_ref)
+""")
+_RETIRE: Final = Statement("""
+UPDATE tenant_keys SET retired_at = coalesce(retired_at, now())
+WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NULL
+""")
+_REPLACE: Final = Statement("""
+UPDATE tenant_keys SET wrapped = :wrapped, provider = :provider, key_ref = :key_ref
+WHERE tenant_id = :tenant AND number = :number AND destroyed_at IS NULL
+""")
+_DESTROY: Final = Statement("""
+UPDATE tenant_keys SET wrapped = '', destroyed_at = coalesce(destroyed_at, now())
+WHERE tenant_id = :tenant AND number < :before
+""")
+_TENANTS: Final = Statement("SELECT DISTINCT tenant_id FROM tenant_keys ORDER BY tenant_id")
+# What was overwritten is in dead rows until they are vacuumed, which writes the pages anew.
+_VACUUM: Final = "VACUUM FULL tenant_keys"
+ALL: Final = 2**31 - 1
+
+
+class TenantKeys:
+    """The table, as a `KeyStore` and for operators. Raises `StoreError`s."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def prepare(self) -> None:
+        """Make the table where there is none. Who serves need not be allowed to where there is."""
+        async with self._database.owner_transaction() as connection:
+            if not await connection.scalar(_IS_THERE):
+                await connection.script(_PREPARE)
+
+    async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
+        """All keys of a tenant, by number, destroyed ones included."""
+        async with self._database.owner_transaction() as connection:
+            rows = await connection.execute(_KEYS, {"tenant": tenant_id})
+        return [WrappedKey(*row) for row in rows]
+
+    async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
+        """Keep a key; those before it are retired. Raises `StoreConflict` for a number it has."""
+        row = {
+            "tenant": tenant_id,
+            "number": key.number,
+            "wrapped": key.wrapped,
+            "provider": key.provider,
+            "key_ref": key.key_ref,
+        }
+        async with self._database.owner_transaction() as connection:
+            await connection.execute(_ADD, row)
+            await connection.execute(_RETIRE, {"tenant": tenant_id, "before": key.number})
+
+    async def replace(self, tenant_id: TenantId, key: WrappedKey) -> None:
+        """The same key, wrapped otherwise."""
+        row = {
+            "tenant": tenant_id,
+            "number": key.number,
+            "wrapped": key.wrapped,
+            "provider": key.provider,
+            "key_ref": key.key_ref,
+        }
+        async with self._database.owner_transaction() as connection:
+            await connection.execute(_REPLACE, row)
+
+    async def retire(self, tenant_id: TenantId) -> int:
+        """Let all its keys seal nothing more; how many there are that open still."""
+        async with self._database.owner_transaction() as connection:
+            return await connection.count(_RETIRE, {"tenant": tenant_id, "before": ALL})
+
+    async def destroy(self, tenant_id: TenantId, *, before: int = ALL) -> int:
+        """Overwrite wrapped keys with smaller numbers, for good: what they sealed is unreadable
+        from then on, wherever it is. How many rows that are.
+        """
+        async with self._database.owner_transaction() as connection:
+            of_it = {"tenant": tenant_id, "before": before}
+            destroyed = await connection.count(_DESTROY, of_it)
+        await self._database.maintain(_VACUUM)
+        return destroyed
+
+    async def tenants(self) -> list[TenantId]:
+        """Whoever has keys, or had."""
+        async with self._database.owner_transaction() as connection:
+            return list(await connection.scalars(_TENANTS))

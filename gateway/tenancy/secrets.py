@@ -1,0 +1,86 @@
+"""The secrets of API keys: their form, and the keyed hash that a database knows them by.
+
+A secret is a prefix that tells what the key opens, 256 random bits in base64url, and a checksum of
+both, so that who reads one (a scanner, this gateway) can tell a mistyped key from a wrong one
+without asking anybody. Keys from before had the prefix `sk-` and no checksum; they stay good.
+
+Since a secret has 256 random bits, one HMAC-SHA256 under a pepper is enough to store it. While a
+pepper is replaced two are in use: what is found by the hash of the previous one is hashed again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import zlib
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Literal
+
+SecretKind = Literal["project", "admin", "operator"]
+PREFIXES: Final[dict[SecretKind, str]] = {
+    "project": "sk-proj-",
+    "admin": "sk-admin-",
+    "operator": "sk-op-",
+}
+RANDOM_BYTES: Final = 32
+HINT_CHARS: Final = 4
+_CHECK_CHARS: Final = 6
+_BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PEPPER_IDS: Final = 2**15
+"""As many as a `smallint` has that are not negative."""
+
+
+def secret_of(kind: SecretKind, random: bytes) -> str:
+    """The secret that these random bytes make; `RANDOM_BYTES` of them."""
+    text = PREFIXES[kind] + base64.urlsafe_b64encode(random).rstrip(b"=").decode()
+    return text + _check(text)
+
+
+def kind_of(secret: str) -> SecretKind | None:
+    """What a secret opens, by its prefix; None for one of before, which opens a project."""
+    found = [kind for kind, prefix in PREFIXES.items() if secret.startswith(prefix)]
+    return found[0] if found else None
+
+
+def is_mistyped(secret: str) -> bool:
+    """Whether no key can have this secret: it begins as one, and its checksum is wrong."""
+    if kind_of(secret) is None:
+        return False
+    text, check = secret[:-_CHECK_CHARS], secret[-_CHECK_CHARS:]
+    return not (secret.isascii() and _check(text) == check)
+
+
+def hint_of(secret: str) -> str:
+    """As much of a secret as is stored, so that people can tell theirs apart."""
+    return secret[-HINT_CHARS:]
+
+
+def redacted(kind: SecretKind, hint: str) -> str:
+    """How a key is shown once its secret is gone."""
+    return f"{PREFIXES[kind]}***{hint}"
+
+
+def _check(text: str) -> str:
+    rest, digits = zlib.crc32(text.encode()), ""
+    for _ in range(_CHECK_CHARS):
+        rest, digit = divmod(rest, len(_BASE62))
+        digits += _BASE62[digit]
+    return digits
+
+
+@dataclass(frozen=True, slots=True)
+class Pepper:
+    """What secrets are hashed with. `id` tells peppers apart without telling anything of them."""
+
+    secret: bytes
+
+    @property
+    def id(self) -> int:
+        """From 0 to 32767, made from the secret; two differ but once in 32,768 times."""
+        digest = hmac.digest(self.secret, b"pepper id", sha256)
+        return int.from_bytes(digest[:2], "big") % _PEPPER_IDS
+
+    def hash(self, secret: str) -> bytes:
+        """The keyed hash that the database knows a key by: 32 bytes."""
+        return hmac.digest(self.secret, secret.encode("utf-8", "surrogatepass"), sha256)

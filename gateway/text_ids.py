@@ -1,0 +1,126 @@
+"""Turns and prompts of models whose servers take and return text only, as ids.
+
+All that follows a turn (log, fold, output guard) counts ids. A server's chat endpoint has none, so
+here each character of what it says is one, behind all ids that a vocabulary may have, and so are
+the marks between thoughts, answer and calls:
+
+    THOUGHT  characters …   ANSWER  characters …   CALL  name  ARGUMENTS  JSON …   END
+
+The prompt of such a turn is the conversation itself: lines of JSON, four bytes in each id, which
+is about what a token is. The first line has the options of the request, each other one a message.
+So more messages are appended as ids are (`docs/models.md` tells what that is good for).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TEXT_BASE: Final = 1 << 24
+"""The id of the character U+0000. No vocabulary has so many ids."""
+CHARACTERS: Final = sys.maxunicode + 1
+TEXT_IDS: Final = range(TEXT_BASE, TEXT_BASE + CHARACTERS)
+THOUGHT, ANSWER, CALL, ARGUMENTS, END = range(TEXT_IDS.stop, TEXT_IDS.stop + 5)
+TEXT_IDS_END: Final = END + 1
+"""No number from here on is an id of text."""
+TEXT_STATE: Final = b"text"
+"""The `ModelFormat.template_state` of a run whose turns are text."""
+CHARACTERS_PER_TOKEN: Final = 4
+"""About how many characters a token is, where nobody tells how many tokens there were."""
+IMAGE_TOKENS: Final = 1024
+"""About what an image takes of a window."""
+
+_MARK_BYTE: Final = 0xF8
+"""The first of the bytes that no UTF-8 has: each of them is a mark."""
+_MARKS: Final = re.compile(b"([\xf8-\xff])")
+_WORD: Final = 4
+_DATA_URL: Final = re.compile(rb'"data:[^"]*"')
+
+
+def ids_of(text: str) -> list[int]:
+    """The id of each character; half a surrogate pair is the replacement character."""
+    if not text.isascii():
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return [TEXT_BASE + ord(character) for character in text]
+
+
+def text_of(ids: Iterable[int]) -> str:
+    """The characters among ids."""
+    return "".join(chr(one - TEXT_BASE) for one in ids if one in TEXT_IDS)
+
+
+def is_text(ids: Sequence[int]) -> bool:
+    """Whether a turn is one of text; one that says nothing is not."""
+    return bool(ids) and ids[0] >= TEXT_BASE
+
+
+def estimated_tokens(characters: int) -> int:
+    """About how many tokens so many characters are."""
+    return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def packed_text(ids: Sequence[int]) -> bytes:
+    """Ids of text as bytes: UTF-8, and a byte that has no place in it for each mark.
+
+    Raises `ValueError` for other ids.
+    """
+    packed, begun = bytearray(), 0
+    for at, one in enumerate(ids):
+        if one in TEXT_IDS:
+            continue
+        if not THOUGHT <= one <= END:
+            raise ValueError(f"{one} is no id of text")
+        packed += text_of(ids[begun:at]).encode()
+        packed.append(_MARK_BYTE + one - THOUGHT)
+        begun = at + 1
+    packed += text_of(ids[begun:]).encode()
+    return bytes(packed)
+
+
+def unpacked_text(packed: bytes) -> tuple[int, ...]:
+    """The ids that were packed. Raises `ValueError` for bytes that `packed_text` never made."""
+    ids: list[int] = []
+    for part in _MARKS.split(packed):
+        if _MARKS.fullmatch(part):
+            mark = THOUGHT + part[0] - _MARK_BYTE
+            if mark > END:
+                raise ValueError("a text in the log has a mark that is not known")
+            ids.append(mark)
+        else:
+            ids += map(TEXT_BASE.__add__, map(ord, part.decode()))
+    return tuple(ids)
+
+
+def packed_lines(lines: Iterable[bytes]) -> array[int]:
+    """JSON values, each on a line of its own, four bytes in an id; spaces fill up each line."""
+    content = b"".join(line + b" " * (-(len(line) + 1) % _WORD) + b"\n" for line in lines)
+    ids = array("I", content)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids
+
+
+def unpacked_lines(ids: Sequence[int]) -> list[bytes]:
+    """The lines of a prompt that `packed_lines` made, one or several behind each other."""
+    return _content(ids).split(b"\n")[:-1]
+
+
+def prompt_tokens(ids: Sequence[int]) -> int:
+    """About how many tokens such a prompt is. An image counts `IMAGE_TOKENS`, however long it is
+    in the prompt.
+    """
+    content = _content(ids)
+    images = [found.end() - found.start() for found in _DATA_URL.finditer(content)]
+    return (len(content) - sum(images)) // _WORD + IMAGE_TOKENS * len(images)
+
+
+def _content(ids: Sequence[int]) -> bytes:
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

@@ -1,0 +1,83 @@
+"""The body of a request to a server's chat endpoint, from a prompt that is a conversation. No I/O.
+
+Hosted APIs refuse what they do not know, so nothing is sent that was not asked for, or that differs
+from nothing in OpenAI's API.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.text_ids import unpacked_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gateway.generation import TokenRequest
+    from gateway.upstreams.backend import Served
+    from gateway.upstreams.engines.engine import InferenceEngine
+
+_MESSAGE: Final = b'{"role":'
+_ASSISTANT: Final = b'{"role":"assistant"'
+_RESULT: Final = b'{"role":"tool"'
+
+
+def chat_body(request: TokenRequest, served: Served, engine: InferenceEngine) -> list[bytes]:
+    """JSON of the request, in pieces."""
+    lines = unpacked_lines(request.prompt_ids)
+    options: dict[str, Any] = {}
+    for line in lines:
+        if not line.startswith(_MESSAGE):
+            options |= orjson.loads(line)
+    bound = dict(request.constraint.chat or {}) if request.constraint is not None else {}
+    allowed = bound.pop("allowed", None)
+    if allowed is not None:
+        options["tools"] = _allowed(options.get("tools", ()), allowed)
+    body = {
+        "model": served.name,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_sampling(request),
+        **options,
+        **bound,
+        **engine.chat_fields(request),
+    }
+    messages = b",".join(_answering(line for line in lines if line.startswith(_MESSAGE)))
+    return [b'{"messages":[', messages, b"],", orjson.dumps(body)[1:]]
+
+
+def _allowed(tools: Iterable[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
+    wanted = set(names)
+    return [tool for tool in tools if tool["function"]["name"] in wanted]
+
+
+def _sampling(request: TokenRequest) -> dict[str, Any]:
+    sampling = request.sampling
+    fields: dict[str, Any] = {"temperature": sampling.temperature}
+    if request.chat is not None and request.chat.limits_output:
+        fields["max_tokens"] = sampling.max_tokens
+    if sampling.top_p != 1.0:  # which TGI refuses
+        fields["top_p"] = sampling.top_p
+    if sampling.presence_penalty:
+        fields["presence_penalty"] = sampling.presence_penalty
+    if sampling.frequency_penalty:
+        fields["frequency_penalty"] = sampling.frequency_penalty
+    rare = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
+    return fields | {name: value for name, value in rare.items() if value is not None}
+
+
+def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The messages; a result that names no call answers the last one before it."""
+    assistant = b""
+    for line in lines:
+        if line.startswith(_ASSISTANT):
+            assistant = line
+        elif line.startswith(_RESULT) and assistant:
+            message = orjson.loads(line)
+            if "tool_call_id" not in message:
+                calls = orjson.loads(assistant).get("tool_calls") or [{"id": ""}]
+                yield orjson.dumps({"role": "tool", "tool_call_id": calls[-1]["id"], **message})
+                continue
+        yield line.rstrip()

@@ -1,0 +1,298 @@
+"""What comes back from `POST /v1/chat/completions`: text, as ids of text. No I/O here.
+
+Shapes of vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
+
+* thoughts are `reasoning_content` or `reasoning` (vLLM since 0.11, Ollama), or parts of a content
+  that is a list (Mistral);
+* calls come whole (Ollama, TGI) or in fragments; their index may be missing, or be 0 of each; their
+  id may be missing, come late, or be repeated; arguments may be an object; an API of before 2023-11
+  has one `function_call`;
+* the usage stands in the last choice, or behind it in an event without choices, or nowhere;
+* errors come with a status, or as an event of a 200.
+
+One call is told at a time: what is said of another one waits until the arguments of the open one
+are whole.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from typing_extensions import Unpack, override
+
+from gateway.generation import FinishReason, ToldUsage
+from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
+from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.problems import code_of, message_of
+
+if TYPE_CHECKING:
+    from gateway.generation import Sampling, TokenChunk
+    from gateway.upstreams.generate import Asked
+
+_FINISH: Final = {
+    "stop": FinishReason.STOP,
+    "tool_calls": FinishReason.STOP,
+    "function_call": FinishReason.STOP,
+    "eos_token": FinishReason.STOP,  # TGI
+    "stop_sequence": FinishReason.STOP,  # TGI
+    "length": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,  # Mistral
+    "content_filter": FinishReason.FILTERED,
+    "repetition": FinishReason.LENGTH,  # vLLM
+}
+"""Every other reason ("abort", "error", …) is a failure."""
+_THOUGHTS: Final = ("reasoning_content", "reasoning")
+_DONE: Final = b"[DONE]"
+CHARACTERS_PER_TOKEN_MAX: Final = 64
+"""No more is read than so many characters for each token that there may be: servers count tokens,
+and what one says without end must end somewhere."""
+CALLS_MAX: Final = 128
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call as far as it came. `written` is how much of its arguments was told."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    written: int = 0
+    is_told: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Its arguments are JSON, to which nothing can be added."""
+        try:
+            return isinstance(orjson.loads(self.arguments), dict)
+        except orjson.JSONDecodeError:
+            return False
+
+
+@dataclass(slots=True)
+class _Calls:
+    """The calls of one turn, in the order in which they began. `open` is the one that is told."""
+
+    begun: list[_Call] = field(default_factory=list)
+    by_index: dict[int, _Call] = field(default_factory=dict)
+    open: _Call | None = None
+
+    def of(self, fragment: dict[str, Any], name: str) -> _Call:
+        """The call that a fragment belongs to."""
+        index, call_id = fragment.get("index"), fragment.get("id")
+        call_id = call_id if isinstance(call_id, str) else ""
+        if type(index) is int:
+            call = self.by_index.get(index)
+        else:
+            call = self.begun[-1] if self.begun and not (name and call_id) else None
+            call = next((one for one in self.begun if call_id and one.id == call_id), call)
+        if call is not None and self._is_another(call, call_id, name):
+            call = None
+        if call is None:
+            call = _Call()
+            self.begun.append(call)
+        if type(index) is int:
+            self.by_index[index] = call
+        call.id = call.id or call_id
+        call.name = call.name or name
+        return call
+
+    def _is_another(self, call: _Call, call_id: str, name: str) -> bool:
+        """Ollama gave all calls the index 0, and others give none."""
+        if call_id and call.id and call_id != call.id:
+            return True
+        return bool(name and call.name and not call_id and call.is_whole)
+
+
+class ChatReader(CompletionReader):
+    """As `CompletionReader`, for events of a chat completion, whose text becomes ids of text."""
+
+    __slots__ = ("_calls", "_mark", "_usage_told")
+
+    def __init__(self, upstream: str, sampling: Sampling, **asked: Unpack[Asked]) -> None:
+        """As the class that it is made from."""
+        super().__init__(upstream, sampling, **asked)
+        self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
+        self._ids_left_before = self._ids_max
+        self._alternatives = None
+        self._mark: int | None = None
+        self._calls = _Calls()
+        self._usage_told: ToldUsage | None = None
+
+    @override
+    def _chunk(self) -> TokenChunk | None:
+        chunk = super()._chunk()
+        if chunk is not None and chunk.finish is not None:
+            chunk.usage = self._usage_told
+        return chunk
+
+    @override
+    def _event(self, payload: bytes) -> None:
+        if len(payload) > self._frame_bytes_max:
+            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
+        elif payload == _DONE:
+            self._done()
+        elif isinstance(event := _decoded(payload), dict):
+            self._take_event(event)
+        else:
+            self._break("event is not a JSON object")
+
+    def _done(self) -> None:
+        if self.finish is None:
+            self._break("stream ended without a finish reason")
+        self._is_over = True
+
+    def _take_event(self, event: dict[str, Any]) -> None:
+        if event.get("error") is not None or event.get("object") == "error":
+            self._refused(code_of(event), message_of(event))
+            return
+        self._note_usage(event.get("usage"))
+        choices = event.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if choice is None:
+            # Behind the finish: the token counts, which come last.
+            self._is_over = self.finish is not None and self._usage_told is not None
+        elif self.finish is None and isinstance(choice, dict) and not choice.get("index"):
+            self._take_choice(choice)
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta") or choice.get("message")
+        if isinstance(delta, dict):
+            self._take_delta(delta)
+        reason = choice.get("finish_reason")
+        if self._is_over or reason is None or reason == "":
+            return
+        finish = _FINISH.get(reason.lower()) if isinstance(reason, str) else None
+        if finish is None:
+            self._break(f"finish reason {message_of(reason)}")
+            return
+        self._tell_waiting()
+        if finish is FinishReason.STOP:
+            self._say([END])
+        self.finish = self.finish or finish
+
+    def _take_delta(self, delta: dict[str, Any]) -> None:
+        thought = next((delta[name] for name in _THOUGHTS if delta.get(name)), None)
+        if isinstance(thought, str):
+            self._tell(THOUGHT, thought)
+        content = delta.get("content")
+        if isinstance(content, str):
+            self._tell(ANSWER, content)
+        elif isinstance(content, list):
+            for part in content:
+                self._take_part(part)
+        if isinstance(refusal := delta.get("refusal"), str):
+            self._tell(ANSWER, refusal)
+        calls = delta.get("tool_calls")
+        if isinstance(calls, dict):  # TGI before 3.0
+            calls = [calls]
+        if isinstance(legacy := delta.get("function_call"), dict):
+            calls = [{"index": 0, "function": legacy}]
+        for fragment in calls if isinstance(calls, list) else ():
+            if isinstance(fragment, dict) and not self._is_over:
+                self._take_call(fragment)
+
+    def _take_part(self, part: object) -> None:
+        """A part of a content that is a list: `{"type": "text", "text"}`, or a thought, which is a
+        list of such.
+        """
+        if not isinstance(part, dict):
+            return
+        if isinstance(text := part.get("text"), str):
+            self._tell(ANSWER, text)
+        for inner in part.get("thinking") or ():
+            if isinstance(inner, dict) and isinstance(text := inner.get("text"), str):
+                self._tell(THOUGHT, text)
+
+    def _take_call(self, fragment: dict[str, Any]) -> None:
+        function = fragment.get("function")
+        if not isinstance(function, dict):
+            return
+        name, arguments = function.get("name"), function.get("arguments")
+        call = self._calls.of(fragment, name if isinstance(name, str) else "")
+        if len(self._calls.begun) > CALLS_MAX:
+            self._break(f"more than {CALLS_MAX} calls in one turn")
+            return
+        if isinstance(arguments, dict):
+            arguments = orjson.dumps(arguments).decode()
+        if isinstance(arguments, str) and arguments:
+            if call.is_told and call is not self._calls.open and arguments.strip():
+                self._break("a call goes on after it was whole")
+                return
+            call.arguments += arguments
+        self._tell_calls()
+
+    def _tell_calls(self) -> None:
+        """Tell what is new of the open call; of the next one, once that is whole."""
+        calls = self._calls
+        while True:
+            if calls.open is not None:
+                self._tell_arguments(calls.open)
+            waiting = [one for one in calls.begun if not one.is_told and one.name]
+            if not waiting or (calls.open is not None and not calls.open.is_whole):
+                return
+            self._open_call(waiting[0])
+
+    def _open_call(self, call: _Call) -> None:
+        call.is_told = True
+        self._calls.open, self._mark = call, CALL
+        self._say([CALL, *ids_of(call.name), ARGUMENTS])
+
+    def _tell_arguments(self, call: _Call) -> None:
+        new = call.arguments[call.written :]
+        if new and call.is_told:
+            call.written = len(call.arguments)
+            self._say(ids_of(new))
+
+    def _tell_waiting(self) -> None:
+        """No more comes: tell what waited for an open call to be whole."""
+        self._tell_calls()
+        for call in self._calls.begun:
+            if not call.is_told and call.name:
+                self._open_call(call)
+                self._tell_arguments(call)
+
+    def _tell(self, mark: int, text: str) -> None:
+        """More of a thought, or of the answer."""
+        if not text:
+            return
+        if self._mark != mark:
+            self._tell_waiting()
+            self._calls.open = None
+            self._mark = mark
+            self._say([mark])
+        self._say(ids_of(text))
+
+    def _say(self, ids: list[int]) -> None:
+        if not self._is_over:
+            self._keep(ids, ())
+
+    def _note_usage(self, usage: object) -> None:
+        if not isinstance(usage, dict):
+            return
+        given, made = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+        if given is None or made is None or not (given or made):
+            return
+        cached = _count(usage.get("prompt_tokens_details"), "cached_tokens") or 0
+        thought = _count(usage.get("completion_tokens_details"), "reasoning_tokens")
+        thought = thought or _count(usage, "reasoning_tokens") or 0
+        self._usage_told = ToldUsage(given, made, min(thought, made), min(cached, given))
+
+
+def _count(values: object, name: str) -> int | None:
+    count = values.get(name) if isinstance(values, dict) else None
+    return count if type(count) is int and 0 <= count < 1 << 53 else None
+
+
+def _decoded(payload: bytes) -> object:
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        # Half of a surrogate pair, as servers write it that cut text anywhere.
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,87 @@
+"""The admin API of the shared database's tenants, on both listeners that may serve it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import openai
+import pytest
+
+from gateway.app import create_admin_app
+from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
+from tests.fakes.http_client import http_client
+from tests.fakes.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx2
+
+    from gateway.settings import Settings
+    from tests.fakes.observation import Backends
+
+
+@dataclass(frozen=True)
+class AdminSite:
+    """Where both listeners are, and an admin key of the tenant `acme` and one of `globex`."""
+
+    gateway: RunningGateway
+    admin_url: str
+    admin_key: str
+    other_admin_key: str
+
+    def client(self, admin_key: str | None = None) -> openai.AsyncOpenAI:
+        """OpenAI's SDK on the admin listener."""
+        return openai.AsyncOpenAI(
+            api_key="unused",
+            admin_api_key=admin_key or self.admin_key,
+            base_url=f"{self.admin_url}/v1",
+            max_retries=0,
+        )
+
+    def user(self, api_key: str) -> httpx2.AsyncClient:
+        """A client of the data plane."""
+        return http_client(self.gateway.url, headers={"authorization": f"Bearer {api_key}"})
+
+
+@pytest.fixture(scope="session")
+def admin_settings(shared_database_url: str, backends: Backends) -> Settings:
+    """Decisions about keys are not cached for long: what is changed must be seen at once."""
+    return gateway_settings(
+        shared_database_url,
+        backends.urls,
+        models=[{"id": "gpt-oss-20b", "aliases": ["small"]}],
+        admin={"public": True, "projects_max": 1000},
+        tools={"python": {"enabled": True, "engine": "monty"}},
+        server={"drain_grace_s": 1, "trusted_proxies": ["127.0.0.0/8"]},
+    )
+
+
+@pytest.fixture(scope="session")
+async def site(admin_settings: Settings) -> AsyncIterator[AdminSite]:
+    """One process, both listeners."""
+    async with (
+        running_gateway(admin_settings) as gateway,
+        serving(create_admin_app(gateway.process)) as admin_url,
+    ):
+        yield AdminSite(
+            gateway,
+            admin_url,
+            await new_key(admin_settings, "acme", kind="admin"),
+            await new_key(admin_settings, "globex", kind="admin"),
+        )
+
+
+@pytest.fixture
+async def admin(site: AdminSite) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's SDK with an admin key of `acme`."""
+    async with site.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def other_admin(site: AdminSite) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The same for another tenant."""
+    async with site.client(site.other_admin_key) as opened:
+        yield opened

@@ -1,0 +1,173 @@
+"""Images of a request: shown to models that see, fetched under the rules of tools."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from tests.fakes.chat_server import MODEL, ChatServer, write_model
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
+from tests.fakes.serving import serving
+from tests.fakes.stream import texts
+from tests.fakes.text_server import TextServer, text
+from tests.integration.api.bodies import create, refused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.integration.api.passthrough.conftest import Passing
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
+DATA_URL = f"data:image/png;base64,{b64encode(PNG).decode()}"
+
+
+def shown(url: str, **fields: Any) -> list[dict[str, Any]]:
+    image = {"type": "input_image", "image_url": url, **fields}
+    return [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}]
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[str]:
+    async def picture(_: object) -> Response:
+        return Response(PNG, media_type="image/png")
+
+    async def page(_: object) -> Response:
+        return Response("<p>", media_type="text/html")
+
+    async def moved(_: object) -> Response:
+        return RedirectResponse("/picture.png")
+
+    routes = [Route("/picture.png", picture), Route("/page", page), Route("/moved", moved)]
+    async with serving(Starlette(routes=routes)) as url:
+        yield url
+
+
+async def test_a_data_url_goes_to_the_server_as_it_is(passing: Passing) -> None:
+    made = await create(passing.client, model="toy-ollama", input=shown(DATA_URL, detail="low"))
+    assert made["status"] == "completed"
+    image = {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "low"}}
+    content = passing.servers["toy-ollama"].asked[0]["messages"][0]["content"]
+    assert content == [{"type": "text", "text": "What is it?"}, image]
+    again = await create(
+        passing.client, model="toy-ollama", input="And?", previous_response_id=made["id"]
+    )
+    assert again["status"] == "completed"
+    first, _, last = passing.servers["toy-ollama"].asked[1]["messages"]
+    assert (first["content"], last["content"]) == (content, "And?")
+
+
+@pytest.mark.parametrize("path", ["/picture.png", "/moved"])
+async def test_a_url_is_fetched_by_the_gateway(passing: Passing, site: str, path: str) -> None:
+    await create(passing.client, model="toy-vllm", input=shown(site + path))
+    content = passing.servers["toy-vllm"].asked[0]["messages"][0]["content"]
+    assert content[1]["image_url"]["url"] == DATA_URL
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("data:image/png;base64,AAAA", "its data is no image/png"),
+        ("data:image/tiff;base64,AAAA", "it is no image of"),
+        ("data:image/png;base64,%%%", "no base64"),
+        ("ftp://example.com/x.png", "neither of http"),
+        ("http://169.254.169.254/latest", "not fetched"),
+        ("{site}/page", "leads to is none of"),
+        ("{site}/none", "answered 404"),
+    ],
+)
+async def test_what_is_no_image_is_refused(passing: Passing, site: str, url: str, why: str) -> None:
+    body = shown(url.format(site=site))
+    error = await refused(passing.client, 400, model="toy-vllm", input=body)
+    assert (error["code"], error["param"]) == ("invalid_image", "input")
+    assert why in error["message"]
+
+
+async def test_what_a_tool_returned_is_shown_behind_its_result(passing: Passing) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    output = {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [{"type": "input_image", "image_url": DATA_URL}],
+    }
+    await create(passing.client, model="toy-vllm", input=[call, output])
+    _, result, image = passing.servers["toy-vllm"].asked[0]["messages"]
+    assert (result["role"], image["role"]) == ("tool", "user")
+    assert image["content"][0]["image_url"]["url"] == DATA_URL
+
+
+async def test_a_model_that_sees_nothing_is_told_that_an_image_is_missing(passing: Passing) -> None:
+    await create(passing.client, model="toy-tgi", input=shown(DATA_URL))
+    content = passing.servers["toy-tgi"].asked[0]["messages"][0]["content"]
+    assert content.endswith("[image omitted: this model reads text only]")
+
+
+async def test_an_operator_may_have_it_refused_instead(database_url: str) -> None:
+    server = TextServer(lambda _: text("?"))
+    async with serving(server.app) as url:
+        settings = gateway_settings(
+            database_url,
+            [url],
+            models=[{"id": server.model, "format": "passthrough"}],
+            input={"media": "reject"},
+        )
+        async with (
+            running_gateway(settings) as running,
+            http_client(running.url, headers=running.headers) as client,
+        ):
+            error = await refused(client, 400, model=server.model, input=shown(DATA_URL))
+            assert error["param"] == "input[0].content[1].type"
+            part = {"type": "image_url", "image_url": {"url": DATA_URL}}
+            body = {"model": server.model, "messages": [{"role": "user", "content": [part]}]}
+            chat = await client.post("/v1/chat/completions", json=body)
+    assert chat.status_code == 400
+    assert chat.json()["error"]["param"] == "messages[0].content[0].type"
+
+
+async def test_a_chat_model_that_sees_is_asked_at_its_chat_endpoint(
+    database_url: str, tmp_path: Path
+) -> None:
+    """With an image as messages, without one as ids; and one goes on behind the other."""
+    server, eyes = ChatServer(lambda _: "By ids."), TextServer(lambda _: text("A cat."), "vllm")
+    eyes.model = MODEL
+    app = server.app
+    app.routes.append(next(one for one in eyes.app.routes if "chat" in getattr(one, "path", "")))
+    async with serving(app) as url:
+        settings = gateway_settings(
+            database_url,
+            [url],
+            models=[
+                {
+                    "id": MODEL,
+                    "format": "chat",
+                    "tokenizer": str(write_model(tmp_path)),
+                    "reasoning": "think",
+                    "calls": "hermes",
+                    "modalities": ["text", "image"],
+                }
+            ],
+        )
+        async with (
+            running_gateway(settings) as running,
+            http_client(running.url, headers=running.headers) as client,
+        ):
+            plain = await create(client, model=MODEL, input="Hi.")
+            seen = await create(
+                client, model=MODEL, input=shown(DATA_URL), previous_response_id=plain["id"]
+            )
+            background = await create(client, model=MODEL, input=shown(DATA_URL), background=True)
+            told = (await client.get("/v1/models")).json()["data"][0]["capabilities"]
+            replayed = await client.get(f"/v1/responses/{seen['id']}")
+    assert (texts(plain), texts(seen)) == (["By ids."], ["A cat."])
+    assert len(server.asked) == 1
+    roles = [one["role"] for one in eyes.asked[0]["messages"]]
+    assert roles == ["user", "assistant", "user"]
+    assert "vision" in told
+    assert replayed.json() == seen
+    assert background["status"] in {"queued", "in_progress", "completed"}

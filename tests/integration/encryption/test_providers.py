@@ -1,0 +1,186 @@
+"""Who wraps data keys: each for its tenant alone, in the forms of the real services."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from gateway.encryption.providers.aws_kms import AwsKms, KmsPlace
+from gateway.encryption.providers.file import FileKeys
+from gateway.encryption.providers.sigv4 import AwsCredentials, AwsScope, signed_headers
+from gateway.encryption.providers.vault_transit import VaultPlace, VaultTransit
+from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
+from gateway.tenancy import TenantId
+from tests.fakes.key_services import ACCESS_KEY, SECRET_KEY, VAULT_TOKEN, key_services
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from gateway.encryption.keyring import KeyProvider
+    from tests.fakes.key_services import KeyServices
+
+TENANT, OTHER = TenantId(UUID(int=1)), TenantId(UUID(int=2))
+SECRET = bytes(range(32))
+CREDENTIALS = AwsCredentials(ACCESS_KEY, SECRET_KEY)
+
+
+@pytest.fixture
+def services() -> Iterator[KeyServices]:
+    with key_services() as found:
+        yield found
+
+
+def key_file(folder: Path, *lines: str, mode: int = 0o600) -> Path:
+    path = folder / "keys"
+    path.write_text("\n".join(lines))
+    path.chmod(mode)
+    return path
+
+
+def line(id_: str, byte: int = 1) -> str:
+    return f"{id_} {b64encode(bytes([byte] * 32)).decode()}"
+
+
+def vault(
+    services: KeyServices, token: str = VAULT_TOKEN, key: str = "harmony-gateway"
+) -> VaultTransit:
+    return VaultTransit(VaultPlace(services.url, token, key, timeout_s=2))
+
+
+def kms(services: KeyServices, key_id: str = "alias/harmony", secret: str = SECRET_KEY) -> AwsKms:
+    credentials = AwsCredentials(ACCESS_KEY, secret, "session")
+    return AwsKms(KmsPlace("eu-central-1", key_id, credentials, services.url + "/", timeout_s=2))
+
+
+@asynccontextmanager
+async def closing(provider: KeyProvider) -> AsyncIterator[KeyProvider]:
+    yield provider
+    await provider.close()
+
+
+@pytest.mark.parametrize("name", ["file", "vault-transit", "aws-kms"])
+async def test_a_key_is_unwrapped_for_its_tenant_alone(
+    services: KeyServices, tmp_path: Path, name: str
+) -> None:
+    made: dict[str, KeyProvider] = {
+        "file": FileKeys(key_file(tmp_path, line("a"))),
+        "vault-transit": vault(services),
+        "aws-kms": kms(services),
+    }
+    async with closing(made[name]) as provider:
+        assert provider.name == name
+        wrapped, key_ref = await provider.wrap(TENANT, SECRET)
+        assert SECRET not in wrapped
+        assert await provider.unwrap(TENANT, wrapped, key_ref) == SECRET
+        with pytest.raises(ContentSealed):
+            await provider.unwrap(OTHER, wrapped, key_ref)
+        with pytest.raises(ContentSealed):
+            await provider.unwrap(TENANT, wrapped, key_ref + "x")
+
+
+async def test_keys_of_a_file_are_rotated(tmp_path: Path) -> None:
+    before = FileKeys(key_file(tmp_path, "# of 2026", line("old")))
+    wrapped, key_ref = await before.wrap(TENANT, SECRET)
+    after = FileKeys(key_file(tmp_path, line("new", 2), line("old")))
+    assert await after.unwrap(TENANT, wrapped, key_ref) == SECRET
+    assert (await after.wrap(TENANT, SECRET))[1] == "new"
+    gone = FileKeys(key_file(tmp_path, line("old", 2)))
+    with pytest.raises(ContentSealed):
+        await gone.unwrap(TENANT, wrapped, key_ref)
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "why"),
+    [
+        ([], 0o600, "has no key"),
+        ([line("a")], 0o644, "others may read"),
+        ([line("a")], 0o660, "others may read"),
+        (["a short"], 0o600, "line 1"),
+        ([line("a"), "a b c"], 0o600, "line 2"),
+        ([line("a"), line("a", 2)], 0o600, "id of another"),
+    ],
+)
+def test_a_file_of_keys_that_is_none_is_refused(
+    tmp_path: Path, lines: list[str], mode: int, why: str
+) -> None:
+    path = key_file(tmp_path, *lines, mode=mode)
+    with pytest.raises(ConfigError, match=why) as refused:
+        FileKeys(path)
+    assert "short" not in str(refused.value)
+
+
+def test_a_file_of_keys_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="FileNotFoundError"):
+        FileKeys(tmp_path / "none")
+
+
+async def test_vault_wraps_anew_without_showing_a_key(services: KeyServices) -> None:
+    provider = vault(services)
+    wrapped, key_ref = await provider.wrap(TENANT, SECRET)
+    assert wrapped.startswith(b"vault:v1:")
+    services.versions.append(AESGCM(bytes([1] * 32)))
+    newer = await provider.rewrap(TENANT, wrapped, key_ref)
+    assert newer.startswith(b"vault:v2:")
+    assert await provider.unwrap(TENANT, newer, key_ref) == SECRET
+    assert services.asked == ["vault encrypt", "vault rewrap", "vault decrypt"]
+    await provider.close()
+
+
+async def test_what_the_services_refuse_is_told_from_what_passes(services: KeyServices) -> None:
+    for refused in (
+        vault(services, token="wrong"),
+        vault(services, key="other"),
+        kms(services, key_id="other"),
+        kms(services, secret="wrong"),
+    ):
+        with pytest.raises(ContentSealed):
+            await refused.wrap(TENANT, SECRET)
+        await refused.close()
+    by_kms, by_vault = kms(services), vault(services)
+    services.error = "ThrottlingException"
+    with pytest.raises(StoreUnavailable):
+        await by_kms.wrap(TENANT, SECRET)
+    services.error = "com.amazonaws.kms#DisabledException"
+    with pytest.raises(ContentSealed, match="DisabledException"):
+        await by_kms.wrap(TENANT, SECRET)
+    for status in (429, 500, 503):
+        services.status = status
+        for provider in (by_kms, by_vault):
+            with pytest.raises(StoreUnavailable):
+                await provider.wrap(TENANT, SECRET)
+    services.status = 200
+    for provider in (by_kms, by_vault):
+        with pytest.raises(ContentSealed):
+            await provider.wrap(TENANT, SECRET)
+        await provider.close()
+
+
+async def test_a_service_that_is_not_there_is_away() -> None:
+    with key_services() as gone:
+        provider = vault(gone)
+    with pytest.raises(StoreUnavailable):
+        await provider.wrap(TENANT, SECRET)
+    await provider.close()
+
+
+def test_signatures_are_those_of_aws() -> None:
+    """`post-vanilla` of the test suite that AWS publishes for Signature Version 4."""
+    signed = signed_headers(
+        "POST",
+        "https://example.amazonaws.com/",
+        {},
+        b"",
+        credentials=CREDENTIALS,
+        scope=AwsScope("us-east-1", "service"),
+        at=datetime(2015, 8, 30, 12, 36, tzinfo=UTC),
+    )
+    assert signed["authorization"].endswith(
+        "Signature=5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"
+    )

@@ -1,0 +1,168 @@
+"""The audit log in a database: it is only added to, and says what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.errors import InvalidRequest, StoreError
+from gateway.governance.audit import Actor, AuditEvent
+from gateway.services.audit import AuditLogs, AuditQuery
+from gateway.store import audit_log, retention
+from gateway.store.postgres.statements import Statement
+from gateway.store.retention import RetentionPolicy
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+    from tests.fakes.postgres import PostgresServer
+
+KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+ADMIN = Actor("api_key", "key_1", "user", "user_1", "a@b.example")
+
+
+async def record(database: Database, tenant: TenantId | None, *events: AuditEvent) -> None:
+    for event in events:
+        async with database.owner_transaction() as connection:
+            await audit_log.record(connection, tenant, event)
+
+
+async def test_entries_are_there_if_their_change_is(database: Database, tenant: TenantId) -> None:
+    class Failed(Exception):
+        pass
+
+    async def fail() -> None:
+        async with database.transaction(tenant) as connection:
+            await audit_log.record(connection, tenant, AuditEvent("project.created", "p0"))
+            raise Failed
+
+    with pytest.raises(Failed):
+        await fail()
+    async with database.transaction(tenant) as connection:
+        await audit_log.record(connection, tenant, AuditEvent("project.created", "p1"))
+        await audit_log.record(connection, tenant, AuditEvent("project.updated", "p1"))
+    found = await audit_log.since(database, tenant, 0, rows_max=10)
+    assert [(one.number, one.target) for one in found] == [(1, "p1"), (2, "p1")]
+
+
+async def test_many_at_once_make_one_chain(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    await asyncio.gather(
+        *(
+            record(database, who, AuditEvent("project.created", f"p{n}"))
+            for n in range(8)
+            for who in (tenant, other_tenant, None)
+        )
+    )
+    states = await AuditLogs(database).verify()
+    assert [(state.count, state.faults) for state in states] == [(8, ())] * 3
+    assert [state.count for state in await AuditLogs(database).verify(tenant)] == [8]
+
+
+async def test_no_role_changes_or_removes_an_entry(
+    database: Database, tenant: TenantId, postgres: PostgresServer, database_url: str
+) -> None:
+    await record(database, tenant, AuditEvent("project.created", "p1"))
+    for statement in (
+        "UPDATE audit_log SET target = 'p2'",
+        "DELETE FROM audit_log",
+        "TRUNCATE audit_log",
+    ):
+        for begin in (database.transaction(tenant), database.owner_transaction()):
+            with pytest.raises(StoreError):
+                async with begin as connection:
+                    await connection.script(statement)
+        with pytest.raises(Exception, match="only added to"):
+            await postgres.fetch(statement, url=database_url)
+    # Who may switch triggers off is found out by the chain.
+    await postgres.fetch("ALTER TABLE audit_log DISABLE TRIGGER USER", url=database_url)
+    await postgres.fetch("UPDATE audit_log SET target = 'p2'", url=database_url)
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert state.faults == ("entry 1 was changed",)
+
+
+async def test_what_is_old_enough_goes_and_the_rest_holds(
+    database: Database, tenant: TenantId
+) -> None:
+    await record(database, tenant, *[AuditEvent("project.created", f"p{n}") for n in range(3)])
+    async with database.owner_transaction() as connection:
+        await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
+        await connection.execute(
+            Statement("UPDATE audit_log SET at = at - interval '401 days' WHERE number = 1")
+        )
+        await connection.script("ALTER TABLE audit_log ENABLE TRIGGER USER")
+    assert await retention.delete_audit(database, KEEP, rows_max=10) == 1
+    assert await retention.delete_audit(database, KEEP, rows_max=10) == 0
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert (state.count, state.number, state.faults) == (2, 3, ())
+
+
+async def test_pages_go_both_ways_and_end(database: Database, tenant: TenantId) -> None:
+    await record(database, tenant, *[AuditEvent("project.created", f"p{n}") for n in range(5)])
+    logs = AuditLogs(database)
+
+    async def targets(**query: object) -> tuple[list[str], bool, str]:
+        page = await logs.list_entries(tenant, AuditQuery(**query))  # type: ignore[arg-type]
+        told = [one["project.created"]["id"] for one in page["data"]]
+        return told, page["has_more"], page["last_id"]
+
+    first, more, last = await targets(limit=2)
+    assert (first, more) == (["p4", "p3"], True)
+    second, more, last_of_second = await targets(limit=2, after=last)
+    assert (second, more) == (["p2", "p1"], True)
+    assert (await targets(limit=2, after=last_of_second))[:2] == (["p0"], False)
+    assert (await targets(limit=1, before=last_of_second))[:2] == (["p2"], True)
+    assert (await logs.list_entries(None, AuditQuery()))["data"] == []
+
+
+async def test_filters(database: Database, tenant: TenantId, other_tenant: TenantId) -> None:
+    await record(
+        database,
+        tenant,
+        AuditEvent("project.created", "p1", ADMIN),
+        AuditEvent("project.archived", "p1", project_id=tenant),
+        AuditEvent("api_key.created", "k1", Actor("api_key", "key_2", "service_account", "sa_1")),
+    )
+    logs = AuditLogs(database)
+
+    async def types(**query: object) -> list[str]:
+        page = await logs.list_entries(tenant, AuditQuery(**query))  # type: ignore[arg-type]
+        return [one["type"] for one in page["data"]]
+
+    assert await types(event_types=["project.created"]) == ["project.created"]
+    assert await types(actor_ids=["key_1"]) == await types(actor_ids=["user_1"])
+    assert await types(actor_ids=["sa_1", "key_9"]) == ["api_key.created"]
+    assert await types(actor_emails=["a@b.example"]) == ["project.created"]
+    assert await types(resource_ids=["p1"]) == ["project.archived", "project.created"]
+    assert await types(projects=[tenant]) == ["project.archived"]
+    assert await types(projects=[other_tenant]) == []
+    now = int(datetime.now(UTC).timestamp())
+    assert len(await types(effective_at={"gte": now - 60, "lte": now + 60})) == 3
+    assert await types(effective_at={"gt": now + 60}) == []
+    assert await types(effective_at={"lt": now - 60}) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": 0},
+        {"limit": 101},
+        {"after": "x"},
+        {"after": "audit_log-" + 32 * "0"},
+        {"after": "audit_log-" + 32 * "0", "before": "audit_log-" + 32 * "0"},
+        {"event_types": ["project.exploded"]},
+        {"effective_at": {"gt": -1}},
+        {"effective_at": {"gt": 10**18}},
+        {"effective_at": {"over": 1}},
+        {"actor_ids": ["x"] * 101},
+    ],
+)
+async def test_what_cannot_be_asked_for_is_refused(
+    database: Database, tenant: TenantId, query: dict[str, object]
+) -> None:
+    with pytest.raises(InvalidRequest):
+        await AuditLogs(database).list_entries(tenant, AuditQuery(**query))  # type: ignore[arg-type]

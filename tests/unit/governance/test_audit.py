@@ -1,0 +1,165 @@
+"""The audit log: what an entry says, and that a chain tells what was done to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.governance.audit import (
+    BEGINNING,
+    OPENAI_TYPES,
+    Actor,
+    AuditEntry,
+    AuditEvent,
+    Chain,
+    entry_of,
+    shown,
+)
+
+TENANT = UUID(int=7)
+AT = datetime(2026, 11, 23, 17, 0, 0, 123456, tzinfo=UTC)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+events = st.builds(
+    AuditEvent,
+    type=st.sampled_from(sorted(OPENAI_TYPES)),
+    target=texts,
+    actor=st.builds(
+        Actor, kind=st.sampled_from(["api_key", "session", "operator"]), email=st.none() | texts
+    ),
+    details=st.dictionaries(texts, st.integers(0, 9) | texts, max_size=2),
+    project_id=st.none() | st.uuids(),
+    address=st.none() | texts,
+    request_id=st.none() | texts,
+)
+
+
+def chain_of(some: list[AuditEvent]) -> list[AuditEntry]:
+    entries: list[AuditEntry] = []
+    previous = BEGINNING
+    for number, event in enumerate(some, 1):
+        at = AT + timedelta(seconds=number)
+        entry = entry_of(event, TENANT, number, UUID(int=number), at, previous)
+        entries.append(entry)
+        previous = entry.hash
+    return entries
+
+
+def faults(entries: list[AuditEntry]) -> list[str]:
+    checked = Chain()
+    checked.add(entries)
+    return checked.faults
+
+
+@given(st.lists(events, min_size=1, max_size=6), st.data())
+def test_a_chain_holds_until_an_entry_is_changed_or_left_out(
+    some: list[AuditEvent], data: st.DataObject
+) -> None:
+    entries = chain_of(some)
+    assert faults(entries) == []
+    at = data.draw(st.integers(0, len(entries) - 1))
+    changed: dict[str, Any] = data.draw(
+        st.sampled_from(
+            [
+                {"target": entries[at].target + "x"},
+                {"actor": entries[at].actor + b" "},
+                {"details": b"{}x"},
+                {"at": entries[at].at + timedelta(microseconds=1)},
+                {"address": (entries[at].address or "") + "1"},
+                {"tenant_id": UUID(int=8)},
+                {"id": UUID(int=999)},
+            ]
+        )
+    )
+    edited = [*entries]
+    edited[at] = replace(entries[at], **changed)
+    assert faults(edited) == [f"entry {at + 1} was changed"]
+    # Whoever hashes anew what they changed breaks the link to the next one.
+    edited[at] = replace(edited[at], hash=edited[at].digest())
+    is_last = at == len(entries) - 1
+    assert faults(edited) == (
+        [] if is_last else [f"entry {at + 2} does not follow on the one before"]
+    )
+    if 0 < at < len(entries) - 1:
+        assert faults(entries[:at] + entries[at + 1 :]) == [
+            f"entries {at + 1} to {at + 1} are gone"
+        ]
+    # What has been removed from the beginning was old enough to go.
+    assert faults(entries[at:]) == []
+
+
+def test_fields_do_not_run_into_each_other() -> None:
+    event = AuditEvent("project.created", "ab", address="c")
+    other = AuditEvent("project.created", "a", address="bc")
+    one, two = (entry_of(each, TENANT, 1, TENANT, AT, BEGINNING) for each in (event, other))
+    assert one.hash != two.hash
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(ValueError, match="no type"):
+        AuditEvent("project.exploded", "x")
+
+
+@pytest.mark.parametrize(
+    ("actor", "expected"),
+    [
+        (Actor(), {"type": "api_key", "api_key": {"id": None}}),
+        (
+            Actor("api_key", "key_1", "service_account", "sa_1"),
+            {
+                "type": "api_key",
+                "api_key": {
+                    "id": "key_1",
+                    "type": "service_account",
+                    "service_account": {"id": "sa_1"},
+                },
+            },
+        ),
+        (
+            Actor("api_key", "key_1", "user", "user_1", "a@b.example"),
+            {
+                "type": "api_key",
+                "api_key": {
+                    "id": "key_1",
+                    "type": "user",
+                    "user": {"id": "user_1", "email": "a@b.example"},
+                },
+            },
+        ),
+        (
+            Actor("session", owner_id="user_1", email="a@b.example"),
+            {
+                "type": "session",
+                "session": {
+                    "ip_address": "192.0.2.1",
+                    "user": {"id": "user_1", "email": "a@b.example"},
+                },
+            },
+        ),
+    ],
+)
+def test_an_entry_is_shown_as_openai_shows_it(actor: Actor, expected: object) -> None:
+    from openai.types.admin.organization import AuditLogListResponse
+
+    event = AuditEvent(
+        "project.created",
+        "proj_1",
+        actor,
+        {"data": {"name": "n", "title": "t"}},
+        address="192.0.2.1",
+    )
+    entry = entry_of(event, TENANT, 1, UUID(int=1), AT, BEGINNING)
+    told = shown(entry, entry_id="audit_log-1", project={"id": "proj_1", "name": "n"})
+    assert told["actor"] == expected
+    assert told["effective_at"] == int(AT.timestamp())
+    read = AuditLogListResponse.model_validate(told, strict=True)
+    assert read.project_created is not None
+    assert read.project_created.id == "proj_1"
+    assert read.project_created.data is not None
+    assert read.project_created.data.name == "n"
+    assert "project" not in shown(entry, entry_id="x", project=None)

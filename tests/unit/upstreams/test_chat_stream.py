@@ -1,0 +1,264 @@
+"""Events of chat completions → text as ids, in the shapes of the servers that send them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamLost, UpstreamUnavailable
+from gateway.generation import FinishReason, Sampling, ToldUsage
+from gateway.text_ids import (
+    ANSWER,
+    ARGUMENTS,
+    CALL,
+    END,
+    TEXT_IDS_END,
+    THOUGHT,
+    text_of,
+)
+from gateway.upstreams.chat_stream import CALLS_MAX, CHARACTERS_PER_TOKEN_MAX, ChatReader
+from tests.fakes.backend_captures import FOLDER, capture
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.errors import UpstreamError
+
+MARKS: Final = {THOUGHT: "<t>", ANSWER: "<a>", CALL: "<c>", ARGUMENTS: "<(>", END: "<end>"}
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class Heard:
+    """What a reader made of some reads: its text with marks, how it ended, and what went wrong."""
+
+    def __init__(self, reads: Sequence[bytes], *, max_tokens: int = 1000) -> None:
+        reader = ChatReader(
+            "box",
+            Sampling(max_tokens=max_tokens),
+            stop_ids=(END,),
+            frame_bytes_max=10**6,
+            id_end=TEXT_IDS_END,
+        )
+        chunks = [reader.feed(read) for read in reads]
+        if not reader.finished and reader.fault is None:
+            chunks.append(reader.end("closed"))
+        told = [chunk for chunk in chunks if chunk is not None]
+        ids = [one for chunk in told for one in chunk.ids]
+        self.text = "".join(MARKS.get(one) or text_of((one,)) for one in ids)
+        self.finish = told[-1].finish if told else None
+        self.usage: ToldUsage | None = told[-1].usage if told else None
+        self.fault: UpstreamError | None = reader.fault
+        self.overran = reader.overran
+
+
+def event(delta: object = None, finish: str | None = None, **fields: Any) -> bytes:
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
+    return b"data: " + orjson.dumps({"choices": [choice], **fields}) + b"\n\n"
+
+
+def fragment(index: int | None, call_id: str | None = None, **function: object) -> bytes:
+    called: dict[str, Any] = {"function": function}
+    called |= {} if index is None else {"index": index}
+    called |= {} if call_id is None else {"id": call_id}
+    return event({"tool_calls": [called]})
+
+
+def heard(*reads: bytes) -> Heard:
+    return Heard([*reads, DONE])
+
+
+def test_a_real_vllm_calls() -> None:
+    made = Heard(streamed("vllm_chat/chat_tool_named_no_thinking_stream"))
+    assert made.text.startswith("<c>get_weather<(>{")
+    assert made.finish in {FinishReason.STOP, FinishReason.LENGTH}
+    assert made.usage is not None
+    assert made.usage.output_tokens > 0
+
+
+def test_real_servers_think() -> None:
+    for name, usage in (
+        ("vllm_chat/chat_think_stream", ToldUsage(27, 80, 80)),
+        ("sglang_chat/chat_stream", ToldUsage(27, 8, 8)),
+    ):
+        made = Heard(streamed(name))
+        assert made.text.startswith("<t>\n")
+        assert (made.finish, made.usage) == (FinishReason.LENGTH, usage)
+
+
+def streamed(name: str) -> list[bytes]:
+    assert capture(name).status == 200
+    recorded = (FOLDER / f"{name}.txt").read_bytes()
+    return [found[0] + b"\n\n" for found in re.finditer(rb"^data: .*", recorded, re.MULTILINE)]
+
+
+WHOLE = (
+    event({"role": "assistant", "content": None}),
+    event({"reasoning_content": "Hm 😀."}),
+    event({"content": "I look."}),
+    fragment(0, "a", name="add", arguments=""),
+    fragment(0, arguments='{"a":'),
+    fragment(1, "b", name="get", arguments='{"x'),
+    fragment(0, arguments=" 1}"),
+    fragment(1, arguments='": 2}'),
+    event(None, "tool_calls"),
+    b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":9}}\n\n',
+    DONE,
+)
+WHOLE_TEXT = '<t>Hm 😀.<a>I look.<c>add<(>{"a": 1}<c>get<(>{"x": 2}<end>'
+
+
+@given(st.lists(st.integers(0, sum(map(len, WHOLE))), max_size=8))
+def test_no_cut_of_the_bytes_counts(cuts: list[int]) -> None:
+    content = b"".join(WHOLE)
+    bounds = [0, *sorted(cuts), len(content)]
+    reads = [content[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    made = Heard(reads)
+    assert (made.text, made.finish, made.usage) == (
+        WHOLE_TEXT,
+        FinishReason.STOP,
+        ToldUsage(3, 9),
+    )
+
+
+@given(st.lists(st.binary(max_size=30) | st.sampled_from(WHOLE), max_size=12))
+def test_no_bytes_raise(reads: list[bytes]) -> None:
+    made = Heard(reads)
+    assert made.fault is not None or made.finish is not None
+
+
+@pytest.mark.parametrize(
+    ("events", "text"),
+    [
+        pytest.param([event({"reasoning": "x"})], "<t>x", id="vLLM's and Ollama's thoughts"),
+        pytest.param(
+            [
+                event({"content": [{"type": "thinking", "thinking": [{"text": "x"}]}]}),
+                event({"content": [{"type": "text", "text": "y"}, 1]}),
+            ],
+            "<t>x<a>y",
+            id="parts",
+        ),
+        pytest.param([event({"refusal": "No."})], "<a>No.", id="a refusal"),
+        pytest.param(
+            [fragment(0, name="f", arguments='{"a":1}'), fragment(0, name="f", arguments="{}")],
+            '<c>f<(>{"a":1}<c>f<(>{}',
+            id="the index 0 of each",
+        ),
+        pytest.param(
+            [
+                fragment(0, "1", name="f", arguments="{}"),
+                fragment(0, "2", name="g", arguments="{}"),
+            ],
+            "<c>f<(>{}<c>g<(>{}",
+            id="another id at the same index",
+        ),
+        pytest.param(
+            [fragment(None, "1", name="f", arguments="{}"), fragment(None, "2", name="g")],
+            "<c>f<(>{}<c>g<(>",
+            id="no index",
+        ),
+        pytest.param(
+            [fragment(None, name="f", arguments='{"a"'), fragment(None, arguments=":1}")],
+            '<c>f<(>{"a":1}',
+            id="neither index nor id",
+        ),
+        pytest.param(
+            [fragment(0, arguments="{}"), fragment(0, "late", name="f")],
+            "<c>f<(>{}",
+            id="a name that comes late",
+        ),
+        pytest.param([fragment(0, name="f", arguments={"a": 1})], '<c>f<(>{"a":1}', id="an object"),
+        pytest.param(
+            [event({"tool_calls": {"index": 0, "function": {"name": "f", "arguments": "{}"}}})],
+            "<c>f<(>{}",
+            id="no list",
+        ),
+        pytest.param(
+            [
+                event({"function_call": {"name": "f"}}),
+                event({"function_call": {"arguments": "{}"}}),
+            ],
+            "<c>f<(>{}",
+            id="the call of older APIs",
+        ),
+        pytest.param(
+            [fragment(0, name="f", arguments="{}"), event({"content": "x"})],
+            "<c>f<(>{}<a>x",
+            id="text behind a call",
+        ),
+        pytest.param([b'data: {"choices":[],"prompt_filter_results":[]}\n\n'], "", id="no choices"),
+        pytest.param([event({"content": "a"}), event({"tool_calls": [1, {}]})], "<a>a", id="junk"),
+        pytest.param(
+            [rb'data: {"choices":[{"delta":{"content":"\ud83d"}}]}' + b"\n\n"],
+            "<a>\ufffd",
+            id="half a pair",
+        ),
+    ],
+)
+def test_the_shapes_of_servers(events: list[bytes], text: str) -> None:
+    made = heard(*events, event(None, "stop"))
+    assert (made.text, made.finish, made.fault) == (f"{text}<end>", FinishReason.STOP, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("stop", FinishReason.STOP),
+        ("eos_token", FinishReason.STOP),
+        ("length", FinishReason.LENGTH),
+        ("content_filter", FinishReason.FILTERED),
+    ],
+)
+def test_why_a_turn_ends(reason: str, finish: FinishReason) -> None:
+    made = heard(event({"content": "x"}, reason))
+    assert made.finish is finish
+    assert made.text == ("<a>x<end>" if finish is FinishReason.STOP else "<a>x")
+
+
+def test_usage_may_come_with_the_finish_and_is_missing_where_it_is_not_told() -> None:
+    told = {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 9},
+    }
+    assert heard(event({"content": "x"}, "stop", usage=told)).usage == ToldUsage(5, 2, 0, 5)
+    for odd in ({}, {"prompt_tokens": -1, "completion_tokens": 1}, None, 7):
+        assert heard(event({"content": "x"}, "stop", usage=odd)).usage is None
+    # A stream that stays open behind its finish is over when patience is.
+    assert Heard([event({"content": "x"}, "stop")]).finish is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    ("reads", "kind"),
+    [
+        ([b'data: {"error":{"message":"no","code":429}}\n\n'], UpstreamUnavailable),
+        ([event({"content": "x"}), b'data: {"error":"it died"}\n\n'], UpstreamFailed),
+        ([event({"content": "x"})], UpstreamFailed),
+        ([event({"content": "x"}), DONE], UpstreamFailed),
+        ([event({"content": "x"}, "abort")], UpstreamFailed),
+        ([b"data: [1]\n\n"], UpstreamUnavailable),
+        ([], UpstreamLost),
+        ([b'data: {"error":{"message":"exceeds the available context size","code":400}}\n\n'],
+         ContextOverflow),
+        ([fragment(0, "a", name="f", arguments="{}"), fragment(1, "b", name="g"),
+          fragment(0, arguments="{")], UpstreamFailed),
+        ([fragment(at, str(at), name="f", arguments="{}") for at in range(CALLS_MAX + 1)],
+         UpstreamFailed),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong(reads: list[bytes], kind: type[UpstreamError]) -> None:
+    assert isinstance(Heard(reads).fault, kind)
+
+
+def test_who_says_more_than_may_be_is_not_listened_to() -> None:
+    made = heard(event({"content": "x" * 10 * CHARACTERS_PER_TOKEN_MAX}))
+    assert made.fault is not None
+    made = Heard([event({"content": "x" * 10 * CHARACTERS_PER_TOKEN_MAX})], max_tokens=1)
+    assert (made.finish, made.overran) == (FinishReason.LENGTH, True)
+    too_long = Heard([b"data: " + b"x" * 10**6 + b"\n\n"])
+    assert isinstance(too_long.fault, UpstreamUnavailable)
