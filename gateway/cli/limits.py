@@ -41,7 +41,6 @@ _OPTIONS: Final[tuple[tuple[What, int], ...]] = (
     ("input_tokens", MINUTE_S),
     ("output_tokens", MINUTE_S),
     ("responses", 0),
-    ("queued", 0),
     ("websockets", 0),
 )
 
@@ -97,7 +96,6 @@ def set_limits(  # noqa: PLR0913 - its options
     input_tokens_per_minute: Number = None,
     output_tokens_per_minute: Number = None,
     concurrent_responses: Number = None,
-    queued_background: Number = None,
     websockets: Number = None,
     observe: Observe = False,
     config: Config = None,
@@ -107,7 +105,7 @@ def set_limits(  # noqa: PLR0913 - its options
     given = (
         requests_per_minute, requests_per_day, tokens_per_minute, tokens_per_day,
         input_tokens_per_minute, output_tokens_per_minute, concurrent_responses,
-        queued_background, websockets,
+        websockets,
     )  # fmt: skip
     values = {
         one: _number(text) for one, text in zip(_OPTIONS, given, strict=True) if text is not None

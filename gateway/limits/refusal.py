@@ -27,7 +27,6 @@ _NAMES: Final[dict[What, tuple[str, str]]] = {
 }
 _AT_ONCE: Final[dict[What, str]] = {
     "responses": "concurrent responses",
-    "queued": "queued background responses",
     "websockets": "WebSocket connections",
 }
 _WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
@@ -165,7 +164,7 @@ def _kind(limit: Limit) -> Literal["requests", "tokens"]:
 def _owner(scope: str, scope_id: object, terms: Terms) -> str:
     if scope == "project":
         return f"of project {terms.project or scope_id}"
-    if scope == "tenant":
+    if scope in {"tenant", "organization"}:
         return f"of organization {terms.organization or scope_id}"
     return "of this API key"
 

@@ -121,7 +121,8 @@ def make_table(name: str, columns: str, key: list[str]) -> None:
     op.execute(f"CREATE POLICY own_tenant ON {name} USING (tenant_id = {CURRENT_TENANT})")
     if name in OPERATED:
         op.execute(f"CREATE POLICY operator ON {name} USING (current_user <> '{APP_ROLE}')")
-        op.execute(f"GRANT SELECT ON {name} TO {APP_ROLE}")
+        may = "SELECT" if name == "prices" else "SELECT, INSERT, UPDATE, DELETE"
+        op.execute(f"GRANT {may} ON {name} TO {APP_ROLE}")
     if name == "prices":
         op.execute(f"CREATE POLICY shared ON {name} USING (tenant_id = '{NOBODY}'::uuid)")
     is_runs = f"current_user = '{RUNS_ROLE}'"
