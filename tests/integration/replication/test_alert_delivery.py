@@ -106,7 +106,7 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Place
     assert b"TO:<ops@example.com>" in text
     assert b"TO:<cfo@example.com>" in text
     begin = text.index(b"\r\n", text.lower().index(b"\r\ndata") + 2) + 2
-    subject = message_from_bytes(text[begin:], policy=default)["Subject"]
+    subject = message_from_bytes(text[begin:], policy=default)["Subject"].strip()
     assert subject.startswith("[acme] ")
     assert subject.endswith("1.00 USD spent this month")
 
