@@ -58,6 +58,10 @@ class Channel(Protocol):
         """Raises `NotDelivered`."""
         ...
 
+    async def close(self) -> None:
+        """Close its connections."""
+        ...
+
 
 class Webhook:
     """The operator's, for every alert of every tenant."""
@@ -82,6 +86,10 @@ class Webhook:
             raise NotDelivered(f"the webhook cannot be reached: {error}") from error
         if answer.status_code >= OK_BELOW:
             raise NotDelivered(f"the webhook answered {answer.status_code}")
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,9 @@ class Mail:
         except (OSError, smtplib.SMTPException) as error:
             raise NotDelivered(f"mail cannot be sent: {type(error).__name__}") from error
 
+    async def close(self) -> None:
+        """Each mail has a connection of its own."""
+
     def _recipients(self, firing: Firing) -> Sequence[str]:
         return firing.alert.channel.get("recipients") or self._server.recipients
 
@@ -147,12 +158,23 @@ class AlertDelivery:
 
     async def run(self) -> None:
         """Go round until cancelled, whatever the database says."""
-        while True:
-            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread
-            try:
-                await self.round()
-            except StoreError as error:
-                _log.warning("alerts were not looked at, will be tried again", error=error)
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311
+                await self._attempt()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connections of its channels."""
+        for channel in self._channels:
+            await channel.close()
+
+    async def _attempt(self) -> None:
+        try:
+            await self.round()
+        except StoreError as error:
+            _log.warning("alerts were not looked at, will be tried again", error=error)
 
     async def round(self) -> int:
         """Tell those that were reached; how many were told. Raises `StoreError`."""

@@ -82,6 +82,7 @@ async def test_an_alert_is_told_once_by_a_signed_webhook(database: Database, pla
         await again(database)
         assert await delivery.round() == 1
         assert await delivery.round() == 0
+        await delivery.close()
     (_, _), (headers, content) = receiver.heard
     payload = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + content
     signature = base64.b64encode(hmac.digest(SECRET.encode(), payload, sha256)).decode()
