@@ -152,7 +152,7 @@ class Gates:
         if self._take(costs, caller, attempt) is None:
             return None
         charge = Charge(self, caller.tenant_id, caller.project, caller.model, caller.tier)
-        charge.places = tuple(one.name for one in rules.places)
+        charge.places = tuple([one.name for one in rules.places])
         for name in charge.places:
             self.places[caller.tenant_id, name] += 1
         if not rules.tokens:
@@ -180,7 +180,7 @@ class Gates:
         for one in spend:
             one.meter.reserved += one.reserved
         charge.tokens = tuple(
-            TokenCharge(one.limit.name, one.limit.what, one.bucket, one.amount) for one in taken
+            [TokenCharge(one.limit.name, one.limit.what, one.bucket, one.amount) for one in taken]
         )
         charge.headers = headers_of(
             self._tightest(rules.requests, caller), self._tightest(rules.tokens, caller)

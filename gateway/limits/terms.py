@@ -49,11 +49,13 @@ class Limit:
     window_s: int = MINUTE_S
     model: str = ALL_MODELS
     mode: Mode = "enforce"
+    name: str = field(init=False, repr=False, compare=False)
+    """What replicas call it among themselves, within its tenant."""
 
-    @property
-    def name(self) -> str:
-        """What replicas call it among themselves, within its tenant."""
-        return f"{self.scope}/{self.scope_id}/{self.model}/{self.what}/{self.window_s}"
+    def __post_init__(self) -> None:
+        """Requests ask for the name more often than limits are made."""
+        name = f"{self.scope}/{self.scope_id}/{self.model}/{self.what}/{self.window_s}"
+        object.__setattr__(self, "name", name)
 
     @property
     def rate(self) -> float:
