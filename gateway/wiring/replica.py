@@ -34,6 +34,7 @@ from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
 from gateway.wiring.foundation import housekeeping
+from gateway.wiring.ledger import ledger_jobs
 from gateway.wiring.tools import Rooms
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ class Replica:
                 limiter.run,
                 *_alerting(base),
                 housekeeping(settings, database).run,
+                *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
                 *([drained.run] if drained is not None else []),
