@@ -23,6 +23,7 @@ from gateway.cli import (
     mcp,
     pages,
     terminal,
+    usage,
 )
 from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
@@ -80,6 +81,7 @@ commands.add_typer(pages.commands, name="pages")
 commands.add_typer(access.tenants, name="tenants")
 commands.add_typer(access.keys, name="keys")
 commands.add_typer(mcp.commands, name="mcp")
+commands.add_typer(usage.commands, name="usage")
 
 
 def _show_version(asked: bool) -> None:

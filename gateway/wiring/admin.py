@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from gateway.services.admin.keys import KeyPolicy, Keys
@@ -9,6 +10,7 @@ from gateway.services.admin.projects import Projects
 from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
+from gateway.services.usage import UsageReports
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
@@ -30,4 +32,10 @@ def admin_services(settings: Settings, database: Database, access: Access) -> Ad
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
+        usage=UsageReports(
+            database,
+            minutes_s=settings.ledger.minutes_s,
+            rows_max=settings.ledger.results_max,
+            clock=time.time,
+        ),
     )

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gateway.services.admin.keys import Keys
     from gateway.services.admin.projects import Projects
     from gateway.services.admin.service_accounts import ServiceAccounts
+    from gateway.services.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +19,4 @@ class AdminServices:
     projects: Projects
     service_accounts: ServiceAccounts
     keys: Keys
+    usage: UsageReports
