@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
 from gateway.services.limits import Limits
+from gateway.services.usage import UsageReports
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
@@ -43,6 +45,12 @@ def admin_services(
             Limits(database),
             models=lambda: [model.id for model in models.list()],
             forget=access.forget,
+        ),
+        usage=UsageReports(
+            database,
+            minutes_s=settings.ledger.minutes_s,
+            rows_max=settings.ledger.results_max,
+            clock=time.time,
         ),
     )
 
