@@ -171,6 +171,11 @@ def user_id(uuid: UUID) -> str:
     return USER_PREFIX + uuid.hex
 
 
+def parse_user_id(text: str) -> UUID | None:
+    """The same for a person."""
+    return _parse(USER_PREFIX, text)
+
+
 def parse_container_id(text: str) -> UUID | None:
     """The UUID behind the id of a container; None for what this gateway cannot have made."""
     return _parse(CONTAINER_PREFIX, text)

@@ -17,6 +17,7 @@ from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
 from gateway.settings.images import Images
+from gateway.settings.ledger import Ledger
 from gateway.settings.rate_limits import RateLimits
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
@@ -113,6 +114,7 @@ class Settings(BaseModel):
     journal: Journal = Journal()
     retention: Retention = Retention()
     encryption: Encryption = Encryption()
+    ledger: Ledger = Ledger()
     harmony: Harmony = Harmony()
     generation: Generation = Generation()
     reasoning: Reasoning = Reasoning()

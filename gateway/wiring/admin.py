@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.services.admin.keys import KeyPolicy, Keys
+from gateway.services.admin.operations import Operations
 from gateway.services.admin.projects import Projects
 from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from gateway.services.access import Access
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
+    from gateway.wiring.process import Process
 
 
 def admin_services(settings: Settings, database: Database, access: Access) -> AdminServices:
@@ -30,4 +33,17 @@ def admin_services(settings: Settings, database: Database, access: Access) -> Ad
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
+    )
+
+
+def operations(process: Process) -> Operations:
+    """What operators see and decide of a process and of what it serves from."""
+    settings = process.shared.settings
+    return Operations(
+        process.access,
+        process.default.foundation.database,
+        process.shared.pool,
+        replica=process.shared.owner,
+        # Secrets are of a type that is written as stars.
+        settings=partial(settings.model_dump, mode="json"),
     )

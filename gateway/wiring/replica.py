@@ -32,6 +32,7 @@ from gateway.store.notifications import Listener, Notice
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.foundation import housekeeping
+from gateway.wiring.ledger import ledger_jobs
 from gateway.wiring.tools import Rooms
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Replica:
                 reaper.run,
                 limiter.run,
                 housekeeping(settings, database).run,
+                *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
                 *([drained.run] if drained is not None else []),

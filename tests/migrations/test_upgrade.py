@@ -266,7 +266,7 @@ async def test_waiting_for_another_migration_ends(database_url: str) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(asyncio.to_thread(first))
         await holding.wait()
-        with pytest.raises(StoreUnavailable, match="55P03"):
+        with pytest.raises(StoreUnavailable, match="another process migrates"):
             await upgrade(database_url, wait_s=0.05)
         release.set()
     await upgrade(database_url)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import keys, projects, service_accounts
+from gateway.api.admin import keys, operators, projects, service_accounts
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
+    from gateway.services.admin.operations import Operations
     from gateway.services.admin.services import AdminServices
 
 
@@ -18,3 +19,8 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *service_accounts.routes(services.service_accounts, services.keys),
         *keys.routes(services.keys),
     ]
+
+
+def operator_routes(operations: Operations) -> list[AdminRoute]:
+    """Those of the plane of operators."""
+    return operators.routes(operations)
