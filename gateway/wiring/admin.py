@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 
 def admin_services(
-    settings: Settings, database: Database, access: Access, models: Models
+    settings: Settings, database: Database, access: Access, models: Models | None = None
 ) -> AdminServices:
-    """Of the tenants of one database; `access` is told of what changes."""
+    """Of the tenants of one database; `access` is told of what changes. A command, which knows no
+    backends, has no `models`: limits are shown then of none.
+    """
     admin = settings.admin
     transactions = Transactions(database, access.forget)
     accounts = ServiceAccounts(transactions, accounts_max=admin.service_accounts_max)
@@ -43,7 +45,7 @@ def admin_services(
         limits=ProjectLimits(
             transactions,
             Limits(database),
-            models=lambda: [model.id for model in models.list()],
+            models=lambda: [model.id for model in models.list()] if models else [],
             forget=access.forget,
         ),
         usage=UsageReports(
