@@ -144,6 +144,7 @@ def _admin_routes(process: Process) -> dict[str, list[Route]]:
         name: starlette_routes(
             admin_routes(admin_services(settings, services.foundation.database, process.access)),
             _bodies(services, settings),
+            _trusted_proxies(process),
         )
         for name, services in process.services.items()
     }
