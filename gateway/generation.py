@@ -69,7 +69,8 @@ class Framing:
     `stores_ids`: items are stored with the ids that stand for them. Rows do not tell of which
     format these are, so only one format may (Harmony); items of another are rendered anew.
     `is_text`: turns are text of a server's chat endpoint (`gateway.text_ids`): nobody can go on
-    with one that was begun.
+    with one that was begun. `thought` is what such a thought stands between whose server does not
+    tell it from an answer.
     """
 
     opening: tuple[int, ...]
@@ -77,6 +78,7 @@ class Framing:
     message_end: int
     stores_ids: bool = True
     is_text: bool = False
+    thought: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +243,12 @@ class ChatTerms:
     """A request goes to the chat endpoint: its prompt is a conversation, and its answer text.
 
     `limits_output`: its caller asked for no more tokens than `max_tokens`. Otherwise that is only
-    what is thought to be left of the window, and the server knows better.
+    what is thought to be left of the window, and the server knows better. `thought` is that of
+    `Framing`.
     """
 
     limits_output: bool
+    thought: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +519,8 @@ class TokenUsage:
     generated and taken back; nobody pays for either. `tool_output_tokens` are the results of tools
     that the gateway ran: the input of the turns behind them has them, too. `tool_calls` are how
     many of these it answered, `web_searches` those that searched the web; one that was run again
-    is one.
+    is one. What was said is told by channel, messages with their headers: analysis, commentary,
+    final answers, and calls with their arguments. What belongs to no message is in neither.
     """
 
     input_tokens: int = 0
@@ -527,6 +532,10 @@ class TokenUsage:
     tool_output_tokens: int = 0
     tool_calls: int = 0
     web_searches: int = 0
+    analysis_tokens: int = 0
+    commentary_tokens: int = 0
+    final_tokens: int = 0
+    arguments_tokens: int = 0
     estimated: bool = False
 
 

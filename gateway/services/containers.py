@@ -25,6 +25,7 @@ from gateway.protocol.request_errors import (
     wrong_value,
 )
 from gateway.services.files import download
+from gateway.services.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
 from gateway.store.tools.containers import ContainerRow, PageAsked
@@ -126,6 +127,7 @@ class Containers:
         have, `ResourceNotFound` for an unknown file, `RateLimited` where the tenant has as many as
         it may.
         """
+        require_storage(principal, "A container")
         tenant_id, now = principal.tenant_id, self._pool.now()
         memory_bytes = self._memory(principal.policy, asked.memory_limit, param="memory_limit")
         copied = [
@@ -191,6 +193,7 @@ class Containers:
 
         Raises `InvalidRequest` where it has no room, `RateLimited` where the tenant has none.
         """
+        require_storage(principal, "A file")
         tenant_id = principal.tenant_id
         uuid = await self._used(principal, container_id)
         size_bytes, digest = await asyncio.to_thread(upload.measured)

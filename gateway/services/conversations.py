@@ -13,6 +13,7 @@ from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning
 from gateway.services.approvals import pending
+from gateway.services.zero_retention import require_storage
 from gateway.store import conversations as rows
 from gateway.store import messages
 
@@ -62,6 +63,7 @@ class Conversations:
         self, principal: Principal, asked: NewConversation, *, body_bytes: int
     ) -> Conversation:
         """A new conversation. Raises as `add_items` does."""
+        require_storage(principal, "A conversation")
         tenant_id = principal.tenant_id
         items = await self._taken_in(principal, asked.items, body_bytes=body_bytes)
         conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
@@ -80,6 +82,7 @@ class Conversations:
         self, principal: Principal, conversation_id: str, metadata: dict[str, str]
     ) -> Conversation:
         """The conversation with other metadata, in the place of all there were."""
+        require_storage(principal, "A conversation")
         uuid = _uuid(conversation_id)
         changed = await rows.set_metadata(
             self._seen_by(principal), principal.tenant_id, uuid, metadata
@@ -108,6 +111,7 @@ class Conversations:
         and for an approval that would begin a call, `NoUpstreamAvailable` while nobody knows for
         which model it may be sealed.
         """
+        require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
         own = {item.id for item in new if item.id is not None}
         taken = await rows.taken_ids(self._seen_by(principal), tenant_id, uuid, own)

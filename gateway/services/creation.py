@@ -34,8 +34,9 @@ from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
 from gateway.services.history_source import History
-from gateway.services.run_builder import DueSummary
+from gateway.services.run_builder import CreateCommand, DueSummary
 from gateway.services.sampling import PRIORITIES, service_tier
+from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.tenancy import default_project
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from gateway.services.compaction import CompactedContext
     from gateway.services.models import Models
     from gateway.services.retrieval import Retrieval
-    from gateway.services.run_builder import CreateCommand, RunBuilder
+    from gateway.services.run_builder import RunBuilder
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal
@@ -324,6 +325,7 @@ class Creation:
         Where a response that is stored only in the end cannot be recorded, the generation raises
         that, before a token is spent.
         """
+        command = permitted(command)
         if command.request.store and (cut_off_s := self._lease_keeper.cut_off_s) is not None:
             message = "the last heartbeat did not reach the database"
             raise StoreUnavailable(message, retry_after_s=cut_off_s)
@@ -354,6 +356,7 @@ class Creation:
 
         Raises what `RunBuilder.compact` does, and `RateLimited`.
         """
+        _ = permitted(CreateCommand(principal, request, None, body_bytes, 0.0))
         model = self._models.get(request.model, principal.policy, task="generate").id
         charge = await self._limiter.enter(principal, model, "default")
 

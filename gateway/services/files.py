@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from gateway import ids
 from gateway.protocol.containers import unknown_file
 from gateway.protocol.request_errors import unknown_place
+from gateway.services.zero_retention import require_storage
 from gateway.store.tools import files as rows
 from gateway.store.tools.containers import PageAsked
 from gateway.store.tools.files import CHUNK_BYTES, FileRow
@@ -77,6 +78,7 @@ class Files:
         self, principal: Principal, upload: Upload, purpose: str, expires_after_s: int | None
     ) -> dict[str, Any]:
         """Keep an uploaded file. Raises `RateLimited` where the tenant has no room for it."""
+        require_storage(principal, "A file")
         size_bytes, digest = await asyncio.to_thread(upload.measured)
         now = self._now()
         row = FileRow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import keys, operators, projects, service_accounts
+from gateway.api.admin import keys, limits, operators, projects, service_accounts, usage
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
@@ -18,6 +18,8 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts, services.keys),
         *keys.routes(services.keys),
+        *limits.routes(services.limits),
+        *usage.routes(services.usage),
     ]
 
 

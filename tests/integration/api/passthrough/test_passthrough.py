@@ -204,8 +204,8 @@ async def test_a_background_response_begins_its_turn_anew(passing: Passing) -> N
     assert whole["content"][0]["text"] == LONG
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (11, 7)
     assert await listed(resumed(passing.client, id_in(frames), 3)) == frames[4:]
-    first, second = (server.asked[0]["messages"] for server in passing.pair)
-    assert first == second
+    first, second = (body for server in passing.pair for body in server.asked)
+    assert first["messages"] == second["messages"]
 
 
 async def test_a_turn_is_not_begun_anew_twice(passing: Passing) -> None:
