@@ -148,6 +148,7 @@ def _admin_routes(process: Process) -> dict[str, list[Route]]:
                 )
             ),
             _bodies(services, settings),
+            _trusted_proxies(process),
         )
         for name, services in process.services.items()
     }
