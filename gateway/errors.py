@@ -29,6 +29,8 @@ GatewayError
 │   │   └── KeyTaken                  an idempotency key stands for another response already
 │   ├── ClaimLost                    another replica goes on with the response, or has ended it
 │   └── ContentSealed                what is stored cannot be opened: its key is not there
+├── SinkFailed                       who is told of usage did not take it
+│   └── SinkRefused                  and never will: an operator has to look
 ├── SummaryFailed                    a model wrote nothing that could stand for a conversation
 ├── Draining                         this process ends, and others go on with what was asked for
 ├── Leaving                          this process ends, and takes nothing more
@@ -281,6 +283,14 @@ class ContentSealed(StoreError):
     """What is stored of a tenant cannot be opened: its key was destroyed or withdrawn, or what is
     stored was changed. The message is for operators.
     """
+
+
+class SinkFailed(GatewayError):
+    """What a sink of usage was sent it did not take; it may take the same later."""
+
+
+class SinkRefused(SinkFailed):
+    """It will not take this however often it is sent."""
 
 
 class SummaryFailed(GatewayError):

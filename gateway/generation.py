@@ -519,7 +519,8 @@ class TokenUsage:
     generated and taken back; nobody pays for either. `tool_output_tokens` are the results of tools
     that the gateway ran: the input of the turns behind them has them, too. `tool_calls` are how
     many of these it answered, `web_searches` those that searched the web; one that was run again
-    is one.
+    is one. What was said is told by channel, messages with their headers: analysis, commentary,
+    final answers, and calls with their arguments. What belongs to no message is in neither.
     """
 
     input_tokens: int = 0
@@ -531,6 +532,10 @@ class TokenUsage:
     tool_output_tokens: int = 0
     tool_calls: int = 0
     web_searches: int = 0
+    analysis_tokens: int = 0
+    commentary_tokens: int = 0
+    final_tokens: int = 0
+    arguments_tokens: int = 0
     estimated: bool = False
 
 

@@ -373,6 +373,22 @@ class Metrics:
         )
         self._mcp_servers: set[str] = set()
         self._web = self._counters_of_web()
+        self._add_ledger()
+
+    def _add_ledger(self) -> None:
+        self._ledger_behind = self._gauge(
+            "ledger_behind_seconds", "Age of the oldest usage line that is in no sum."
+        )
+        self._ledger_sink_behind = self._gauge(
+            "ledger_sink_behind_seconds", "Age of the oldest line that a sink has not got.", "sink"
+        )
+        self._ledger_sent = self._counter(
+            "ledger_sink_batches", "Batches of usage lines sent.", "sink", "outcome"
+        )
+        self._ledger_lines = self._counter("ledger_sink_lines", "Lines that sinks took.", "sink")
+        self._ledger_found = self._gauge(
+            "ledger_discrepancies", "What did not agree when it was last compared.", "check"
+        )
 
     def _counters_of_requests(self) -> tuple[Counter, Counter]:
         passed = "Embeddings and reranking, as the backends took them."
@@ -461,6 +477,23 @@ class Metrics:
             self._tokens.labels(model, kind).inc(count)  # which is there from now on, if at 0
         for rule, count in recoveries.items():
             self._recoveries.labels(rule).inc(count)
+
+    def ledger_behind(self, seconds: float) -> None:
+        """How old the oldest line is that was not added up."""
+        self._ledger_behind.set(seconds)
+
+    def ledger_sink_behind(self, sink: str, seconds: float) -> None:
+        """How old the oldest line is that a sink was not sent."""
+        self._ledger_sink_behind.labels(sink).set(seconds)
+
+    def ledger_sent(self, sink: str, outcome: str, lines: int) -> None:
+        """Count a batch that was sent, and the lines that were taken with it."""
+        self._ledger_sent.labels(sink, outcome).inc()
+        self._ledger_lines.labels(sink).inc(lines)
+
+    def ledger_found(self, check: str, count: int) -> None:
+        """How much one check found that does not agree."""
+        self._ledger_found.labels(check).set(count)
 
     def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
         """Count a request that was passed through, and the tokens that it had."""

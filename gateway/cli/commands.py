@@ -18,15 +18,20 @@ from gateway.cli import (
     backends,
     configuration,
     containers,
+    data,
     database,
+    encryption,
     launch,
+    limits,
     mcp,
     pages,
     terminal,
+    usage,
 )
 from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
 from gateway.cli.serve import serve, simulate
+from gateway.cli.tenancy import operators, projects
 
 _NONE_OF: Final = re.compile(
     r"(?:Value error, )?(?P<said>'(?P<given>.*)' is not one of (?P<known>.*)\.)"
@@ -76,10 +81,18 @@ commands.add_typer(backends.commands, name="backends")
 commands.add_typer(configuration.commands, name="config")
 commands.add_typer(containers.commands, name="containers")
 commands.add_typer(database.commands, name="db")
+commands.add_typer(data.commands, name="data")
+commands.add_typer(encryption.commands, name="encryption")
 commands.add_typer(pages.commands, name="pages")
 commands.add_typer(access.tenants, name="tenants")
 commands.add_typer(access.keys, name="keys")
+commands.add_typer(limits.limits, name="limits")
+commands.add_typer(limits.budgets, name="budgets")
+commands.add_typer(limits.prices, name="prices")
+commands.add_typer(projects.commands, name="projects")
+commands.add_typer(operators.commands, name="operators")
 commands.add_typer(mcp.commands, name="mcp")
+commands.add_typer(usage.commands, name="usage")
 
 
 def _show_version(asked: bool) -> None:

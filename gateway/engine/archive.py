@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
+    from gateway.metering import LineKind
     from gateway.models.format import FormatOf
     from gateway.protocol.context_item import StoredItem
     from gateway.sealing import Sealer
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse, StoredResponse
+    from gateway.store.usage import UsageLine
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 
@@ -313,12 +315,18 @@ class Archive:
         end = self._endings.finished(spec, finished, fold, epoch=epoch, rest=None)
         self._deposits.put(spec.principal.tenant_id, end)
 
-    def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
+    def meter(
+        self, spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind = "response"
+    ) -> None:
         """Book what an unstored response used; nothing else of it is written anywhere.
 
         Waits for nothing: its client has the answer. Booking twice is booking once.
         """
-        self._meter.put(spec.principal.tenant_id, row_mapping.metered(spec, finished, fold))
+        self.book(spec.principal.tenant_id, row_mapping.metered(spec, finished, fold, kind))
+
+    def book(self, tenant_id: TenantId, line: UsageLine) -> None:
+        """Book what was no run of the engine, as `meter` does."""
+        self._meter.put(tenant_id, line)
 
     def audit(self, spec: RunSpec, attempt: Attempt) -> None:
         """Keep that a hosted tool was called. Waits for nothing."""

@@ -11,7 +11,14 @@ import orjson
 
 from gateway.cache import lasting_json
 from gateway.engine.calls import approval_of, names_of
-from gateway.engine.run_state import compacted_of, head_of, inputs_of, plan_of, request_of
+from gateway.engine.run_state import (
+    compacted_of,
+    head_of,
+    inputs_of,
+    plan_of,
+    request_of,
+    who_of,
+)
 from gateway.entries import (
     FOLD_VERSION,
     FOLD_VERSIONS,
@@ -31,7 +38,7 @@ from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
 from gateway.store.responses import NewResponse
 from gateway.store.tools.tool_calls import AuditedCall
-from gateway.store.usage import UsageLine
+from gateway.store.usage import Metered, UsageLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
     from gateway.entries import Entry, Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.generation import RenderedItem
+    from gateway.metering import LineKind, Metering
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses.body import ResponseHead
@@ -119,8 +127,8 @@ def accepted(
     )
 
 
-def metered(spec: RunSpec, finished: Finished, fold: Fold) -> UsageLine:
-    """What an unstored response used."""
+def metered(spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind) -> UsageLine:
+    """What an unstored response used, or (`kind`) what was generated for something else."""
     return UsageLine(
         response=spec.head.uuid,
         key_id=spec.principal.key_id,
@@ -128,6 +136,19 @@ def metered(spec: RunSpec, finished: Finished, fold: Fold) -> UsageLine:
         at=moment(finished.at),
         tokens=fold.usage,
         project_id=spec.principal.project,
+        status=finished.status,
+        background=spec.head.background,
+        metered=_metered(spec.head, spec.who, fold, kind),
+    )
+
+
+def _metered(head: ResponseHead, who: Metering, fold: Fold, kind: LineKind = "response") -> Metered:
+    return Metered(
+        kind=kind,
+        service_tier=head.echo.get("service_tier") or "default",
+        attempts=1 + fold.hops,
+        who=who,
+        tools=fold.tools,
     )
 
 
@@ -135,7 +156,7 @@ def audited(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
     """What the audit keeps of an attempt at a call of a hosted tool."""
     call, (kind, server) = attempt.call, names_of(spec, attempt.call)
     approval, request_id = approval_of(spec, call)
-    return AuditedCall(
+    called = AuditedCall(
         response=spec.head.uuid,
         ordinal=call.ordinal,
         attempt=call.attempt,
@@ -154,6 +175,10 @@ def audited(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
         approval_request_id=request_id,
         hosts=attempt.hosts,
     )
+    if spec.principal.keeps_nothing:
+        # Names and digests are of what was said.
+        called = replace(called, server="", tool="", arguments_hash=b"", hosts=())
+    return called
 
 
 def has_kept_secrets(spec: RunSpec) -> bool:
@@ -216,6 +241,7 @@ class Endings:
             items=items,
             has_secrets=has_kept_secrets(spec),
             placement=spec.route.placement,
+            metered=_metered(spec.head, spec.who, fold),
         )
 
     def reading(self, stored: StoredResponse) -> LogReading:
@@ -258,6 +284,7 @@ class Endings:
             entries=log,
             items=items,
             has_secrets=_may_have_secrets(stored),
+            metered=_metered(head_of(stored), who_of(plan), fold),
         )
 
     def _outputs(self, model: str, fold: Fold) -> Iterator[ContextItem]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Route
+from gateway.metering import NOBODY, Metering
 from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class RunSpec:
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
     of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
     of one that was taken over only its row knows. `charge` is what its key was charged for it.
-    `template_state` is what the
-    format of the model has learned of its servers (`ModelFormat.template_state`).
+    `template_state` is what the format of the model has learned of its servers
+    (`ModelFormat.template_state`). `who` is who asked for it, as its usage line says.
     """
 
     principal: Principal
@@ -85,6 +86,7 @@ class RunSpec:
     tool_values: LruCache[str, Any] | None = None
     route: Route = field(default_factory=Route, compare=False, repr=False)
     template_state: bytes = b""
+    who: Metering = NOBODY
     charge: Charge | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -20,6 +20,7 @@ from gateway.constraints.validation import Checker
 from gateway.engine.run_spec import RunSpec
 from gateway.entries import Compacted, ToolsListed, pack, unpack
 from gateway.generation import Route, Sampling
+from gateway.metering import NOBODY, Metering
 from gateway.protocol.calls import call_fields
 from gateway.protocol.hosted.grants import grants_json, grants_of
 from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, kept_echo, rules_of
@@ -54,6 +55,8 @@ def plan_of(spec: RunSpec) -> bytes:
         "reasoning_budget": spec.reasoning_budget,
         "priority": spec.priority,
     }
+    if spec.who != NOBODY:
+        fields["who"] = spec.who.as_json()
     if spec.route.placement is not None:
         fields["placement"] = spec.route.placement.hex()
     if spec.charge is not None and (charged := spec.charge.packed()) is not None:
@@ -106,6 +109,11 @@ def compacted_of(plan: bytes) -> Compacted | None:
     return _compacted(_known_fields(plan))
 
 
+def who_of(plan: bytes) -> Metering:
+    """Who asked for it, as its usage line says; raises as `inputs_of` does."""
+    return _who(_known_fields(plan))
+
+
 def charged_of(plan: bytes) -> dict[str, Any] | None:
     """What its key was charged when the response was accepted, as `Charge.packed` spells it; None
     where that was nothing. Raises as `inputs_of` does.
@@ -153,6 +161,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
         window_left=plan.get("window_left"),
         route=Route(bytes.fromhex(plan["placement"]) if "placement" in plan else None),
         template_state=plan.get("template_state", "").encode(),
+        who=_who(plan),
     )
 
 
@@ -161,6 +170,10 @@ def _known_fields(plan: bytes) -> dict[str, Any]:
     if fields["version"] not in _VERSIONS:
         raise ValueError(f"plans of version {fields['version']} are not known to this release")
     return fields
+
+
+def _who(fields: dict[str, Any]) -> Metering:
+    return Metering.of_json(fields["who"]) if "who" in fields else NOBODY
 
 
 def _compacted(fields: dict[str, Any]) -> Compacted | None:

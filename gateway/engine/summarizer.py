@@ -95,7 +95,7 @@ class Summarizer:
 
     def _book(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
         self._engine.observer.finished(spec, finished, fold)
-        self._engine.archive.meter(spec, finished, fold)
+        self._engine.archive.meter(spec, finished, fold, "compact")
 
 
 def _text(fold: Fold) -> str:

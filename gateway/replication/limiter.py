@@ -38,6 +38,8 @@ WAIT_MAX_S: Final = 2.0
 JITTER: Final = 0.2
 PRICES_S: Final = 10.0
 """So old may prices be."""
+PRICES_LACKING_S: Final = 1.0
+"""And so old while something is used that has none."""
 CLEANED_EVERY: Final = 30
 """Of so many rounds one removes what processes told that are gone."""
 
@@ -243,7 +245,7 @@ class Limiter:
             heard = await self._books.exchange(told, is_round=is_round)
             if self._is_due_for_prices():
                 self.gates.prices = Prices(await self._books.prices())
-                self._prices_at = self._clock()
+                self._prices_at, self.gates.lacks_price = self._clock(), False
             if is_round:
                 self._count += 1
                 if not self._count % CLEANED_EVERY:
@@ -252,7 +254,9 @@ class Limiter:
         return True
 
     def _is_due_for_prices(self) -> bool:
-        return self._clock() - self._prices_at > PRICES_S and any(True for _ in self.gates.meters())
+        age_max_s = PRICES_LACKING_S if self.gates.lacks_price else PRICES_S
+        is_old = self._clock() - self._prices_at > age_max_s
+        return is_old and any(True for _ in self.gates.meters())
 
     def _heard(
         self,

@@ -26,6 +26,7 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
+from gateway.metering import tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, SEES, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
@@ -338,15 +339,14 @@ class RunBuilder:
         if is_opening:
             history = History(None, (), created_at)
         else:
-            tenant_id = principal.tenant_id
             history = await self._history_source.of(
-                tenant_id,
+                principal,
                 request,
                 created_at=created_at,
                 local=command.local,
                 with_json=with_json or not self._specs.knows_stored_ids(model),
             )
-            stored = await self._history_source.named_items(tenant_id, request)
+            stored = await self._history_source.named_items(principal, request)
         uuid = ids.new_uuid()
         granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
         if not command.generate:
@@ -518,7 +518,7 @@ class SpecBuilder:
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self.cache_salt(command.principal.tenant_id),
+            cache_salt=self.cache_salt(command.principal.cached_for(given.uuid)),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,
@@ -548,6 +548,11 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
+            who=who_asks(
+                *(self._cache_salt_key, command.principal.tenant_id),
+                request.safety_identifier or request.user,
+                tags_of(request.metadata, policy.declared_tags),
+            ),
         )
 
     def _head(

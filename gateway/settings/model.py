@@ -17,7 +17,8 @@ from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
 from gateway.settings.images import Images
-from gateway.settings.rate_limits import RateLimits
+from gateway.settings.ledger import Ledger
+from gateway.settings.rate_limits import Alerts, RateLimits
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -108,11 +109,13 @@ class Settings(BaseModel):
     admission: Admission = Admission()
     limits: Limits = Limits()
     rate_limits: RateLimits = RateLimits()
+    alerts: Alerts = Alerts()
     stream: Stream = Stream()
     background: Background = Background()
     journal: Journal = Journal()
     retention: Retention = Retention()
     encryption: Encryption = Encryption()
+    ledger: Ledger = Ledger()
     harmony: Harmony = Harmony()
     generation: Generation = Generation()
     reasoning: Reasoning = Reasoning()

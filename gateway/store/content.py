@@ -30,6 +30,7 @@ class Kept(Enum):
     ID = "plain: an id"
     """Of ours, or one that a client chose: ids are names, and no place for content."""
     WORD = "plain: a word of ours, or of the operator"
+    DECLARED = "plain: values of metadata that the tenant wants on its bill"
     OPERATOR = "plain: what operators let be searched, or registered"
 
 
@@ -106,7 +107,23 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         "target": Kept.ID,
         **dict.fromkeys(("previous", "hash"), Kept.DIGEST),
     },
-    "usage": {"model": Kept.WORD},
+    "usage": {
+        **dict.fromkeys(("model", "kind", "status", "service_tier"), Kept.WORD),
+        **dict.fromkeys(("tools", "reason", "author"), Kept.WORD),
+        "end_user": Kept.DIGEST,
+        "tags": Kept.DECLARED,
+    },
+    "usage_hours": dict.fromkeys(("model", "service_tier", "kind"), Kept.WORD),
+    "usage_minutes": dict.fromkeys(("model", "service_tier", "kind"), Kept.WORD),
+    "usage_end_user_days": {"end_user": Kept.DIGEST, "model": Kept.WORD},
+    "usage_cursors": dict.fromkeys(("name", "holder", "stopped"), Kept.WORD),
+    "limits": dict.fromkeys(("scope", "model", "what", "mode"), Kept.WORD),
+    "budgets": dict.fromkeys(("scope", "unit", "span", "mode"), Kept.WORD),
+    "spend_alerts": dict.fromkeys(("scope", "unit", "span", "channel"), Kept.WORD),
+    "prices": dict.fromkeys(("component", "model", "service_tier"), Kept.WORD),
+    "spend": dict.fromkeys(("meter", "replica"), Kept.WORD),
+    "buckets": {"name": Kept.WORD},
+    "limit_reports": dict.fromkeys(("name", "replica"), Kept.WORD),
     "placements": {
         "replica": Kept.WORD,
         **dict.fromkeys(("load", "entries"), Kept.DIGEST),

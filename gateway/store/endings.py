@@ -17,7 +17,7 @@ from gateway.store import content, events, flushes, idempotency, messages, respo
 from gateway.store.claims import Claim
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
-from gateway.store.schema import COUNTS, ENDED, LOGGED, TERMINAL
+from gateway.store.schema import COUNTS, ENDED, LOGGED, METERED, TERMINAL
 from gateway.store.tools import run_secrets
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class FinishedResponse:
 
     `epoch` is that of the claim under which it ends; `conclude` takes one of its own. `entries` is
     the last row of its log (None: it has no durable one). `recoveries` is JSON for operators, never
-    shown: which rules repaired its output, how often.
+    shown: which rules repaired its output, how often. `metered` is what its usage line says beside
+    `tokens`.
 
     `items` are those not stored yet, positions ascending. `tokens` None writes no usage line.
     `free_key`: its idempotency key may be used again, because it failed before it said anything.
@@ -67,6 +68,7 @@ class FinishedResponse:
     has_secrets: bool = False
     tool_state: bytes | None = None
     placement: bytes | None = None
+    metered: usage.Metered = usage.UNKNOWN
 
 
 _END: Final = Statement("""
@@ -77,7 +79,7 @@ SET status = :status, completed_at = :completed_at, body = :body, recoveries = :
     plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
 WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
   AND epoch = :held_epoch AND next_entry = coalesce(:first_entry, next_entry)
-RETURNING key_id, project_id, model, created_at, conversation_id
+RETURNING key_id, project_id, model, background, created_at, conversation_id
 """)
 # What its owner has of one that was ended without it. Once: the epoch moves on.
 _DEPOSIT: Final = Statement("""
@@ -86,10 +88,10 @@ SET body = :body, recoveries = :recoveries, tool_state = coalesce(:tool_state, t
     epoch = :epoch + 2
 WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND status = 'failed'
   AND epoch = :epoch + 1
-RETURNING key_id, project_id, model
+RETURNING key_id, project_id, model, background
 """)
-_COUNTS: Final = ", ".join(COUNTS)
-_ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **COUNTS})
+_COUNTS: Final = ", ".join((*METERED, *COUNTS))
+_ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **METERED, **COUNTS})
 # As several of `_END`, and what follows it. Those that others have locked are left out, because
 # whoever waits for one keeps all the others waiting; so are turns of a conversation, which lock it.
 _END_ALL: Final = Batch(
@@ -97,9 +99,9 @@ _END_ALL: Final = Batch(
 WITH sent AS MATERIALIZED (
     SELECT * FROM {{sent}} ORDER BY id
 ), held AS MATERIALIZED (
-    SELECT sent.*, head.key_id, head.project_id, head.model, head.created_at
+    SELECT sent.*, head.key_id, head.project_id, head.model, head.background, head.created_at
     FROM sent, LATERAL (
-        SELECT one.key_id, one.project_id, one.model, one.created_at
+        SELECT one.key_id, one.project_id, one.model, one.background, one.created_at
         FROM responses AS one
         WHERE one.tenant_id = :tenant AND one.id = sent.id AND one.epoch = sent.epoch
           AND one.status IN ('queued', 'in_progress')
@@ -127,8 +129,11 @@ WITH sent AS MATERIALIZED (
     SELECT CAST(:tenant AS uuid), item.*
     FROM {{item}} JOIN held ON held.id = item.response_id
 ), metered AS (
-    INSERT INTO usage (tenant_id, response_id, key_id, project_id, model, at, {_COUNTS})
-    SELECT CAST(:tenant AS uuid), id, key_id, project_id, model, completed_at, {_COUNTS}
+    INSERT INTO usage (
+        tenant_id, response_id, key_id, project_id, model, at, status, background, {_COUNTS}
+    )
+    SELECT CAST(:tenant AS uuid), id, key_id, project_id, model, completed_at, status, background,
+        {_COUNTS}
     FROM held WHERE input_tokens IS NOT NULL
     ON CONFLICT DO NOTHING
 )
@@ -189,6 +194,7 @@ def _end_row(end: FinishedResponse, cipher: ContentCipher) -> dict[str, Any]:
         "first_entry": entries and entries.first_entry,
         "entry_count": entries and entries.count,
         "entries": packed,
+        **end.metered.row(),
         **usage.counts(end.tokens),
     }
     return content.sealed(cipher, "responses", row)
@@ -301,16 +307,19 @@ async def _end(
 
 
 async def _meter(
-    connection: Connection, tenant_id: TenantId, finished: FinishedResponse, row: Row
+    connection: Connection, tenant_id: TenantId, finished: FinishedResponse, head: Row
 ) -> None:
-    """`row` has the key, the project and the model of the response."""
+    """`head` has what its row says of who asked for it."""
     if finished.tokens is not None:
         line = usage.UsageLine(
             response=finished.uuid,
-            key_id=row.key_id,
-            model=row.model,
+            key_id=head.key_id,
+            model=head.model,
             at=finished.completed_at,
             tokens=finished.tokens,
-            project_id=row.project_id,
+            project_id=head.project_id,
+            status=finished.status,
+            background=head.background,
+            metered=finished.metered,
         )
         await usage.add(connection, tenant_id, line)

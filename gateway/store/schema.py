@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "b91f3c7ae264"
+REVISION: Final = "b39e5f7d1c08"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -32,14 +32,34 @@ OLDER_REVISIONS: Final = (
     "f4d8217ab6c3",
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
-    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2"),
+    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
+    "6a0d4c92e7f1",
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
+
+COST_COLUMNS: Final = (
+    *("cost_nano", "input_cost_nano", "cached_cost_nano", "output_cost_nano"),
+    "tools_cost_nano",
+)
+"""Of aggregates: billionths of a dollar, the sum of all and its parts."""
 
 _ITEM: Final = (
     "kind text!, role text, phase text, item_id bytea!, call_id bytea, name bytea,"
     " complete boolean!, item bytea!, ids bytea,"
     " includable bytea"
+)
+_COUNTED: Final = (
+    *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "recomputed_tokens"),
+    *("tool_output_tokens", "tool_calls", "web_searches", "voided_tokens"),
+)
+_CHANNELS: Final = ("analysis_tokens", "commentary_tokens", "final_tokens", "arguments_tokens")
+_COUNTS: Final = ", ".join(f"{name} integer!" for name in (*_COUNTED, *_CHANNELS))
+_SUMS_KEY: Final = (
+    "tenant_id uuid!, at timestamptz!, project_id uuid!, key_id uuid!, model text!,"
+    " service_tier text!, background boolean!, kind text!"
+)
+_SUMS: Final = ", ".join(
+    f"{name} bigint!" for name in ("requests", *_COUNTED, "code_sessions", *COST_COLUMNS)
 )
 COLUMNS: Final = {
     # The tenant's policy is null where it has none: the setting of that name holds then, and the
@@ -144,13 +164,32 @@ COLUMNS: Final = {
     "audit_log": "tenant_id uuid!, number bigint!, id uuid!, at timestamptz!, type text!,"
     " actor bytea!, target text!, project_id uuid, address text, request_id text,"
     " details bytea!, previous bytea!, hash bytea!",
-    # No foreign key: what was metered outlives the response.
+    # No foreign key: what was metered outlives the response. `seq`: 0 is the response, what is
+    # above are corrections (kind `adjustment`, with a `reason` and an `author`), signed.
+    # `tx`: the transaction that wrote it (`store.ledger.cursors`), null for lines of releases that
+    # did not note it. What may be null is not known of lines of older releases. `tools`: calls by
+    # tool, as JSON. `end_user` and `tags`: see `gateway.metering`.
     "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
-    " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"
-    " reasoning_tokens integer!, recomputed_tokens integer!, tool_output_tokens integer!,"
-    " tool_calls integer!, web_searches integer!, project_id uuid,"
+    f" {_COUNTS}, seq integer!, kind text!, status text, service_tier text, background boolean,"
+    " attempts smallint, end_user bytea, tags jsonb, tools jsonb, reason text, author text,"
+    " tx xid8, project_id uuid,"
     " price_id uuid, cost_nano bigint, input_cost_nano bigint, cached_cost_nano bigint,"
     " output_cost_nano bigint, tools_cost_nano bigint",
+    # Sums of lines, by the hour and, of the last days, by the minute (`at`: its beginning). Where a
+    # line has null, these have what it means: the default project, no background.
+    "usage_hours": f"{_SUMS_KEY}, {_SUMS}",
+    "usage_minutes": f"{_SUMS_KEY}, {_SUMS}",
+    # By the day and end user, of tenants that want it.
+    "usage_end_user_days": "tenant_id uuid!, day date!, project_id uuid!, end_user bytea!,"
+    f" model text!, {_SUMS}",
+    # How far a reader of lines of all tenants has come (rows under the nil tenant): behind the
+    # line of this place. `batch`: how many batches; `moved_at`: when. `end_*`: where the batch ends
+    # that is under way since `begun_at`, by `holder`, whose turn it is until `held_until`.
+    # `stopped`: why it goes on only when an operator says so.
+    "usage_cursors": "tenant_id uuid!, name text!, tx xid8!, of_tenant uuid!, response_id uuid!,"
+    " seq integer!, batch bigint!, lines bigint!, moved_at timestamptz!, end_tx xid8,"
+    " end_tenant uuid, end_response uuid, end_seq integer, begun_at timestamptz, holder text,"
+    " held_until timestamptz, stopped text",
     # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
     "run_secrets": "tenant_id uuid!, response_id uuid!, sealed bytea!",
     # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces
@@ -215,9 +254,11 @@ LOGGED: Final = _types("events", "first_entry entry_count entries")
 """Those of a row of `events`, but for its key."""
 ITEM: Final = _types("messages", without="tenant_id response_id position is_output")
 """Those of an item, in `messages` as in `conversation_items`."""
-COUNTS: Final = _types(
-    "usage",
-    "input_tokens cached_tokens output_tokens reasoning_tokens recomputed_tokens"
-    " tool_output_tokens tool_calls web_searches",
-)
+COUNTS: Final = _types("usage", " ".join((*_COUNTED, *_CHANNELS)))
 """Those of `usage` that count."""
+METERED: Final = _types("usage", "kind service_tier attempts end_user tags tools")
+"""Those of `usage` that tell what was asked for, and how."""
+SUMS: Final = tuple(columns_of("usage_hours"))[8:]
+"""The columns of aggregates that are sums."""
+SUMMED_BY: Final = tuple(columns_of("usage_hours"))[:8]
+"""Those that they are sums of."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from gateway.metering import NOBODY, Metering
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant, insert_into
-from gateway.store.schema import COUNTS
+from gateway.store.schema import COUNTS, METERED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
     from gateway.generation import TokenUsage
+    from gateway.metering import LineKind
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import ProjectId, TenantId
 
@@ -25,8 +29,12 @@ _LINE: Final = {
     "project_id": "uuid",
     "model": "text",
     "at": "timestamptz",
+    "status": "text",
+    "background": "boolean",
+    **METERED,
     **COUNTS,
 }
+_SMALLINT_MAX: Final = 32_767
 _counts_of: Final = attrgetter(*COUNTS)
 _ADD: Final = Statement(f"{insert_into('usage', ['tenant_id', *_LINE])} ON CONFLICT DO NOTHING")
 _LINES: Final = Rows("line", _LINE)
@@ -40,6 +48,35 @@ ON CONFLICT DO NOTHING
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metered:
+    """What a line says of how it came about, beside what it took.
+
+    `attempts` counts the backends and replicas that generated it. `tools` are calls of hosted tools
+    by their type.
+    """
+
+    kind: LineKind = "response"
+    service_tier: str = "default"
+    attempts: int = 1
+    who: Metering = NOBODY
+    tools: Mapping[str, int] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """The columns of `METERED`."""
+        return {
+            "kind": self.kind,
+            "service_tier": self.service_tier,
+            "attempts": min(self.attempts, _SMALLINT_MAX),
+            "end_user": self.who.end_user,
+            "tags": orjson.dumps(self.who.tags).decode() if self.who.tags else None,
+            "tools": orjson.dumps(self.tools).decode() if self.tools else None,
+        }
+
+
+UNKNOWN: Final = Metered()
+
+
 @dataclass(frozen=True, slots=True)
 class UsageLine:
     """What one response cost, and whom. Tokens are those of `TokenUsage`."""
@@ -49,6 +86,9 @@ class UsageLine:
     model: str
     at: datetime
     tokens: TokenUsage
+    status: str = "completed"
+    background: bool = False
+    metered: Metered = UNKNOWN
     project_id: ProjectId | None = None
 
 
@@ -78,6 +118,9 @@ def _row(line: UsageLine) -> dict[str, Any]:
         "project_id": line.project_id,
         "model": line.model,
         "at": line.at,
+        "status": line.status,
+        "background": line.background,
+        **line.metered.row(),
         **counts(line.tokens),
     }
 

@@ -40,6 +40,7 @@ PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
 
 ALL_MODELS: Final = "*"
 MODELS_FORM: Final = "NAME,NAME…"
+_TAG_NAME: Final = r"[A-Za-z0-9_.-]{1,64}"
 _MODEL_NAMES: Final = r"[^,*\s]{1,256}\*?|\*"
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
@@ -161,12 +162,22 @@ class TenantPolicy:
     containers_max: int = 1_000
     container_memory_max: ContainerMemory = "64g"
     models: str = ALL_MODELS
+    usage_tags: str = ""
+
+    @property
+    def declared_tags(self) -> tuple[str, ...]:
+        """The names of metadata whose values are on usage lines."""
+        return tuple(self.usage_tags.split(",")) if self.usage_tags else ()
 
     @classmethod
     def of_settings(cls, settings: object) -> TenantPolicy:
         """What counts for tenants without values of their own."""
         paths = {one.name: one.setting for one in POLICY_VALUES.values() if one.setting}
         return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
+
+    def shown(self) -> dict[str, str | int]:
+        """Its values by name, for who may see them."""
+        return {name: getattr(self, name) for name in POLICY_VALUES}
 
     def with_own(self, own: OwnPolicy) -> TenantPolicy:
         """The same, but for what the tenant has of its own."""
@@ -427,6 +438,12 @@ _VALUES: Final = (
         option_help="The models and adapters its requests may ask for: names with commas between "
         "them; one that ends in * stands for all that begin so. Without a policy it is all.",
         pattern=rf"(?:{_MODEL_NAMES})(?:,(?:{_MODEL_NAMES})){{0,63}}",
+    ),
+    PolicyValue(
+        "usage_tags",
+        option_help="Names of metadata whose values are kept with its usage, to tell what that was "
+        "for: up to five, with commas between them.",
+        pattern=rf"{_TAG_NAME}(?:,{_TAG_NAME}){{0,4}}",
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.engine.engine import Abandonable
     from gateway.entries import Entry, Finished
     from gateway.generation import TokenSink
+    from gateway.metering import LineKind
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
     from gateway.tools.contract import HostedTools
@@ -138,7 +139,9 @@ class MemoryArchive(Archive):
         self.deposited.append((finished, fold.response()))
 
     @override
-    def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
+    def meter(
+        self, spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind = "response"
+    ) -> None:
         self.metered.append(finished)
 
     @override

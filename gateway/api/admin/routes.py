@@ -18,6 +18,7 @@ from starlette.routing import Route
 from gateway.errors import PermissionDenied
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import unknown, validated
+from gateway.services.admin.transactions import AdminCaller
 from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class AdminCall:
         """Whose admin key it is, on the plane of tenants."""
         principal: Principal = self.request.scope["principal"]
         return principal
+
+    @property
+    def caller(self) -> AdminCaller:
+        """The same, for services that change something."""
+        return AdminCaller(self.principal.tenant_id, self.principal.key_id)
 
     @property
     def operator(self) -> Operator:

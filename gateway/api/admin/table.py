@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import keys, projects, service_accounts
+from gateway.api.admin import keys, limits, operators, projects, service_accounts, usage
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
+    from gateway.services.admin.operations import Operations
     from gateway.services.admin.services import AdminServices
 
 
@@ -17,4 +18,11 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts, services.keys),
         *keys.routes(services.keys),
+        *limits.routes(services.limits),
+        *usage.routes(services.usage),
     ]
+
+
+def operator_routes(operations: Operations) -> list[AdminRoute]:
+    """Those of the plane of operators."""
+    return operators.routes(operations)

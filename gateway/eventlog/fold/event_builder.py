@@ -107,13 +107,14 @@ class Builder:
     The `rules` tell what the client calls the tools, and how much of the reasoning is its summary.
     `seal` makes the `encrypted_content` of a reasoning item from its text and from how its segment
     ended (None: not at all); None for no such content. `pages` and `files` are what an answer may
-    cite; without pages what looks like a marker of one is text.
+    cite; without pages what looks like a marker of one is text. `unresolved` counts citations of
+    nothing that is known.
     """
 
     __slots__ = (
         "_cited", "_ended", "_files", "_head", "_hosted_before", "_item", "_outcome", "_pages",
         "_rules", "_seal", "_segment", "_sequence_number", "_whole", "asked", "awaits_client",
-        "breaks_off", "endings", "flowing", "includable", "is_called", "is_finished",
+        "breaks_off", "closed", "endings", "flowing", "includable", "is_called", "is_finished",
         "is_started", "is_visible", "is_waiting", "output", "said", "unresolved",
     )  # fmt: skip
 
@@ -133,7 +134,7 @@ class Builder:
         self._cited: CitedAnswer | None = None
         self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")
-        self._sequence_number = self._hosted_before = 0
+        self._sequence_number = self._hosted_before = self.unresolved = 0
         self._segment: SegmentStarted | None = None
         self._item: OpenItem | None = None
         self._whole: list[str] = []
@@ -146,6 +147,9 @@ class Builder:
         ask for (`protocol.hosted.includable`)."""
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
+        self.closed: list[tuple[SegmentKind, int, int]] = []
+        """Kind and place of the messages that ended, as `SegmentEnded` has it, until who counts
+        them takes them out."""
         self.is_started = False
         """`response.created` was emitted."""
         self.is_waiting = True
@@ -158,8 +162,6 @@ class Builder:
         """One came out that the client has to answer."""
         self.said: CallSaid | None = None
         """The call that the gateway is to run: nothing was said behind it."""
-        self.unresolved = 0
-        """How many citations were of nothing that is known."""
         self.asked: ApprovalAsked | None = None
         """What the last item asks the user."""
         self.breaks_off = False
@@ -368,6 +370,7 @@ class Builder:
         started, self._segment, self.flowing = self._segment, None, None
         if started is None:
             raise ValueError("a segment ended that had not started")
+        self.closed.append((started.kind, segment.start, segment.end))
         if self._cited is not None:
             rest = self._cited.end(is_complete=segment.complete)
             self._show_cited(started, rest, events)

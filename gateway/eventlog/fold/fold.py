@@ -43,6 +43,7 @@ from gateway.generation import (
     Framing,
     ParserPosition,
     RenderedItem,
+    SegmentKind,
     TokenUsage,
     Where,
 )
@@ -65,6 +66,7 @@ Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list
 
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
+ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
 _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
 """Behind a turn that ended like this there may be another one."""
 
@@ -340,6 +342,11 @@ class Fold:
         )
 
     @property
+    def tools(self) -> Mapping[str, int]:
+        """How many calls the gateway answered, by the type of the tool."""
+        return self._hosted.tools
+
+    @property
     def recoveries(self) -> Mapping[str, int]:
         """How often each recovery rule of the parser fired, and each repair's, over all turns; and
         how many citations were of nothing that is known.
@@ -574,7 +581,8 @@ class Fold:
         if self._reader is not None:
             events += self._close_turn(self._reader, None)
         events += self._builder.finish(outcome)
-        self._final_usage = usage
+        # Once more: what the last turn said is in the channels only now.
+        self._final_usage = self.usage
         return events
 
     def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
@@ -594,6 +602,7 @@ class Fold:
             if index not in self._ids:
                 self._ids[index] = self._exact_ids(reader, ending)
         self._expect_result(reader, finish)
+        self._count_channels(reader)
         self._usage.output_tokens += reader.output_tokens
         self._usage.reasoning_tokens += reader.reasoning_tokens
         self._recoveries.update(reader.parser.recoveries)
@@ -602,6 +611,24 @@ class Fold:
         self._is_traced = reader.is_traced
         self._reader = self.open_turn = None
         return events
+
+    def _count_channels(self, reader: TurnReader) -> None:
+        """Book the messages of a turn by what they are. Those of a turn that is text have no ids;
+        the first ids of any other may be prefilled, which is input.
+        """
+        usage, closed = self._usage, self._builder.closed
+        prefilled = len(reader.turn.prefill)
+        for kind, start, end in () if reader.turn.is_text else closed:
+            count = max(0, end - max(start, prefilled))
+            if kind is SegmentKind.REASONING:
+                usage.analysis_tokens += count
+            elif kind is SegmentKind.COMMENTARY:
+                usage.commentary_tokens += count
+            elif kind in ANSWERS:
+                usage.final_tokens += count
+            else:
+                usage.arguments_tokens += count
+        closed.clear()
 
     def _expect_result(self, reader: TurnReader, finish: FinishReason | None) -> None:
         """A turn ended perhaps with a call of the gateway, which it said to its end."""

@@ -6,6 +6,7 @@ approved it before. It may be begun several times, and has one end.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -69,6 +70,13 @@ class ApprovalAsked:
     arguments: str
 
 
+GATEWAY_TOOLS: Final = {
+    f"{BUILTIN_PREFIX}browser": "web_search",
+    f"{BUILTIN_PREFIX}python": "code_interpreter",
+}
+"""The type of tool behind the gateway's own families; all others are of MCP servers."""
+
+
 def family_of(name: str) -> str:
     """What fails together with this tool: the browser, Python, or all tools of one MCP server."""
     return name.partition(".")[0]
@@ -84,6 +92,7 @@ class HostedCalls:
     __slots__ = (
         "_asked", "_budget", "_failures", "_grants", "_is_over", "attempts", "call", "files",
         "handle", "pages", "result_ids", "results", "rules", "searches", "started", "states",
+        "tools",
     )  # fmt: skip
 
     def __init__(self, rules: OutputRules, grants: Grants | None) -> None:
@@ -105,6 +114,8 @@ class HostedCalls:
         """How many were answered."""
         self.result_ids = 0
         """How many ids their results are."""
+        self.tools: Counter[str] = Counter()
+        """How many calls were answered, by the tool's type (`GATEWAY_TOOLS`)."""
         self.searches = 0
         """How many of them searched the web."""
         self.states: list[dict[str, Any]] = []
@@ -197,6 +208,7 @@ class HostedCalls:
         self.result_ids += len(entry.ids)
         self.searches += call.name == SEARCH and entry.outcome == "ok"
         family = family_of(call.name)
+        self.tools[GATEWAY_TOOLS.get(family, "mcp")] += 1
         if entry.outcome in FAILURES:
             self._failures[family] = self._failures.get(family, 0) + 1
         elif entry.outcome == "ok":

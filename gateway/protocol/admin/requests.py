@@ -145,6 +145,24 @@ class ModelPermissionsUpdate(WireModel):
         return ModelPermissions(self.mode, tuple(dict.fromkeys(self.model_ids)))
 
 
+class TenantCreate(WireModel):
+    """`POST /admin/v1/tenants`; the name is checked as that of the command line is."""
+
+    name: ShortText
+
+
+class TenantUpdate(WireModel):
+    """`POST /admin/v1/tenants/{name}`: values of its policy, null for that of the settings."""
+
+    policy: dict[str, str | int | None]
+
+
+class TenantKeyCreate(NullableModel):
+    """`POST /admin/v1/tenants/{name}/admin_api_keys`."""
+
+    name: ShortText = "owner"
+
+
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
     """Raises `InvalidRequest` for one that is not known."""
     for index, scope in enumerate(given):

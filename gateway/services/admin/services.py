@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.services.admin.keys import Keys
+    from gateway.services.admin.limits import ProjectLimits
     from gateway.services.admin.projects import Projects
     from gateway.services.admin.service_accounts import ServiceAccounts
+    from gateway.services.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +20,5 @@ class AdminServices:
     projects: Projects
     service_accounts: ServiceAccounts
     keys: Keys
+    limits: ProjectLimits
+    usage: UsageReports

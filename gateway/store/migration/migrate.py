@@ -5,6 +5,8 @@ The lock is one of a session: migrate over a direct connection, not through a tr
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 Result = TypeVar("Result")
 
 _LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
+LOCK_PAUSE_S: Final = 0.1
+"""Between two attempts to be the one that migrates."""
 _PACKAGE: Final = Path(__file__).parents[2]
 
 
@@ -79,11 +84,8 @@ async def run_locked(
     )
     try:
         async with engine.connect() as connection:
-            limit = text("SELECT set_config('lock_timeout', :wait_ms, false)")
-            await connection.execute(limit, {"wait_ms": str(max(1, int(wait_s * 1000)))})
-            await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
+            await _take_lock(connection, wait_s)
             # Alembic begins and commits by itself; the lock goes when the connection is closed.
-            await connection.commit()
             return await connection.run_sync(work)
     except (exc.SQLAlchemyError, *DRIVER_ERRORS) as error:
         raise meaning(error) from error
@@ -94,6 +96,20 @@ async def run_locked(
         ) from error
     finally:
         await engine.dispose()
+
+
+async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
+    """Asked for again and again: whoever waits for it within a statement keeps the one that has it
+    from building an index concurrently, which waits for all statements that have begun.
+    """
+    deadline = time.monotonic() + wait_s
+    ask = text("SELECT pg_try_advisory_lock(:key)")
+    while not await connection.scalar(ask, {"key": _LOCK_KEY}):
+        await connection.commit()
+        if time.monotonic() > deadline:
+            raise StoreUnavailable("database: another process migrates it")
+        await asyncio.sleep(LOCK_PAUSE_S)
+    await connection.commit()
 
 
 def meaning(error: BaseException) -> StoreError:

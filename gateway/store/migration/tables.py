@@ -29,9 +29,12 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, CIDR, TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, CIDR, JSONB, TSVECTOR
+from sqlalchemy.dialects.postgresql.base import ischema_names
+from sqlalchemy.types import UserDefinedType
+from typing_extensions import override
 
-from gateway.store.schema import RUNNING, TERMINAL, columns_of
+from gateway.store.schema import COUNTS, RUNNING, SUMMED_BY, TERMINAL, columns_of
 from gateway.tenancy import POLICY_VALUES
 
 if TYPE_CHECKING:
@@ -47,6 +50,19 @@ metadata = MetaData(
     }
 )
 
+
+class TransactionId(UserDefinedType[int]):
+    """`xid8`: which transaction wrote a row, and never wraps. SQLAlchemy does not know it."""
+
+    cache_ok = True
+
+    @override
+    def get_col_spec(self, **_: object) -> str:
+        return "xid8"
+
+
+ischema_names["xid8"] = TransactionId
+
 _TYPES: Final[dict[str, Any]] = {
     "uuid": Uuid,
     "text": Text,
@@ -59,10 +75,13 @@ _TYPES: Final[dict[str, Any]] = {
     "timestamptz": DateTime(timezone=True),
     "double precision": Double,
     "tsvector": TSVECTOR,
+    "jsonb": JSONB,
+    "xid8": TransactionId,
     "text[]": ARRAY(Text),
     "cidr[]": ARRAY(CIDR),
 }
 _ROOM_FOR_UPDATES: Final = {"fillfactor": 50}
+_ALWAYS_COUNTED: Final = {"input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"}
 _NO_DEFAULTS: Final[Mapping[str, str]] = {}
 
 
@@ -202,15 +221,25 @@ _table("backend_drains", "tenant_id name")
 _table("drain_reports", "tenant_id name replica", prefixes=["UNLOGGED"])
 usage = _table(
     "usage",
-    "tenant_id response_id",
+    "tenant_id response_id seq",
     Index(None, "tenant_id", "at"),
+    # Not by tenant first: it is for who reads the new lines of all, in the order of their commits.
+    Index(
+        "ix_usage_tx",
+        *("tx", "tenant_id", "response_id", "seq"),
+        postgresql_where=text("tx IS NOT NULL"),
+    ),
     defaults={
-        "recomputed_tokens": "0",
-        "tool_output_tokens": "0",
-        "tool_calls": "0",
-        "web_searches": "0",
+        **{name: "0" for name in COUNTS if name not in _ALWAYS_COUNTED},
+        "seq": "0",
+        "kind": "'response'::text",
+        "tx": "pg_current_xact_id()",
     },
 )
+_table("usage_hours", " ".join(SUMMED_BY), postgresql_with=_ROOM_FOR_UPDATES)
+_table("usage_minutes", " ".join(SUMMED_BY), postgresql_with=_ROOM_FOR_UPDATES)
+_table("usage_end_user_days", "tenant_id day project_id end_user model")
+_table("usage_cursors", "tenant_id name")
 _table("run_secrets", "tenant_id response_id", _of_parent("response_id", "responses"))
 _table("tool_calls", "tenant_id response_id ordinal attempt", Index(None, "tenant_id", "at"))
 _table(

@@ -43,6 +43,7 @@ INDEXES: Final = (
     "ix_tool_pages_tenant_id_fetched_at",
     "ix_tool_approvals_tenant_id_expires_at",
     "ix_usage_tenant_id_at",
+    "ix_usage_tx",
     "ix_tool_calls_tenant_id_at",
     "ix_audit_log_tenant_id_at",
     "ix_containers_tenant_id_created_at",
@@ -57,7 +58,8 @@ CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
-    *("pk_limit_reports", "pk_projects"),
+    *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
+    *("pk_usage_end_user_days", "pk_usage_cursors"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -85,6 +87,11 @@ _OF_RUNS: Final = (
     "containers",
     "files",
     "placements",
+    "usage",
+    "usage_hours",
+    "usage_minutes",
+    "usage_end_user_days",
+    "usage_cursors",
     *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
     *("buckets", "limit_reports"),
 )
@@ -96,7 +103,7 @@ _OPERATED: Final = (
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
-_SHARED: Final = ("web_documents", "prices")
+_SHARED: Final = ("web_documents", "prices", "usage_cursors")
 """Rows of the nil tenant are for all: see `schema.EVERYONE`."""
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
@@ -128,6 +135,10 @@ GRANTS: Final = {
         "tool_pages": _EVERYTHING,
         "web_documents": "SELECT",
         "usage": "SELECT, INSERT",
+        "usage_hours": "SELECT",
+        "usage_minutes": "SELECT",
+        "usage_end_user_days": "SELECT",
+        "usage_cursors": "SELECT",
         "run_secrets": "SELECT, INSERT, DELETE",
         "tool_calls": "SELECT, INSERT",
         "audit_log": "SELECT, INSERT",
@@ -136,7 +147,8 @@ GRANTS: Final = {
         "containers": _EVERYTHING,
         "files": _EVERYTHING,
         "file_chunks": "SELECT, INSERT, DELETE",
-        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
+        **dict.fromkeys(("limits", "budgets", "spend_alerts"), _EVERYTHING),
+        "prices": "SELECT",
     },
     RUNS_ROLE: {
         "tenants": "SELECT",
@@ -155,6 +167,11 @@ GRANTS: Final = {
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,
+        "usage": "SELECT, DELETE",
+        "usage_hours": _EVERYTHING,
+        "usage_minutes": _EVERYTHING,
+        "usage_end_user_days": _EVERYTHING,
+        "usage_cursors": _EVERYTHING,
         **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
         **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
     },

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from gateway.engine.row_mapping import Endings, LogReading, output_context
-from gateway.engine.run_state import plan_of
+from gateway.engine.run_state import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
 from tests.fakes.call_items import CALLS
@@ -67,6 +68,9 @@ async def test_a_response_that_ends_in_the_queue_keeps_the_summary_that_was_made
         epoch=0,
         next_entry=1,
         plan=plan_of(spec),
+        request=request_of(spec.head),
+        created_at=datetime.now(UTC),
+        background=True,
         durable=True,
         fold_version=FOLD_VERSION,
     )

@@ -16,7 +16,7 @@ from gateway.store.schema import COLUMNS, columns_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CAN_HOLD_CONTENT = ("bytea", "text", "text[]")
+CAN_HOLD_CONTENT = ("bytea", "text", "text[]", "jsonb")
 NOT_KEPT = {("web_documents", "words")}
 """An index of `text`."""
 CIPHER = ContentCipher(UUID(int=1), {1: DataKey(bytes(32))}, 1)

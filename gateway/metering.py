@@ -1,0 +1,71 @@
+"""What a line of usage says of who asked: the end user as a digest, and the tags of the tenant.
+
+The line outlives the response, so nothing that a client wrote gets into it but what its tenant
+declared: values of metadata under a few names. The end user is an HMAC under a secret of the
+tenant: lines of one person can be told apart and added up, and tell nobody who that is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+LineKind = Literal["response", "compact", "count", "embeddings", "rerank", "adjustment"]
+"""What a line is of. An adjustment corrects another line, with signed figures."""
+
+TAGS_MAX: Final = 5
+TAG_CHARS_MAX: Final = 64
+"""Of the value of a tag."""
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+"""PostgreSQL takes neither into `jsonb`."""
+_PURPOSE: Final = b"end user of "
+
+
+@dataclass(frozen=True, slots=True)
+class Metering:
+    """Who asked, as a line of usage has it. `end_user` are 16 bytes; None: nobody was named."""
+
+    end_user: bytes | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """For a plan, which any replica may have to end the response by."""
+        return {"end_user": self.end_user.hex() if self.end_user else None, "tags": self.tags}
+
+    @classmethod
+    def of_json(cls, kept: Mapping[str, Any]) -> Metering:
+        """The inverse of `as_json`. Raises `ValueError`, `TypeError` or `LookupError`."""
+        told = kept["end_user"]
+        return cls(None if told is None else bytes.fromhex(told), dict(kept["tags"]))
+
+
+NOBODY: Final = Metering()
+
+
+def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, str]) -> Metering:
+    """What a line says of a request for whoever is `named`."""
+    return Metering(end_user_of(secret, tenant, named) if named else None, tags)
+
+
+def end_user_of(secret: bytes, tenant: UUID, named: str) -> bytes:
+    """The digest of whom a request is for: the same for the same name, tenant and secret."""
+    key = hmac.digest(secret, _PURPOSE + tenant.bytes, hashlib.sha256)
+    return hmac.digest(key, named.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16]
+
+
+def tags_of(metadata: Mapping[str, str] | None, declared: Sequence[str]) -> dict[str, str]:
+    """What of the metadata its tenant wants to see on its bill, cut to `TAG_CHARS_MAX`."""
+    if not metadata:
+        return {}
+    return {
+        name: _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", metadata[name][:TAG_CHARS_MAX])
+        for name in declared[:TAGS_MAX]
+        if name in metadata
+    }

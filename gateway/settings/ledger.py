@@ -1,0 +1,97 @@
+"""The settings of the ledger: how usage is added up, kept, told to others and checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+
+from gateway.settings.sections import Name, Secret, Section, http_url
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_DAY_S = 86_400
+Component = Literal[
+    "requests",
+    "input_tokens",
+    "uncached_input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "web_searches",
+    "tool_calls",
+]
+
+
+class Sink(Section):
+    """Where usage lines are sent as they come."""
+
+    name: Name = Field(description="What it is called; its place in the lines is kept under it.")
+    kind: Literal["cloudevents", "stripe"] = Field(
+        "cloudevents", description="CloudEvents 1.0 in batches, or Stripe's meter events."
+    )
+    url: Annotated[str, AfterValidator(http_url)] | None = Field(
+        None, description="What is posted to. Stripe's is known."
+    )
+    secret: Secret | None = Field(None, description="Sent as a bearer token.")
+    customers: dict[str, str] = Field(
+        default_factory=dict,
+        description="What it calls tenants, by their names or ids. Stripe is told of no others.",
+    )
+    meters: dict[Component, str] = Field(
+        default_factory=dict, description="Event names of Stripe's meters, by what they count."
+    )
+    lines_max: PositiveInt = Field(500, le=20_000, description="Lines in one batch.")
+    interval_s: PositiveFloat = Field(15.0, description="Seconds between two looks for new lines.")
+    timeout_s: PositiveFloat = Field(30.0, description="Seconds that one answer may take.")
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.kind == "cloudevents" and self.url is None:
+            raise ValueError("a sink of CloudEvents needs a url")
+        if self.kind == "stripe" and not (self.secret and self.meters):
+            raise ValueError("a sink of Stripe needs secret and meters")
+        return self
+
+
+class Ledger(Section):
+    """Usage lines: one for each response, added up and sent on."""
+
+    rollup_interval_s: PositiveFloat = Field(
+        15.0, description="Seconds between two rounds of adding new lines up."
+    )
+    rollup_lines_max: PositiveInt = Field(
+        20_000, description="Lines that are added up in one transaction."
+    )
+    reconcile_interval_s: PositiveFloat = Field(
+        3600.0, description="Seconds between two comparisons of lines, sums and responses."
+    )
+    reconcile_back_s: PositiveFloat = Field(
+        2.0 * _DAY_S, description="Seconds that such a comparison looks back."
+    )
+    end_user_days: bool = Field(
+        default=False, description="Whether usage is added up by day and end user, too."
+    )
+    lines_s: PositiveInt = Field(
+        400 * _DAY_S,
+        ge=2 * _DAY_S,
+        description="Seconds that usage lines are kept, once they are added up and sent.",
+    )
+    minutes_s: PositiveInt = Field(
+        2 * _DAY_S, description="Seconds that sums by the minute are kept."
+    )
+    hours_s: PositiveInt = Field(400 * _DAY_S, description="Seconds that sums by the hour are.")
+    end_user_days_s: PositiveInt = Field(
+        90 * _DAY_S, description="Seconds that sums by end user are."
+    )
+    results_max: PositiveInt = Field(
+        20_000, description="Results that one page of a usage report may have."
+    )
+    source: str = Field(
+        "harmony-gateway",
+        min_length=1,
+        max_length=128,
+        description="The source of CloudEvents: the name of this installation.",
+    )
+    sinks: tuple[Sink, ...] = Field((), description="Where usage lines are sent as they come.")

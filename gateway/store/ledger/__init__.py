@@ -1,0 +1,1 @@
+"""Lines of usage of all tenants: added up, read by time, sent on, and compared."""

@@ -1,0 +1,164 @@
+"""How far readers of all lines have come, in the order in which transactions are over.
+
+A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
+so a line may become visible behind one with a greater id. But of transactions below the horizon
+(`pg_snapshot_xmin`) none is under way: what they wrote is there, and nothing more will come. So who
+reads lines below the horizon, and goes on from there, reads each once, whatever was slow.
+
+Ids are compared within one cluster. A dump that is restored into another brings lines and cursors
+whose ids that has not reached yet (`Horizon.is_foreign`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.store.postgres.database import Connection, Database, Row
+
+ROLLUP: Final = "rollup"
+"""The cursor of who adds lines up."""
+SINK_PREFIX: Final = "sink:"
+NIL: Final = UUID(int=0)
+
+_HORIZON: Final = Statement("""
+SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS tx,
+       CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint) AS next_tx
+""")
+_FIND: Final = Statement(f"""
+SELECT name, CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch, lines,
+       moved_at
+FROM usage_cursors
+WHERE tenant_id = '{EVERYONE}'
+  AND (CAST(:name AS text) IS NULL OR name = CAST(:name AS text))
+ORDER BY name
+""")  # noqa: S608 - constants only
+_PLACE: Final = Statement(f"""
+INSERT INTO usage_cursors (
+    tenant_id, name, tx, of_tenant, response_id, seq, batch, lines, moved_at
+)
+VALUES (
+    '{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), :of_tenant, :response_id, :seq, :batch,
+    :lines, now()
+)
+ON CONFLICT (tenant_id, name) DO UPDATE
+SET tx = excluded.tx, of_tenant = excluded.of_tenant, response_id = excluded.response_id,
+    seq = excluded.seq, batch = excluded.batch, lines = excluded.lines, moved_at = excluded.moved_at
+""")  # noqa: S608 - constants only
+_REMOVE: Final = Statement(
+    f"DELETE FROM usage_cursors WHERE tenant_id = '{EVERYONE}' AND name = :name"  # noqa: S608
+)
+_LOCK: Final = Statement("SELECT pg_try_advisory_xact_lock(:key, hashtext(:name))")
+_LOCK_KEY: Final = 0x4C656467  # "Ledg"
+_BEHIND: Final = Statement("""
+SELECT CAST(extract(epoch FROM now() - at) AS double precision) FROM usage
+WHERE tx >= CAST(CAST(:tx AS text) AS xid8) AND tx IS NOT NULL
+ORDER BY tx, tenant_id, response_id, seq
+LIMIT 1
+""")
+
+
+_AGE: Final = Statement(
+    "SELECT extract(epoch FROM now() - CAST(:at AS timestamptz))::double precision"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Behind the line with this key; the first of transaction `tx` with nothing but that."""
+
+    tx: int = 0
+    tenant: UUID = NIL
+    response: UUID = NIL
+    seq: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far one reader is: `batch` counts its batches, `lines` all that were in them."""
+
+    name: str
+    place: Place = Place()
+    batch: int = 0
+    lines: int = 0
+    moved_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Below `tx` all transactions are over; `next_tx` is yet to be given to one."""
+
+    tx: int
+    next_tx: int
+
+    def is_foreign(self, place: Place) -> bool:
+        """No transaction of this cluster can have been there."""
+        return place.tx > self.next_tx
+
+
+async def horizon(connection: Connection) -> Horizon:
+    """As it is for this statement: what is below stays so for those behind it."""
+    row = (await connection.execute(_HORIZON)).one()
+    return Horizon(row.tx, row.next_tx)
+
+
+async def try_lock(connection: Connection, name: str) -> bool:
+    """Be the only one that moves this cursor, to the end of the transaction. False: another is."""
+    return bool(await connection.scalar(_LOCK, {"key": _LOCK_KEY, "name": name}))
+
+
+async def find(connection: Connection, name: str) -> Cursor | None:
+    """The cursor of a reader; None for one that has not begun."""
+    row = (await connection.execute(_FIND, {"name": name})).one_or_none()
+    return None if row is None else _cursor(row)
+
+
+async def list_all(database: Database) -> list[Cursor]:
+    """Every cursor, by name. Raises `StoreUnavailable`."""
+    async with database.runs_transaction() as connection:
+        return [_cursor(row) for row in await connection.execute(_FIND, {"name": None})]
+
+
+async def move(connection: Connection, cursor: Cursor) -> None:
+    """Put the cursor where it says, or make it."""
+    place = cursor.place
+    await connection.execute(
+        _PLACE,
+        {
+            "name": cursor.name,
+            "tx": str(place.tx),
+            "of_tenant": place.tenant,
+            "response_id": place.response,
+            "seq": place.seq,
+            "batch": cursor.batch,
+            "lines": cursor.lines,
+        },
+    )
+
+
+async def remove(connection: Connection, name: str) -> None:
+    """Forget how far a reader is: it begins anew."""
+    await connection.execute(_REMOVE, {"name": name})
+
+
+async def behind_s(connection: Connection, place: Place) -> float:
+    """For how many seconds the oldest line behind a place has been there; 0.0 without one."""
+    seconds = await connection.scalar(_BEHIND, {"tx": str(place.tx)})
+    return 0.0 if seconds is None else max(0.0, float(seconds))
+
+
+async def age_s(connection: Connection, at: datetime) -> float:
+    """How many seconds ago that was, by the clock of the database; 0.0 if it is yet to come."""
+    return max(0.0, float(await connection.scalar(_AGE, {"at": at})))
+
+
+def _cursor(row: Row) -> Cursor:
+    place = Place(row.tx, row.of_tenant, row.response_id, row.seq)
+    return Cursor(row.name, place, row.batch, row.lines, row.moved_at)

@@ -1,0 +1,230 @@
+"""Lines in the order of their transactions, for who takes them elsewhere, batch by batch.
+
+A batch is bounded before it is sent, and the bound kept with the cursor: whoever has to send it
+again, after a crash or as another process, sends the same lines. Below the horizon none is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.store.ledger import cursors
+from gateway.store.ledger.cursors import SINK_PREFIX, Place
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE, columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from gateway.store.postgres.database import Connection, Database, Row
+
+LINE_COLUMNS: Final = tuple(columns_of("usage"))
+_SELECTED: Final = ", ".join(f"line.{name}" for name in LINE_COLUMNS if name != "tx")
+_KEY: Final = "line.tx, line.tenant_id, line.response_id, line.seq"
+_READ: Final = Statement(f"""
+SELECT {_SELECTED}, CAST(CAST(line.tx AS text) AS bigint) AS tx, tenants.name AS tenant_name
+FROM usage AS line LEFT JOIN tenants ON tenants.id = line.tenant_id
+WHERE line.tx IS NOT NULL
+  AND line.tx >= CAST(CAST(:tx AS text) AS xid8)
+  AND line.tx <= CAST(CAST(:end_tx AS text) AS xid8)
+  AND ({_KEY}) > (CAST(CAST(:tx AS text) AS xid8), :tenant, :response, :seq)
+  AND ({_KEY}) <= (CAST(CAST(:end_tx AS text) AS xid8), :end_tenant, :end_response, :end_seq)
+ORDER BY {_KEY}
+LIMIT :lines_max
+""")  # noqa: S608 - constants only
+_OWN: Final = f"tenant_id = '{EVERYONE}' AND name = :name"
+_BEGIN: Final = Statement(f"""
+INSERT INTO usage_cursors (
+    tenant_id, name, tx, of_tenant, response_id, seq, batch, lines, moved_at
+)
+VALUES ('{EVERYONE}', :name, CAST(CAST(:tx AS text) AS xid8), '{EVERYONE}', '{EVERYONE}', -1,
+        0, 0, now())
+ON CONFLICT (tenant_id, name) DO NOTHING
+""")  # noqa: S608 - constants only
+_TAKE: Final = Statement(f"""
+UPDATE usage_cursors
+SET holder = :holder, held_until = now() + make_interval(secs => :lease_s)
+WHERE {_OWN} AND stopped IS NULL
+  AND (holder IS NULL OR holder = :holder OR held_until < now())
+RETURNING CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch,
+    CAST(CAST(end_tx AS text) AS bigint) AS end_tx, end_tenant, end_response, end_seq,
+    extract(epoch FROM now() - begun_at)::double precision AS under_way_s
+""")  # noqa: S608 - constants only
+_BOUND: Final = Statement(f"""
+UPDATE usage_cursors
+SET end_tx = CAST(CAST(:tx AS text) AS xid8), end_tenant = :tenant, end_response = :response,
+    end_seq = :seq, begun_at = now()
+WHERE {_OWN} AND holder = :holder AND batch = :batch
+""")  # noqa: S608 - constants only
+_DONE: Final = Statement(f"""
+UPDATE usage_cursors
+SET tx = end_tx, of_tenant = end_tenant, response_id = end_response, seq = end_seq,
+    batch = batch + 1, lines = lines + :lines, moved_at = now(), begun_at = NULL,
+    end_tx = NULL, end_tenant = NULL, end_response = NULL, end_seq = NULL
+WHERE {_OWN} AND holder = :holder AND batch = :batch AND end_tx IS NOT NULL
+""")  # noqa: S608 - constants only
+_STOP: Final = Statement(
+    f"UPDATE usage_cursors SET stopped = :why WHERE {_OWN}"  # noqa: S608 - constants only
+)
+_SKIP: Final = Statement(f"""
+UPDATE usage_cursors
+SET tx = end_tx, of_tenant = end_tenant, response_id = end_response, seq = end_seq,
+    batch = batch + 1, moved_at = now(), begun_at = NULL,
+    end_tx = NULL, end_tenant = NULL, end_response = NULL, end_seq = NULL
+WHERE {_OWN} AND end_tx IS NOT NULL
+""")  # noqa: S608 - constants only
+_GO_ON: Final = Statement(
+    f"UPDATE usage_cursors SET stopped = NULL, begun_at = now() WHERE {_OWN}"  # noqa: S608
+)
+_STATES: Final = Statement(f"""
+SELECT name, batch, lines, moved_at, stopped, end_tx IS NOT NULL AS is_under_way
+FROM usage_cursors
+WHERE tenant_id = '{EVERYONE}' AND name LIKE '{SINK_PREFIX}%' ORDER BY name
+""")  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True)
+class LineBatch:
+    """Lines to send, at least one, as batch `number` of a sink; `under_way_s`: since when it has
+    been tried, in seconds.
+    """
+
+    number: int
+    lines: Sequence[Row]
+    under_way_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """How far a sink is. `stopped`: why it waits for an operator; None: it does not."""
+
+    name: str
+    batches: int
+    lines: int
+    moved_at: datetime
+    is_under_way: bool
+    stopped: str | None
+
+
+async def read_lines(
+    database: Database, after: Place, *, lines_max: int
+) -> tuple[list[Row], Place]:
+    """Up to `lines_max` lines behind a place, and the place behind these.
+
+    Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`. Raises
+    `StoreUnavailable`.
+    """
+    async with database.runs_transaction() as connection:
+        horizon = await cursors.horizon(connection)
+        rows = await _read(connection, after, Place(horizon.tx), lines_max=lines_max)
+    return rows, place_of(rows[-1]) if rows else after
+
+
+def place_of(row: Row) -> Place:
+    """The place behind a line."""
+    return Place(row.tx, row.tenant_id, row.response_id, row.seq)
+
+
+async def next_batch(
+    database: Database, sink: str, holder: str, *, lease_s: float, lines_max: int
+) -> LineBatch | None:
+    """What a sink has to be sent next, by `holder`, who has it to itself for `lease_s`.
+
+    None while another has it, it is stopped, or there is nothing. A sink that is new begins with
+    the lines that are written from now on. Raises `StoreUnavailable`.
+    """
+    name = SINK_PREFIX + sink
+    async with database.runs_transaction() as connection:
+        horizon = await cursors.horizon(connection)
+        await connection.execute(_BEGIN, {"name": name, "tx": str(horizon.tx)})
+        whose = {"name": name, "holder": holder}
+        taken = (await connection.execute(_TAKE, {**whose, "lease_s": lease_s})).one_or_none()
+        if taken is None:
+            return None
+        after = Place(taken.tx, taken.of_tenant, taken.response_id, taken.seq)
+        if taken.end_tx is not None:
+            end = Place(taken.end_tx, taken.end_tenant, taken.end_response, taken.end_seq)
+            rows = await _read(connection, after, end, lines_max=None)
+            return LineBatch(taken.batch, rows, taken.under_way_s)
+        rows = await _read(connection, after, Place(horizon.tx), lines_max=lines_max)
+        if not rows:
+            return None
+        bound = {**whose, "batch": taken.batch, **_parameters(place_of(rows[-1]))}
+        await connection.execute(_BOUND, bound)
+        return LineBatch(taken.batch, rows, 0.0)
+
+
+async def batch_done(database: Database, sink: str, holder: str, batch: LineBatch) -> bool:
+    """The sink has it: go on behind it. False: another process has gone on instead."""
+    async with database.runs_transaction() as connection:
+        whose = {"name": SINK_PREFIX + sink, "holder": holder, "batch": batch.number}
+        return bool(await connection.count(_DONE, {**whose, "lines": len(batch.lines)}))
+
+
+async def stop(database: Database, sink: str, why: str) -> None:
+    """Send nothing more before an operator says so."""
+    async with database.runs_transaction() as connection:
+        await connection.execute(_STOP, {"name": SINK_PREFIX + sink, "why": why})
+
+
+async def resume(database: Database, sink: str, *, is_delivered: bool) -> bool:
+    """Go on with a sink that was stopped: with the batch that was under way, or (`is_delivered`)
+    behind it. False: there is no such sink.
+    """
+    name = {"name": SINK_PREFIX + sink}
+    async with database.runs_transaction() as connection:
+        if is_delivered:
+            await connection.execute(_SKIP, name)
+        return bool(await connection.count(_GO_ON, name))
+
+
+async def states(database: Database) -> list[SinkState]:
+    """How far every sink is, by name. Raises `StoreUnavailable`."""
+    async with database.runs_transaction() as connection:
+        rows = await connection.execute(_STATES)
+    return [
+        SinkState(
+            row.name.removeprefix(SINK_PREFIX),
+            row.batch,
+            row.lines,
+            row.moved_at,
+            row.is_under_way,
+            row.stopped,
+        )
+        for row in rows
+    ]
+
+
+async def sink_behind_s(database: Database, sink: str) -> float:
+    """For how many seconds the oldest line has been there that it was not sent; 0.0 without one."""
+    async with database.runs_transaction() as connection:
+        cursor = await cursors.find(connection, SINK_PREFIX + sink)
+        if cursor is None:
+            return 0.0
+        rows = await _read(connection, cursor.place, Place(_TX_MAX), lines_max=1)
+        return await cursors.age_s(connection, rows[0].at) if rows else 0.0
+
+
+_TX_MAX: Final = 2**62
+
+
+async def _read(
+    connection: Connection, after: Place, end: Place, *, lines_max: int | None
+) -> list[Row]:
+    parameters: dict[str, Any] = {
+        **_parameters(after),
+        **{f"end_{name}": value for name, value in _parameters(end).items()},
+        "lines_max": lines_max,
+    }
+    return await connection.execute(_READ, parameters)
+
+
+def _parameters(place: Place) -> dict[str, Any]:
+    return {
+        "tx": str(place.tx),
+        "tenant": place.tenant,
+        "response": place.response,
+        "seq": place.seq,
+    }

@@ -1,0 +1,198 @@
+"""Usage by time: sums of closed times, and behind them the lines that are in no sum yet.
+
+Both are read by one statement of one snapshot, so that what is told is the ledger as it is at that
+moment: nothing is missing, and nothing counted twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gateway.store.ledger import cursors
+from gateway.store.ledger.cursors import ROLLUP, Cursor
+from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import SUMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy import TenantId
+
+Unit = Literal["minute", "hour", "day"]
+Dimension = Literal["tenant_id", "project_id", "key_id", "model", "service_tier", "background"]
+FILTERS: Final = {
+    "project_id": "uuid",
+    "key_id": "uuid",
+    "model": "text",
+    "background": "boolean",
+    "kind": "text",
+}
+
+_SNAPSHOT: Final = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
+    " SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL jit = off"
+)
+"""The cursor is a value to the planner then, so that it looks for what is behind by its index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Lines with `start` <= at < `end`. Of `inner_start` <= at < `inner_end` there are sums by
+    `sums` ("minute" or "hour", which both are at the beginning of); None: lines are read all along.
+    """
+
+    start: datetime
+    end: datetime
+    inner_start: datetime
+    inner_end: datetime
+    sums: Literal["minute", "hour"] | None = "hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of a span: sums by `unit` and `dimensions`, of what passes the filters, which
+    are values by the names of `FILTERS`. `tags` are names of tags to sum by, and `by_end_user` says
+    to do so by end user: only lines tell these.
+    """
+
+    span: Span
+    unit: Unit
+    dimensions: tuple[Dimension, ...] = ()
+    filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    by_end_user: bool = False
+
+    @property
+    def reads_lines(self) -> bool:
+        """Sums cannot answer it."""
+        return self.by_end_user or bool(self.tags) or self.span.sums is None
+
+
+async def read(
+    database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
+) -> list[Row]:
+    """Rows with `bucket`, the dimensions (`end_user`, `tag_0` … with them) all sums, and
+    `background_requests`.
+
+    At most `rows_max`, the earliest first. Of all tenants without one. Raises `StoreUnavailable`.
+    """
+    span = question.span
+    statement = _statement(
+        tenant_id is not None, question.unit, question.dimensions, len(question.tags),
+        question.by_end_user, None if question.reads_lines else span.sums,
+    )  # fmt: skip
+    transaction = (
+        database.runs_transaction() if tenant_id is None else database.transaction(tenant_id)
+    )
+    async with transaction as connection:
+        await connection.script(_SNAPSHOT)
+        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        parameters: dict[str, Any] = {
+            "tenant": tenant_id,
+            "start": span.start,
+            "end": span.end,
+            "inner_start": span.inner_start,
+            "inner_end": span.inner_end,
+            "tx": str(cursor.place.tx),
+            "rows_max": rows_max,
+            **{f"f_{name}": question.filters.get(name) for name in FILTERS},
+            **{f"tag_{number}": name for number, name in enumerate(question.tags)},
+        }
+        return await connection.execute(statement, parameters)
+
+
+@cache
+def _statement(
+    is_of_tenant: bool,  # noqa: FBT001 - of a cache's key
+    unit: Unit,
+    dimensions: tuple[Dimension, ...],
+    tags: int,
+    by_end_user: bool,  # noqa: FBT001 - as above
+    sums: str | None,
+) -> Statement:
+    by = [*dimensions, *(["end_user"] if by_end_user else []), *(f"tag_{at}" for at in range(tags))]
+    sources = [_lines(is_of_tenant, by, behind=sums is not None)]
+    if sums is not None:
+        sources += [_edges(is_of_tenant, by), _sums(is_of_tenant, by, f"usage_{sums}s")]
+    names = ", ".join(["bucket", *by])
+    background = "CAST(sum(requests * is_background) AS bigint) AS background_requests"
+    summed = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in SUMS)
+    union = "\nUNION ALL\n".join(sources)
+    return Statement(f"""
+SELECT date_trunc('{unit}', at, 'UTC') AS {names}, {summed}, {background}
+FROM (
+{union}
+) AS found
+GROUP BY {names}
+ORDER BY bucket
+LIMIT :rows_max
+""")  # noqa: S608 - constants, and names of columns
+
+
+def _lines(is_of_tenant: bool, by: Sequence[str], *, behind: bool) -> str:  # noqa: FBT001
+    """Lines that are in no sum yet, or all."""
+    span = "line.at >= :start AND line.at < :end"
+    if behind:
+        span = (
+            "line.tx >= CAST(CAST(:tx AS text) AS xid8)"
+            " AND line.at >= :inner_start AND line.at < :inner_end"
+        )
+    return _of_lines(is_of_tenant, by, span)
+
+
+def _edges(is_of_tenant: bool, by: Sequence[str]) -> str:  # noqa: FBT001
+    """Lines of times that sums cannot be cut to."""
+    before = "line.at >= :start AND line.at < :inner_start"
+    after = "line.at >= :inner_end AND line.at < :end"
+    return _of_lines(is_of_tenant, by, f"({before} OR {after})")
+
+
+def _of_lines(is_of_tenant: bool, by: Sequence[str], span: str) -> str:  # noqa: FBT001
+    special = {name: f"line.tags ->> :{name}" for name in by if name.startswith("tag_")}
+    known = {**LINE_KEY, **special, "end_user": "line.end_user"}
+    names = "".join(f", {known[name]} AS {name}" for name in by)
+    values = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
+    where = " AND ".join([*_of_tenant(is_of_tenant, "line."), span, *_filters(LINE_KEY)])
+    values += ", coalesce(line.background, false)::int AS is_background"
+    return f"SELECT line.at{names}, {values} FROM usage AS line WHERE {where}"  # noqa: S608
+
+
+def _sums(is_of_tenant: bool, by: Sequence[str], table: str) -> str:  # noqa: FBT001
+    names = "".join(f", {name}" for name in by)
+    own = {name: name for name in FILTERS}
+    span = "at >= :inner_start AND at < :inner_end"
+    where = " AND ".join([*_of_tenant(is_of_tenant), span, *_filters(own)])
+    values = f"{', '.join(SUMS)}, background::int AS is_background"
+    return f"SELECT at{names}, {values} FROM {table} WHERE {where}"  # noqa: S608
+
+
+def _of_tenant(is_of_tenant: bool, prefix: str = "") -> list[str]:  # noqa: FBT001
+    # A parameter has to be used for its type to be known.
+    return [f"{prefix}tenant_id = :tenant" if is_of_tenant else "CAST(:tenant AS uuid) IS NULL"]
+
+
+def _filters(columns: Mapping[str, str]) -> list[str]:
+    return [
+        f"(CAST(:f_{name} AS {kind}[]) IS NULL"
+        f" OR {columns[name]} = ANY (CAST(:f_{name} AS {kind}[])))"
+        for name, kind in FILTERS.items()
+    ]
+
+
+_OWNERS: Final = Statement("""
+SELECT id, owner_id FROM api_keys
+WHERE tenant_id = :tenant AND owner_type = 'user' AND owner_id IS NOT NULL
+""")
+
+
+async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, UUID]:
+    """The people that keys of a tenant belong to, by key. Raises `StoreUnavailable`."""
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
+    return {row.id: row.owner_id for row in rows}

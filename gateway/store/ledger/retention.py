@@ -1,0 +1,92 @@
+"""The end of lines and sums that have expired. A line stays until it is added up and was sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.store.ledger.cursors import ROLLUP
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+
+# Every reader of lines has a cursor, and nothing is added up without one.
+_LINES: Final = Statement(f"""
+DELETE FROM usage AS gone USING (
+    SELECT old.tenant_id, old.response_id, old.seq FROM tenants CROSS JOIN LATERAL (
+        SELECT line.tenant_id, line.response_id, line.seq FROM usage AS line
+        WHERE line.tenant_id = tenants.id
+          AND line.at < now() - make_interval(secs => CAST(:kept_s AS integer))
+          AND (line.tx IS NULL OR line.tx < (SELECT min(tx) FROM usage_cursors))
+        LIMIT :rows_max
+    ) AS old
+    WHERE EXISTS (SELECT FROM usage_cursors WHERE name = '{ROLLUP}')
+    LIMIT :rows_max
+) AS expired
+WHERE gone.tenant_id = expired.tenant_id AND gone.response_id = expired.response_id
+  AND gone.seq = expired.seq
+""")  # noqa: S608 - constants only
+
+
+def _sums(table: str) -> Statement:
+    return Statement(f"""
+DELETE FROM {table} AS gone USING (
+    SELECT old.* FROM tenants CROSS JOIN LATERAL (
+        SELECT one.tenant_id, one.at, one.ctid AS place FROM {table} AS one
+        WHERE one.tenant_id = tenants.id
+          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+) AS expired
+WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
+""")  # noqa: S608 - constants only
+
+
+_DAYS: Final = Statement("""
+DELETE FROM usage_end_user_days AS gone USING (
+    SELECT old.* FROM tenants CROSS JOIN LATERAL (
+        SELECT one.tenant_id, one.day, one.ctid AS place FROM usage_end_user_days AS one
+        WHERE one.tenant_id = tenants.id
+          AND one.day < CAST(now() - make_interval(secs => CAST(:kept_s AS integer)) AS date)
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+) AS expired
+WHERE gone.tenant_id = expired.tenant_id AND gone.day = expired.day AND gone.ctid = expired.place
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRetention:
+    """How long lines and sums are kept, in seconds after what they are of."""
+
+    lines_s: int
+    minutes_s: int
+    hours_s: int
+    end_user_days_s: int
+
+
+async def remove_expired(
+    database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int = 100
+) -> int:
+    """Remove up to `batches_max` times `rows_max` rows of each kind; how many that were.
+
+    Raises `StoreUnavailable`; what was removed until then is.
+    """
+    kinds = {
+        _LINES: keep.lines_s,
+        _sums("usage_minutes"): keep.minutes_s,
+        _sums("usage_hours"): keep.hours_s,
+        _DAYS: keep.end_user_days_s,
+    }
+    removed = 0
+    for statement, kept_s in kinds.items():
+        for _ in range(batches_max):
+            async with database.runs_transaction() as connection:
+                rows = await connection.count(statement, {"kept_s": kept_s, "rows_max": rows_max})
+            removed += rows
+            if rows < rows_max:
+                break
+    return removed

@@ -1,0 +1,89 @@
+"""The ledger's jobs of one process and database."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway.ledger.jobs import Adding, Delivery, Reconciliation, again_and_again
+from gateway.ledger.sinks import CloudEventsSink, StripeSink, Target
+from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.ledger.rollup import RollupTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from gateway.ledger.sinks import Sink
+    from gateway.settings import Settings
+    from gateway.settings.ledger import Sink as SinkSettings
+    from gateway.store.postgres.database import Database
+    from gateway.telemetry import Metrics
+
+STRIPE_URL = "https://api.stripe.com/v1/billing/meter_events"
+LEASE_TIMEOUTS = 4
+"""Others wait so many times as long as one answer may take."""
+
+
+def ledger_jobs(
+    settings: Settings, database: Database, metrics: Metrics, *, owner: str
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What runs as long as the process; none of it raises."""
+    ledger = settings.ledger
+    keep = ledger.fill(LedgerRetention)
+    removing = partial(remove_expired, database, keep, rows_max=settings.retention.batch_rows_max)
+    jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
+        adding(settings, database, metrics).run,
+        reconciliation(settings, database, metrics).run,
+        partial(again_and_again, removing, settings.retention.interval_s, "removing usage"),
+    ]
+    jobs += [
+        Delivery(
+            database,
+            sink_of(settings, sink),
+            holder=owner,
+            lines_max=sink.lines_max,
+            interval_s=sink.interval_s,
+            lease_s=LEASE_TIMEOUTS * sink.timeout_s,
+            metrics=metrics,
+        ).run
+        for sink in ledger.sinks
+    ]
+    return jobs
+
+
+def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
+    """What adds lines up."""
+    ledger = settings.ledger
+    terms = RollupTerms(
+        lines_max=ledger.rollup_lines_max,
+        minutes_s=ledger.minutes_s,
+        by_end_user=ledger.end_user_days,
+    )
+    return Adding(database, terms, interval_s=ledger.rollup_interval_s, metrics=metrics)
+
+
+def reconciliation(settings: Settings, database: Database, metrics: Metrics) -> Reconciliation:
+    """What holds lines against responses and sums."""
+    ledger = settings.ledger
+    return Reconciliation(
+        database,
+        interval_s=ledger.reconcile_interval_s,
+        back_s=ledger.reconcile_back_s,
+        metrics=metrics,
+    )
+
+
+def sink_of(settings: Settings, sink: SinkSettings) -> Sink:
+    """The sink that these settings describe."""
+    target = Target(
+        name=sink.name,
+        url=sink.url or STRIPE_URL,
+        secret=sink.secret.get_secret_value() if sink.secret else None,
+        timeout_s=sink.timeout_s,
+        customers=sink.customers,
+    )
+    if sink.kind == "stripe":
+        meters = {str(component): event for component, event in sink.meters.items()}
+        return StripeSink(target, meters=meters)
+    return CloudEventsSink(target, source=settings.ledger.source)

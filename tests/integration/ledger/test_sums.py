@@ -1,0 +1,192 @@
+"""Sums and the lines behind them are the ledger, whenever lines were added up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from gateway.store import usage
+from gateway.store.ledger import reading, rollup
+from gateway.store.ledger.reading import Question, Span
+from gateway.store.ledger.rollup import RollupTerms
+from gateway.store.postgres.statements import Statement
+from tests.conftest import new_tenant
+from tests.fakes.usage_lines import NOON, added_up, line, random_line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.store.postgres.database import Database
+    from gateway.store.usage import UsageLine
+    from gateway.tenancy import TenantId
+
+TERMS = RollupTerms(lines_max=7, by_end_user=True)
+HOUR = timedelta(hours=1)
+
+
+async def write(database: Database, tenant: TenantId, *lines: UsageLine) -> None:
+    await usage.record_all(database, [(tenant, one) for one in lines])
+
+
+def span(start: datetime, end: datetime) -> Span:
+    inner_start = start.replace(minute=0, second=0) + (HOUR if start.minute else timedelta())
+    inner_end = end.replace(minute=0, second=0)
+    return Span(start=start, end=end, inner_start=inner_start, inner_end=inner_end)
+
+
+async def told(database: Database, tenant: TenantId | None, question: Question) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for row in await reading.read(database, tenant, question, rows_max=10_000):
+        sums += Counter({name: value for name, value in row.items() if type(value) is int})
+    sums.pop("background_requests", None)
+    return sums
+
+
+@asynccontextmanager
+async def slow_insert(url: str, tenant: TenantId, one: UsageLine) -> AsyncIterator[None]:
+    """A transaction that writes a line as releases of before do, and commits it at the end."""
+    slow = await asyncpg.connect(url)
+    try:
+        async with slow.transaction():
+            await slow.execute(
+                "INSERT INTO usage (tenant_id, response_id, key_id, model, at, input_tokens,"
+                " cached_tokens, output_tokens, reasoning_tokens)"
+                " VALUES ($1, $2, $3, $4, $5, 10, 4, 5, 0)",
+                *(tenant, one.response, one.key_id, one.model, one.at),
+            )
+            yield
+    finally:
+        await slow.close(timeout=2)
+
+
+async def roll(database: Database, terms: RollupTerms = TERMS) -> int:
+    lines = 0
+    while (done := await rollup.advance(database, terms)) is not None:
+        lines += done.lines
+        if done.is_done:
+            break
+    return lines
+
+
+async def test_sums_and_lines_together_are_the_ledger(database: Database) -> None:
+    chance = random.Random(20)
+    tenants = [await new_tenant(database) for _ in range(2)]
+    written: dict[TenantId, list[UsageLine]] = {tenant: [] for tenant in tenants}
+    cut = span(NOON + timedelta(minutes=25), NOON + timedelta(hours=20, minutes=10))
+    for _ in range(12):
+        tenant = chance.choice(tenants)
+        lines = [random_line(chance) for _ in range(chance.randrange(1, 12))]
+        await write(database, tenant, *lines)
+        await write(database, tenant, *lines)  # which changes nothing
+        written[tenant] += lines
+        if chance.random() < 0.6:
+            await roll(database)
+        for one, its in written.items():
+            inside = [its_line for its_line in its if cut.start <= its_line.at < cut.end]
+            assert await told(database, one, Question(span=cut, unit="hour")) == added_up(inside)
+    everything = [one for lines in written.values() for one in lines]
+    whole = span(NOON, NOON + timedelta(days=1))
+    assert await told(database, None, Question(span=whole, unit="day")) == added_up(everything)
+    assert await rollup.behind_s(database) >= 0
+    await roll(database)
+    assert await rollup.behind_s(database) == 0
+
+
+async def test_filters_and_groups_pick_lines_and_sums_alike(
+    database: Database, tenant: TenantId
+) -> None:
+    chance = random.Random(4)
+    lines = [random_line(chance) for _ in range(60)]
+    await write(database, tenant, *lines[:40])
+    await roll(database)
+    await write(database, tenant, *lines[40:])
+    whole = span(NOON, NOON + timedelta(days=1))
+    by = Question(span=whole, unit="day", dimensions=("model", "key_id", "service_tier"))
+    rows = await reading.read(database, tenant, by, rows_max=1_000)
+    for row in rows:
+        own = [
+            one
+            for one in lines
+            if (one.model, one.key_id, one.metered.service_tier)
+            == (row["model"], row["key_id"], row["service_tier"])
+            and one.at.date() == row["bucket"].date()
+        ]
+        assert row["input_tokens"] == added_up(own)["input_tokens"]
+        assert row["background_requests"] == sum(one.background for one in own)
+    assert sum(row["requests"] for row in rows) == 60
+    of_one = replace(by, filters={"model": ["gpt-oss-20b"], "project_id": [tenant]})
+    own = [one for one in lines if one.model == "gpt-oss-20b" and one.project_id is None]
+    assert await told(database, tenant, of_one) == added_up(own)
+    by_person = replace(by, dimensions=(), tags=("team",), by_end_user=True)
+    rows = await reading.read(database, tenant, by_person, rows_max=1_000)
+    people = Counter((one.metered.who.end_user, one.metered.who.tags["team"]) for one in lines)
+    assert Counter({(row["end_user"], row["tag_0"]): 0 for row in rows}) + people == people
+    assert sum(row["requests"] for row in rows) == 60
+
+
+async def test_a_slow_transaction_holds_sums_back_and_loses_nothing(
+    database: Database, tenant: TenantId, database_url: str
+) -> None:
+    early, late = line(), [line() for _ in range(3)]
+    whole = Question(span=span(NOON, NOON + HOUR), unit="hour")
+    async with slow_insert(database_url, tenant, early):
+        await write(database, tenant, *late)
+        assert await roll(database) == 0
+        assert await told(database, tenant, whole) == added_up(late)
+    assert await told(database, tenant, whole) == added_up([early, *late])
+    assert await roll(database) == 4
+    assert await told(database, tenant, whole) == added_up([early, *late])
+
+
+async def test_one_process_at_a_time_adds_up(database: Database, tenant: TenantId) -> None:
+    await write(database, tenant, *[line() for _ in range(30)])
+    await asyncio.gather(*(rollup.advance(database, TERMS) for _ in range(4)))
+    await roll(database)
+    whole = Question(span=span(NOON, NOON + HOUR), unit="hour")
+    assert (await told(database, tenant, whole))["requests"] == 30
+
+
+async def test_an_hour_is_made_again_from_its_lines(database: Database, tenant: TenantId) -> None:
+    lines = [line(), line(NOON + timedelta(minutes=59)), line(NOON + HOUR)]
+    await write(database, tenant, *lines)
+    await roll(database)
+    async with database.runs_transaction() as connection:
+        spoilt = Statement("UPDATE usage_hours SET input_tokens = 1, requests = 9")
+        await connection.execute(spoilt)
+    behind = line()
+    await write(database, tenant, behind)
+    assert await rollup.add_hour_again(database, tenant, NOON)
+    whole = Question(span=span(NOON, NOON + HOUR), unit="hour")
+    assert await told(database, tenant, whole) == added_up([*lines[:2], behind])
+
+
+async def test_a_dump_of_another_cluster_is_noticed(database: Database, tenant: TenantId) -> None:
+    await write(database, tenant, line())
+    await roll(database)
+    async with database.runs_transaction() as connection:
+        ahead = "UPDATE usage_cursors SET tx = CAST('99999999999' AS xid8)"
+        await connection.execute(Statement(ahead))
+    await write(database, tenant, line())
+    done = await rollup.advance(database, TERMS)
+    assert done is not None
+    assert done.is_foreign
+    assert done.lines == 0
+
+
+async def test_minutes_are_those_of_the_last_days(database: Database, tenant: TenantId) -> None:
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    old, young = line(now - timedelta(days=3)), line(now - timedelta(minutes=5))
+    await write(database, tenant, old, young)
+    await roll(database)
+    recent = Span(
+        start=now - timedelta(days=4), end=now, inner_start=now - timedelta(days=4), inner_end=now,
+        sums="minute",
+    )  # fmt: skip
+    assert await told(database, tenant, Question(span=recent, unit="minute")) == added_up([young])
