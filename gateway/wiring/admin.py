@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 
 def admin_services(
-    settings: Settings, database: Database, access: Access, models: Models
+    settings: Settings, database: Database, access: Access, models: Models | None = None
 ) -> AdminServices:
-    """Of the tenants of one database; `access` is told of what changes."""
+    """Of the tenants of one database; `access` is told of what changes. Without `models`
+    rate limits are listed of those alone that have some.
+    """
     admin = settings.admin
     transactions = Transactions(database, access.forget)
     accounts = ServiceAccounts(transactions, accounts_max=admin.service_accounts_max)
@@ -41,7 +43,7 @@ def admin_services(
         limits=ProjectLimits(
             transactions,
             Limits(database),
-            models=lambda: [model.id for model in models.list()],
+            models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
     )
