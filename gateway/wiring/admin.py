@@ -45,7 +45,7 @@ def admin_services(
         limits=ProjectLimits(
             transactions,
             Limits(database),
-            models=lambda: [model.id for model in models.list()] if models else [],
+            models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
         usage=UsageReports(
