@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
 from gateway.api.access.authentication import Authentication
+from gateway.api.access.key import own_key
 from gateway.api.admin.authentication import AdminAuthentication
 from gateway.api.admin.routes import starlette_routes
-from gateway.api.admin.table import admin_routes
+from gateway.api.admin.table import admin_routes, operator_routes
 from gateway.api.chat import ChatRequest
 from gateway.api.client_connection import BodyReader
 from gateway.api.containers import ContainerEndpoints
@@ -32,7 +33,7 @@ from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
 from gateway.services.admin.operators import Operators
-from gateway.wiring.admin import admin_services
+from gateway.wiring.admin import admin_services, ledger_operations, operations
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
@@ -77,11 +78,16 @@ class AdminGateway(RequestContext):
 
     def __init__(self, process: Process) -> None:
         probes = _probes(process)
+        of_operators = starlette_routes(
+            operator_routes(operations(process), ledger_operations(process)),
+            _bodies(process.default, process.shared.settings),
+        )
+        of_tenants = _admin_routes(process)
         apps = {
-            name: Router([*probes, *served], redirect_slashes=False).app
-            for name, served in _admin_routes(process).items()
+            name: Router([*probes, *own, *of_operators], redirect_slashes=False).app
+            for name, own in of_tenants.items()
         }
-        served = [*probes, *next(iter(_admin_routes(process).values()))]
+        served = [*probes, *next(iter(of_tenants.values())), *of_operators]
         first = next(iter(apps.values()))
         app = first if len(apps) == 1 else ByDatabase(apps, first)
         operators = Operators(process.default.foundation.database, process.access.peppers)
@@ -204,6 +210,7 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
         Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v1/codex/models", system.codex_models, methods=["GET"]),
         Route("/v1/traces/ingest", traces, methods=["POST"]),
+        Route("/v1/key", own_key, methods=["GET"]),
         Route("/v1/models", system.list_models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
         Route("/healthz", system.healthz, methods=["GET"]),

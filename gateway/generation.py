@@ -69,7 +69,8 @@ class Framing:
     `stores_ids`: items are stored with the ids that stand for them. Rows do not tell of which
     format these are, so only one format may (Harmony); items of another are rendered anew.
     `is_text`: turns are text of a server's chat endpoint (`gateway.text_ids`): nobody can go on
-    with one that was begun.
+    with one that was begun. `thought` is what such a thought stands between whose server does not
+    tell it from an answer.
     """
 
     opening: tuple[int, ...]
@@ -77,6 +78,7 @@ class Framing:
     message_end: int
     stores_ids: bool = True
     is_text: bool = False
+    thought: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +243,12 @@ class ChatTerms:
     """A request goes to the chat endpoint: its prompt is a conversation, and its answer text.
 
     `limits_output`: its caller asked for no more tokens than `max_tokens`. Otherwise that is only
-    what is thought to be left of the window, and the server knows better.
+    what is thought to be left of the window, and the server knows better. `thought` is that of
+    `Framing`.
     """
 
     limits_output: bool
+    thought: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from gateway import ids, telemetry
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
+from gateway.api.urls import known_path
 from gateway.errors import GatewayError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -171,12 +172,18 @@ class RequestRecord:
         seconds = time.perf_counter() - self.began
         model = self.facts.get("model", "")
         metrics.request_finished(status=self.status, model=model, seconds=seconds)
+        path: str = self._scope["path"]
         if "principal" in self._scope:
-            self.facts["tenant"] = self._scope["principal"].tenant_name
+            principal = self._scope["principal"]
+            self.facts["tenant"] = principal.tenant_name
+            if principal.keeps_nothing:
+                # Clients may write anything into both.
+                self.facts.pop("client_request_id", None)
+                path = known_path(path)
         _log.info(
             "request",
             method=self._scope.get("method", WEBSOCKET),
-            path=self._scope["path"],
+            path=path,
             status=self.status,
             seconds=round(seconds, 4),
             **self.facts,

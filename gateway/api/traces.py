@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from gateway.protocol.traces import parse_traces
+from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -32,6 +33,7 @@ class TracesEndpoint:
         self._limits = trace_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        require_storage(scope["principal"], "A trace")
         body = await self._bodies.read(scope, receive)
         input_limits = self._bodies.input_limits
         parse = partial(parse_traces, body, input_limits=input_limits, limits=self._limits)

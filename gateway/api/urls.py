@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     Routes = Iterable[BaseRoute]
 
 BASE: Final = "/v1"
+_UNTOLD: Final = "…"
+_OWN_ID: Final = re.compile(r"[a-z]{2,10}[_-][0-9a-f]{32,}[g-i]?")
+_WORDS: Final = frozenset(
+    (
+        *(
+            "",
+            "v1",
+            "responses",
+            "conversations",
+            "items",
+            "input_items",
+            "input_tokens",
+            "compact",
+        ),
+        *("cancel", "chat", "completions", "models", "embeddings", "rerank", "files", "content"),
+        *("containers", "traces", "ingest", "organization", "projects"),
+    )
+)
 _TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
 
 
@@ -34,6 +52,15 @@ def path_of(scope: Scope) -> str:
     """What routes are looked up by: the path below the root path, if there is one."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
+
+
+def known_path(path: str) -> str:
+    """A path as it is logged of who may not be quoted: words of routes, ids that were made here,
+    and `…` for all else.
+    """
+    return "/".join(
+        part if part in _WORDS or _OWN_ID.fullmatch(part) else _UNTOLD for part in path.split("/")
+    )
 
 
 def is_served(path: str, routes: Routes) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gateway.services.access import Access, TenantDetail
     from gateway.store.tools.tool_calls import AuditedCall
-    from gateway.tenancy import ApiKey, PolicyValue, Tenant
+    from gateway.tenancy import ApiKey, KeyKind, PolicyValue, Tenant
 
 tenants = typer.Typer(help="Create, list, set up and disable tenants.", no_args_is_help=True)
 keys = typer.Typer(help="Create, list and disable API keys.", no_args_is_help=True)
@@ -90,11 +90,20 @@ def create_key(
         Dialect,
         typer.Option(help="How its requests are answered wherever their path does not say."),
     ] = "openai",
+    admin: Annotated[
+        bool, typer.Option("--admin", help="For the admin API (/v1/organization), and that alone.")
+    ] = False,
     config: Config = None,
     json_: Json = False,
 ) -> None:
-    """Create an API key and print it: only its hash is stored, it cannot be shown again."""
-    key, secret = _ask(config, lambda access: access.create_key(tenant, name, dialect=dialect))
+    """Create an API key and print it: only its hash is stored, it cannot be shown again.
+
+    It is of the tenant's default project; `projects key` makes one of another.
+    """
+    kind: KeyKind = "admin" if admin else "project"
+    key, secret = _ask(
+        config, lambda access: access.create_key(tenant, name, dialect=dialect, kind=kind)
+    )
     if json_:
         made = {"id": str(key.id), "name": key.name, "dialect": key.dialect, "key": secret}
         terminal.show(json.dumps(made))

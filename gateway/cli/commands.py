@@ -18,7 +18,9 @@ from gateway.cli import (
     backends,
     configuration,
     containers,
+    data,
     database,
+    encryption,
     launch,
     mcp,
     pages,
@@ -28,6 +30,7 @@ from gateway.cli import (
 from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
 from gateway.cli.serve import serve, simulate
+from gateway.cli.tenancy import operators, projects
 
 _NONE_OF: Final = re.compile(
     r"(?:Value error, )?(?P<said>'(?P<given>.*)' is not one of (?P<known>.*)\.)"
@@ -77,9 +80,13 @@ commands.add_typer(backends.commands, name="backends")
 commands.add_typer(configuration.commands, name="config")
 commands.add_typer(containers.commands, name="containers")
 commands.add_typer(database.commands, name="db")
+commands.add_typer(data.commands, name="data")
+commands.add_typer(encryption.commands, name="encryption")
 commands.add_typer(pages.commands, name="pages")
 commands.add_typer(access.tenants, name="tenants")
 commands.add_typer(access.keys, name="keys")
+commands.add_typer(projects.commands, name="projects")
+commands.add_typer(operators.commands, name="operators")
 commands.add_typer(mcp.commands, name="mcp")
 commands.add_typer(usage.commands, name="usage")
 

@@ -12,17 +12,21 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway import __version__
+from gateway import __version__, ids
 from gateway.app import create_app
 from gateway.cli import terminal
 from gateway.cli.demo_tools import DemoTools
 from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import (
+    ADMIN_KEY,
     API_KEY,
+    BASE_URL,
+    PROJECT_KEY,
     connected,
     demo_file,
     embedded_database,
@@ -34,23 +38,28 @@ from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
+from gateway.services.admin.keys import KeyAsked
+from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.telemetry import configure_logging
 from gateway.tenancy import FIRST_DATABASE
+from gateway.wiring.admin import admin_services
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from openai import AsyncOpenAI
 
     from gateway.cli.demo_tools import Example
     from gateway.services.access import Access
+    from gateway.services.admin.services import AdminServices
     from gateway.settings import Settings
+    from gateway.tenancy import ApiKey
 
 HOST = "127.0.0.1"
 PORT = 8000
@@ -59,7 +68,9 @@ BACKLOG = 128
 DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
 TENANT = "demo"
+PROJECT = "Second project"
 QUESTION = "Say hello"
+_KEY_NAMES = ("key", "admin key", "key of a second project")
 
 
 def demo(
@@ -105,7 +116,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
                 loading = beside.submit(matcher.load)
                 settings = await _database(stack, settings)
             loading.result()
-            key = await _key(settings)
+            keys = await _keys(settings)
             app = create_app(settings)
             frames = FrameBounds.of(settings)
             logged = AccessLog(app, terminal.show)
@@ -119,8 +130,8 @@ async def _demo(port: int | None, *, once: bool) -> None:
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
             base_url = f"{gateway.url}/v1"
-            environment = write_demo(settings.data_dir, base_url, key)
-            async with _client(base_url, key) as client:
+            environment = write_demo(settings.data_dir, {BASE_URL: base_url, **keys})
+            async with _client(base_url, keys[API_KEY]) as client:
                 await _answer(client, options.models[0])
                 examples = await tools.show(
                     client, options.models[0], app.process.default.containers.engine
@@ -153,6 +164,8 @@ def _settings(
         "server": {"host": HOST, "drain_grace_s": DRAIN_GRACE_S, **asked},
         "database": {"url": None},
         "auth": {"key_pepper": None},
+        # SDKs have one base URL for both.
+        "admin": {"public": True},
         "models": [{"id": model} for model in models],
         "backends": [{"name": "simulator", "url": backend_url, "models": models}],
         "tools": tools,
@@ -186,17 +199,38 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
     return settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
 
 
-async def _key(settings: Settings) -> str:
-    """A key that works: the one of the last time, or a new one."""
+async def _keys(settings: Settings) -> dict[str, str]:
+    """Keys that work, by their variables: those of the last time, or new ones."""
     async with connected(settings) as database:
         accounts = access(settings, {FIRST_DATABASE: database})
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
-        key = saved_demo(settings.data_dir).get(API_KEY)
-        if key is None or not await _works(accounts, key):
-            _, key = await accounts.create_key(TENANT, "demo")
-    terminal.step(terminal.OK, "tenant", f"{TENANT}   key …{key[-4:]}")
-    return key
+        services = admin_services(settings, database, accounts)
+        makers: dict[str, Callable[[], Awaitable[tuple[ApiKey, str]]]] = {
+            API_KEY: partial(accounts.create_key, TENANT, "demo"),
+            ADMIN_KEY: partial(accounts.create_key, TENANT, "demo-admin", kind="admin"),
+            PROJECT_KEY: partial(_project_key, accounts, services),
+        }
+        saved, keys = saved_demo(settings.data_dir), {}
+        for name, make in makers.items():
+            key = saved.get(name)
+            if key is None or not await _works(accounts, key):
+                _, key = await make()
+            keys[name] = key
+    hints = (f"{what} …{key[-4:]}" for what, key in zip(_KEY_NAMES, keys.values(), strict=True))
+    terminal.step(terminal.OK, "tenant", f"{TENANT}   {'   '.join(hints)}")
+    return keys
+
+
+async def _project_key(accounts: Access, services: AdminServices) -> tuple[ApiKey, str]:
+    """A key of a second project, which sees nothing of the first."""
+    tenant = (await accounts.show_tenant(TENANT)).tenant
+    project = await services.projects.create(tenant.id, PROJECT)
+    _, made = await services.keys.create_account(
+        AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyAsked("demo")
+    )
+    assert made is not None, "a key was asked for"
+    return made
 
 
 async def _works(accounts: Access, key: str) -> bool:
@@ -250,6 +284,13 @@ def _invite(environment: Path, model: str, examples: Sequence[Example]) -> None:
     {shlex.quote(sys.executable)} -c '
     from openai import OpenAI
     print(OpenAI().responses.create(model="{model}", input="{QUESTION}").output_text)'
+
+  Projects and keys, with OpenAI's admin API ($DEMO_PROJECT_API_KEY is of a second project):
+
+    {shlex.quote(sys.executable)} -c '
+    from openai import OpenAI
+    for project in OpenAI().admin.organization.projects.list():
+        print(project.id, project.name)'
 
   A coding agent on this gateway, once it is installed (codex or opencode):
 

@@ -11,13 +11,14 @@ import orjson
 import typer
 
 from gateway import ids
-from gateway.cli import backends, libraries, mcp, terminal
+from gateway.cli import backends, chat_endpoints, libraries, mcp, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
 from gateway.constraints.rules import OutputRules
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
-from gateway.generation import Constraint, Literal, Sampling, TokenRequest
+from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRequest
+from gateway.models.format import SEES
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.passed import PATHS
@@ -27,6 +28,7 @@ from gateway.store.migration.verification import missing, told
 from gateway.store.schema import REVISION
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantId
+from gateway.text_ids import TEXT_STATE
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.engines.registry import UnknownEngine
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gateway.generation import TokenChunk
+    from gateway.generation import TokenChunk, TokenSink
     from gateway.models.format import ModelFormat
     from gateway.models.registry import Formats
     from gateway.protocol.passed import PassedKind
@@ -283,6 +285,7 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     for look in told:
         for model in () if _fault(look) else look.generating:
             findings += await _chat_format(look, model, client, formats.of(model))
+            findings += await _chat_endpoint(look, model, client, formats.of(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
         for one in unserved(told)
@@ -316,9 +319,12 @@ async def _backend(
         grammars=look.backend.grammars, priorities=look.backend.priorities
     )
     models = ", ".join(_described(look, model) for model in look.served)
-    back = [*(["token ids"] if look.generating else ()), *dict.fromkeys(passed)]
-    detail = f"{look.engine}: {can}; {models}; {' and '.join(back)} come back"
-    return Finding(about, ok=True, detail=detail)
+    ids_or_text = "text" if look.backend.is_chat_only else "token ids"
+    back = [*([ids_or_text] if look.generating else ()), *dict.fromkeys(passed)]
+    able = () if look.backend.is_chat_only else (str(can),)
+    verb = "comes" if back == ["text"] else "come"
+    told_of = "; ".join((*able, models, f"{' and '.join(back)} {verb} back"))
+    return Finding(about, ok=True, detail=f"{look.engine}: {told_of}")
 
 
 def _fault(look: _Look) -> tuple[str, str] | None:
@@ -386,6 +392,34 @@ async def _chat_format(
     return [Finding(about, ok=True, detail="its chat template and its tokenizer fit")]
 
 
+async def _chat_endpoint(
+    look: _Look, model: str, client: Client, format_: ModelFormat
+) -> list[Finding]:
+    """What a server takes that is sent messages; nothing for models that are only asked by ids."""
+    is_text = format_.framing.is_text
+    if not is_text and SEES not in format_.abilities:
+        return []
+    about = f"model {model} at {look.backend.name}"
+
+    async def ask(prompt: Sequence[int], heard: chat_endpoints.Heard) -> None:
+        text_format = format_ if is_text else format_.knowing(TEXT_STATE)
+        await _asked_for(look, model, client, text_format, heard, prompt=prompt)
+
+    try:
+        found = await chat_endpoints.examine(ask, format_.abilities)
+    except UpstreamError as error:
+        return [_failed(about, error)]
+    usage = "tells usage" if found.tells_usage else "tells no usage, which is estimated then"
+    takes = ", ".join(("messages", *found.taken))
+    return [
+        Finding(about, ok=True, detail=f"its chat endpoint takes {takes}; {usage}"),
+        *(
+            Finding(about, False, f"it takes no {name}: {why}", chat_endpoints.REMEDIES[name])
+            for name, why in found.refused.items()
+        ),
+    ]
+
+
 async def _is_bound_at_once(look: _Look, model: str, client: Client, format_: ModelFormat) -> bool:
     """Have it say something that it would not say by itself, where a grammar can make it."""
     can = look.engine.capabilities(grammars=look.backend.grammars)
@@ -398,7 +432,7 @@ async def _is_bound_at_once(look: _Look, model: str, client: Client, format_: Mo
 
 
 async def _one_token(look: _Look, model: str, client: Client, format_: ModelFormat) -> None:
-    """Generate one token. Raises `UpstreamError` when no id comes back."""
+    """Generate one token, or a few words. Raises `UpstreamError` when nothing comes back."""
     count = _Count()
     await _asked_for(look, model, client, format_, count)
     if not count.said:
@@ -416,15 +450,18 @@ async def _passed(look: _Look, model: str, client: Client) -> list[str]:
     return list(asked)
 
 
-async def _asked_for(
+async def _asked_for(  # noqa: PLR0913 - what is asked, and of whom
     look: _Look,
     model: str,
     client: Client,
     format_: ModelFormat,
-    sink: _Count,
+    sink: TokenSink,
     constraint: Constraint | None = None,
+    *,
+    prompt: Sequence[int] = (),
 ) -> None:
     """Have a few ids generated, one without a constraint. Raises `UpstreamError`."""
+    is_text = format_.framing.is_text
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(look.backend, client, timeouts=timeouts)
     upstream.runs(look.engine)
@@ -432,8 +469,9 @@ async def _asked_for(
     request = TokenRequest(
         request_id=ids.new_request_id(),
         model=model,
-        prompt_ids=[*format_.render_item(_HELLO), *format_.framing.opening],
-        sampling=Sampling(max_tokens=16 if constraint else 1, temperature=0.0),
+        prompt_ids=prompt or [*format_.render_item(_HELLO), *format_.framing.opening],
+        sampling=Sampling(max_tokens=16 if constraint or is_text else 1, temperature=0.0),
+        chat=ChatTerms(limits_output=True) if is_text else None,
         cache_salt="doctor",
         stop_ids=format_.stop_ids,
         id_end=format_.vocabulary_size,

@@ -15,7 +15,7 @@ from gateway.wiring.foundation import connect
 from gateway.wiring.keys import keys_database, new_keyring
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
     from gateway.settings import Settings
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PEPPER_BYTES = 32
 BASE_URL: Final = "OPENAI_BASE_URL"
 API_KEY: Final = "OPENAI_API_KEY"
+ADMIN_KEY: Final = "OPENAI_ADMIN_KEY"
+PROJECT_KEY: Final = "DEMO_PROJECT_API_KEY"
+"""Of the demo's second project."""
 _EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 
 
@@ -142,10 +145,11 @@ def demo_file(data_dir: Path) -> Path:
     return data_dir / "demo.env"
 
 
-def write_demo(data_dir: Path, base_url: str, key: str) -> Path:
+def write_demo(data_dir: Path, variables: Mapping[str, str]) -> Path:
     """Write `demo_file`, for this user only; its path."""
     path = demo_file(data_dir)
-    write_private(path, f"export {BASE_URL}={base_url}\nexport {API_KEY}={key}\n")
+    lines = (f"export {name}={value}\n" for name, value in variables.items())
+    write_private(path, "".join(lines))
     return path
 
 

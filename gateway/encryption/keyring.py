@@ -51,6 +51,11 @@ class WrappedKey:
     retired_at: datetime | None = None
     destroyed_at: datetime | None = None
 
+    @property
+    def seals(self) -> bool:
+        """It is neither retired nor destroyed."""
+        return self.retired_at is None and self.destroyed_at is None
+
 
 class KeyProvider(Protocol):
     """Who wraps data keys. Raises `StoreUnavailable` when that is away for now, and `ContentSealed`
@@ -210,7 +215,7 @@ class Keyring:
         for key in kept:
             if key.destroyed_at is None:
                 opened[key.number] = DataKey(await self.unwrap(tenant_id, key))
-                sealing = PLAIN_KEY if key.retired_at is not None else key.number
+                sealing = key.number if key.seals else PLAIN_KEY
         if kept and not opened:
             raise ContentSealed("the keys of this tenant were destroyed")
         return ContentCipher(tenant_id, opened, sealing)

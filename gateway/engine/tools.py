@@ -292,6 +292,7 @@ class ToolRunner:
         assert grants is not None, "there is no hosted call without grants"
         return ToolScope(
             tenant_id=spec.principal.tenant_id,
+            project_id=spec.principal.project,
             response=spec.head.uuid,
             grants=grants,
             stored=spec.store,

@@ -508,15 +508,18 @@ class TurnRunner:
             priority=spec.priority,
             background=spec.head.background,
             has_begun=self._has_begun,
-            chat=ChatTerms(self._limits_output) if self._is_text else None,
+            chat=self._chat_terms,
             route=spec.route,
         )
 
     @property
-    def _limits_output(self) -> bool:
-        """The request says how long the output may be; otherwise that is what the window leaves."""
-        spec = self._spec
-        return spec.window_left is None or spec.sampling.max_tokens < spec.window_left
+    def _chat_terms(self) -> ChatTerms | None:
+        spec, framing = self._spec, self._format.framing
+        if not framing.is_text:
+            return None
+        # Otherwise what the window leaves is all that limits the output.
+        is_asked = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
+        return ChatTerms(is_asked, framing.thought)
 
     @property
     def _has_begun(self) -> bool:

@@ -29,8 +29,8 @@ from gateway.errors import (
     StoreError,
     StoreUnavailable,
 )
-from gateway.services.admin.key_uses import KeyUses, Rehash
-from gateway.services.admin.secrets import Peppers
+from gateway.services.credentials.secrets import Peppers
+from gateway.services.credentials.uses import KeyUses, Rehash
 from gateway.store import tenants
 from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
@@ -149,7 +149,7 @@ class Access:
 
     async def create_tenant(self, name: str) -> Tenant:
         """Raises `InvalidRequest` for a name that is taken or no name."""
-        _check_name(name)
+        check_name(name)
         try:
             return await tenants.insert_tenant(self._database, TenantId(ids.new_uuid()), name)
         except StoreConflict as conflict:
@@ -211,7 +211,7 @@ class Access:
         Raises `ResourceNotFound` for an unknown tenant, `InvalidRequest` for a disabled one or a
         bad name.
         """
-        _check_name(key_name)
+        check_name(key_name)
         tenant = await self._tenant(tenant_name)
         if tenant.disabled_at is not None:
             raise InvalidRequest(f"Tenant {tenant_name!r} is disabled.", param="tenant")
@@ -428,12 +428,13 @@ class Access:
         return marking.digest()
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str, *, param: str = "name") -> None:
+    """Raises `InvalidRequest` for what can be no name of a tenant or a key."""
     if not _NAME.match(name):
         raise InvalidRequest(
             f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"
             " letter or a digit.",
-            param="name",
+            param=param,
         )
 
 

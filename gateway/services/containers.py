@@ -25,6 +25,7 @@ from gateway.protocol.request_errors import (
     wrong_value,
 )
 from gateway.services.files import download
+from gateway.services.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
 from gateway.store.tools.containers import ContainerRow, PageAsked
@@ -96,20 +97,20 @@ class Containers:
         (`inherited`) while that lives, else one of the response's own, which is made when code is
         run in it. Raises `InvalidRequest` and `ResourceNotFound`.
         """
-        tenant_id, policy = principal.tenant_id, principal.policy
+        policy = principal.policy
         if asked.id is not None:
-            uuid, row = await self._alive(tenant_id, asked.id, param=param)
+            uuid, row = await self._alive(principal, asked.id, param=param)
             memory_bytes = row.memory_bytes
         else:
             where = f"{param}.memory_limit"
             memory_bytes = self._memory(policy, asked.memory_limit, param=where)
             uuid = ids.auto_container(response)
-            if (used := await self._inherited(tenant_id, inherited)) is not None:
+            if (used := await self._inherited(principal, inherited)) is not None:
                 uuid, memory_bytes = used.uuid, used.memory_bytes
         if len(asked.file_ids) > CONTAINER_FILES_MAX:
             raise array_too_long(f"{param}.file_ids", len(asked.file_ids), CONTAINER_FILES_MAX)
         names = [
-            (await self._files.find(tenant_id, one, param=f"{param}.file_ids")).name
+            (await self._files.find(principal, one, param=f"{param}.file_ids")).name
             for one in asked.file_ids
         ]
         return PythonGrant(
@@ -126,10 +127,11 @@ class Containers:
         have, `ResourceNotFound` for an unknown file, `RateLimited` where the tenant has as many as
         it may.
         """
+        require_storage(principal, "A container")
         tenant_id, now = principal.tenant_id, self._pool.now()
         memory_bytes = self._memory(principal.policy, asked.memory_limit, param="memory_limit")
         copied = [
-            await self._files.find(tenant_id, one, param="file_ids") for one in asked.file_ids
+            await self._files.find(principal, one, param="file_ids") for one in asked.file_ids
         ]
         idle_s = min(60 * asked.expires_after.minutes, self._pool.policy.idle_s)
         lifetime_s = min(idle_s, self._pool.policy.life_s)
@@ -141,6 +143,7 @@ class Containers:
             expires_at=now + timedelta(seconds=lifetime_s),
             idle_s=idle_s,
             memory_bytes=memory_bytes,
+            project_id=principal.project,
         )
         count = principal.policy.containers_max
         if not await rows.create(self._database, tenant_id, row, containers_max=count):
@@ -157,7 +160,7 @@ class Containers:
         """Its JSON. Raises `ResourceNotFound` for an unknown one, `InvalidRequest` for one that
         has expired.
         """
-        _, row = await self._alive(principal.tenant_id, container_id)
+        _, row = await self._alive(principal, container_id)
         return container_body(row)
 
     async def list(
@@ -170,7 +173,7 @@ class Containers:
         if after is not None and place is None:
             raise unknown_place()
         page = await rows.list_containers(
-            self._database,
+            self._seen_by(principal),
             principal.tenant_id,
             PageAsked(limit, order, place),
             name=name,
@@ -181,7 +184,7 @@ class Containers:
     async def delete(self, principal: Principal, container_id: str) -> None:
         """Erase it with its files; code that runs in it is ended, if it runs here."""
         uuid = _uuid(container_id)
-        if not await rows.delete(self._database, principal.tenant_id, uuid):
+        if not await rows.delete(self._seen_by(principal), principal.tenant_id, uuid):
             raise unknown_container(container_id)
         await self._pool.forget(principal.tenant_id, uuid)
 
@@ -190,8 +193,9 @@ class Containers:
 
         Raises `InvalidRequest` where it has no room, `RateLimited` where the tenant has none.
         """
+        require_storage(principal, "A file")
         tenant_id = principal.tenant_id
-        uuid = await self._used(tenant_id, container_id)
+        uuid = await self._used(principal, container_id)
         size_bytes, digest = await asyncio.to_thread(upload.measured)
         path = _path(upload.name)
         row = container_file(uuid, path, size_bytes, digest, self._pool.now())
@@ -205,8 +209,8 @@ class Containers:
     async def copy_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
         """The same with a file that was uploaded before."""
         tenant_id = principal.tenant_id
-        source = await self._files.find(tenant_id, file_id, param="file_id")
-        uuid = await self._used(tenant_id, container_id)
+        source = await self._files.find(principal, file_id, param="file_id")
+        uuid = await self._used(principal, container_id)
         kept = await self._copied(tenant_id, uuid, source, param="file_id")
         if kept is None:
             raise unknown_container(container_id)
@@ -214,13 +218,13 @@ class Containers:
 
     async def get_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
         """A file of it, without its bytes. Raises `ResourceNotFound` for an unknown one, too."""
-        return container_file_body(await self._file(principal.tenant_id, container_id, file_id))
+        return container_file_body(await self._file(principal, container_id, file_id))
 
     async def list_files(
         self, principal: Principal, container_id: str, *, limit: int, order: Any, after: str | None
     ) -> tuple[Sequence[Json], bool]:
         """A page of its files, and whether there are more."""
-        uuid, _ = await self._alive(principal.tenant_id, container_id)
+        uuid, _ = await self._alive(principal, container_id)
         place = None if after is None else ids.parse_container_file_id(after)
         if after is not None and place is None:
             raise unknown_place()
@@ -235,39 +239,44 @@ class Containers:
 
     async def file_content(self, principal: Principal, container_id: str, file_id: str) -> Download:
         """A file of it with its bytes."""
-        row = await self._file(principal.tenant_id, container_id, file_id)
+        row = await self._file(principal, container_id, file_id)
         return download(self._database, principal.tenant_id, row)
 
     async def delete_file(self, principal: Principal, container_id: str, file_id: str) -> None:
         """Erase a file of it; code that is run next does not find it."""
-        row = await self._file(principal.tenant_id, container_id, file_id)
+        row = await self._file(principal, container_id, file_id)
         await file_rows.delete(
             self._database, principal.tenant_id, row.uuid, container=row.container
         )
 
+    def _seen_by(self, principal: Principal) -> Database:
+        return self._database.within(principal.project)
+
     async def _alive(
-        self, tenant_id: TenantId, container_id: str, *, param: str | None = None
+        self, principal: Principal, container_id: str, *, param: str | None = None
     ) -> tuple[UUID, ContainerRow]:
         uuid = _uuid(container_id, param=param)
-        row = await rows.load(self._database, tenant_id, uuid)
+        row = await rows.load(self._seen_by(principal), principal.tenant_id, uuid)
         if row is None:
             raise unknown_container(container_id, param=param)
         if row.expires_at <= self._pool.now():
             raise expired_container(container_id, param=param)
         return uuid, row
 
-    async def _used(self, tenant_id: TenantId, container_id: str) -> UUID:
+    async def _used(self, principal: Principal, container_id: str) -> UUID:
         """A container that is in use from now on."""
-        uuid, _ = await self._alive(tenant_id, container_id)
+        uuid, _ = await self._alive(principal, container_id)
         life_s, now = self._pool.policy.life_s, self._pool.now()
-        await rows.touch(self._database, tenant_id, uuid, now=now, life_s=life_s)
+        await rows.touch(self._database, principal.tenant_id, uuid, now=now, life_s=life_s)
         return uuid
 
     async def _inherited(
-        self, tenant_id: TenantId, container_id: str | None
+        self, principal: Principal, container_id: str | None
     ) -> ContainerRow | None:
         uuid = None if container_id is None else ids.parse_container_id(container_id)
-        row = None if uuid is None else await rows.load(self._database, tenant_id, uuid)
+        row = None
+        if uuid is not None:
+            row = await rows.load(self._seen_by(principal), principal.tenant_id, uuid)
         return None if row is None or row.expires_at <= self._pool.now() else row
 
     async def _copied(
@@ -281,14 +290,14 @@ class Containers:
             self._database, tenant_id, row, copied=source.uuid, bounds=bounds
         )
 
-    async def _file(self, tenant_id: TenantId, container_id: str, file_id: str) -> FileRow:
-        container, _ = await self._alive(tenant_id, container_id)
+    async def _file(self, principal: Principal, container_id: str, file_id: str) -> FileRow:
+        container, _ = await self._alive(principal, container_id)
         uuid = ids.parse_container_file_id(file_id)
         row = None
         if uuid is not None:
             now = self._pool.now()
             row = await file_rows.load(
-                self._database, tenant_id, uuid, container=container, now=now
+                self._database, principal.tenant_id, uuid, container=container, now=now
             )
         if row is None:
             raise unknown_file(file_id)

@@ -13,6 +13,7 @@ from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning
 from gateway.services.approvals import pending
+from gateway.services.zero_retention import require_storage
 from gateway.store import conversations as rows
 from gateway.store import messages
 
@@ -62,8 +63,9 @@ class Conversations:
         self, principal: Principal, asked: NewConversation, *, body_bytes: int
     ) -> Conversation:
         """A new conversation. Raises as `add_items` does."""
+        require_storage(principal, "A conversation")
         tenant_id = principal.tenant_id
-        items = await self._taken_in(tenant_id, asked.items, body_bytes=body_bytes)
+        items = await self._taken_in(principal, asked.items, body_bytes=body_bytes)
         conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
         await rows.create(
             self._database, tenant_id, conversation, items, project_id=principal.project
@@ -73,21 +75,24 @@ class Conversations:
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:
         """The conversation, without its items."""
         uuid = _uuid(conversation_id)
-        found = await rows.load(self._database, principal.tenant_id, uuid)
+        found = await rows.load(self._seen_by(principal), principal.tenant_id, uuid)
         return _known(found, conversation_id)
 
     async def set_metadata(
         self, principal: Principal, conversation_id: str, metadata: dict[str, str]
     ) -> Conversation:
         """The conversation with other metadata, in the place of all there were."""
+        require_storage(principal, "A conversation")
         uuid = _uuid(conversation_id)
-        changed = await rows.set_metadata(self._database, principal.tenant_id, uuid, metadata)
+        changed = await rows.set_metadata(
+            self._seen_by(principal), principal.tenant_id, uuid, metadata
+        )
         return _known(changed, conversation_id)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
         """Erase it with its items. Stored responses keep theirs."""
         uuid = _uuid(conversation_id)
-        if not await rows.delete_conversation(self._database, principal.tenant_id, uuid):
+        if not await rows.delete_conversation(self._seen_by(principal), principal.tenant_id, uuid):
             raise unknown_conversation(conversation_id)
 
     async def add_items(
@@ -106,12 +111,13 @@ class Conversations:
         and for an approval that would begin a call, `NoUpstreamAvailable` while nobody knows for
         which model it may be sealed.
         """
+        require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
         own = {item.id for item in new if item.id is not None}
-        taken = await rows.taken_ids(self._database, tenant_id, uuid, own)
-        items = await self._taken_in(tenant_id, new, taken, body_bytes=body_bytes)
+        taken = await rows.taken_ids(self._seen_by(principal), tenant_id, uuid, own)
+        items = await self._taken_in(principal, new, taken, body_bytes=body_bytes)
         is_known = await rows.add_items(
-            self._database, tenant_id, uuid, items, items_max=self._items_max
+            self._seen_by(principal), tenant_id, uuid, items, items_max=self._items_max
         )
         if not is_known:
             raise unknown_conversation(conversation_id)
@@ -131,7 +137,7 @@ class Conversations:
         that is none of them.
         """
         page = await rows.list_items(
-            self._database,
+            self._seen_by(principal),
             principal.tenant_id,
             _uuid(conversation_id),
             limit=limit,
@@ -154,7 +160,7 @@ class Conversations:
         """The item, as JSON, with what `include` asks for."""
         uuid = _uuid(conversation_id)
         found = await rows.find_item(
-            self._database, principal.tenant_id, uuid, item_id, include=include
+            self._seen_by(principal), principal.tenant_id, uuid, item_id, include=include
         )
         if found is None:
             raise unknown_conversation(conversation_id)
@@ -167,7 +173,7 @@ class Conversations:
     ) -> Conversation:
         """The conversation, without that item."""
         uuid = _uuid(conversation_id)
-        found = await rows.delete_item(self._database, principal.tenant_id, uuid, item_id)
+        found = await rows.delete_item(self._seen_by(principal), principal.tenant_id, uuid, item_id)
         if found is None:
             raise unknown_conversation(conversation_id)
         conversation, was_there = found
@@ -175,9 +181,12 @@ class Conversations:
             raise unknown_item(conversation_id, item_id)
         return conversation
 
+    def _seen_by(self, principal: Principal) -> Database:
+        return self._database.within(principal.project)
+
     async def _taken_in(
         self,
-        tenant_id: TenantId,
+        principal: Principal,
         new: Sequence[InputItem],
         taken: Collection[str] = (),
         *,
@@ -185,13 +194,15 @@ class Conversations:
     ) -> list[ContextItem]:
         """The items as they are kept, beside others whose ids are `taken`."""
         _refuse_answers(new)
-        stored = await messages.find_items(self._database, tenant_id, referenced_ids(new))
+        stored = await messages.find_items(
+            self._seen_by(principal), principal.tenant_id, referenced_ids(new)
+        )
 
         def kept() -> list[ContextItem]:
             items = take_in(
                 new,
                 stored=stored,
-                unsealed=self._unsealed(tenant_id, new),
+                unsealed=self._unsealed(principal.tenant_id, new),
                 source=ids.new_uuid(),
                 taken=taken,
                 param=PARAM,

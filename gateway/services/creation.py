@@ -15,6 +15,7 @@ What has its log in the database is durable: any replica goes on with it when th
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -33,10 +34,12 @@ from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
 from gateway.services.history_source import History
-from gateway.services.run_builder import DueSummary
+from gateway.services.run_builder import CreateCommand, DueSummary
 from gateway.services.sampling import PRIORITIES, service_tier
+from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
+from gateway.tenancy import default_project
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from gateway.services.compaction import CompactedContext
     from gateway.services.models import Models
     from gateway.services.retrieval import Retrieval
-    from gateway.services.run_builder import CreateCommand, RunBuilder
+    from gateway.services.run_builder import RunBuilder
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal
@@ -322,6 +325,7 @@ class Creation:
         Where a response that is stored only in the end cannot be recorded, the generation raises
         that, before a token is spent.
         """
+        command = permitted(command)
         if command.request.store and (cut_off_s := self._lease_keeper.cut_off_s) is not None:
             message = "the last heartbeat did not reach the database"
             raise StoreUnavailable(message, retry_after_s=cut_off_s)
@@ -352,6 +356,7 @@ class Creation:
 
         Raises what `RunBuilder.compact` does, and `RateLimited`.
         """
+        _ = permitted(CreateCommand(principal, request, None, body_bytes, 0.0))
         model = self._models.get(request.model, principal.policy, task="generate").id
         charge = await self._limiter.enter(principal, model, "default")
 
@@ -378,9 +383,8 @@ class Creation:
         Raises `InvalidRequest` where it stands for the response to another request.
         """
         principal = command.principal
-        use = await find_key(
-            self._database, principal.tenant_id, key.key_hash, ttl_s=self._key_ttl_s
-        )
+        key_hash = _key_hash(principal, key)
+        use = await find_key(self._database, principal.tenant_id, key_hash, ttl_s=self._key_ttl_s)
         if use is None:
             return None
         if use.fingerprint != key.fingerprint:
@@ -494,4 +498,14 @@ class Creation:
     def _kept_key(self, command: CreateCommand) -> IdempotencyKey | None:
         if command.key is None:
             return None
-        return IdempotencyKey(command.key.key_hash, command.key.fingerprint, self._key_ttl_s)
+        key_hash = _key_hash(command.principal, command.key)
+        return IdempotencyKey(key_hash, command.key.fingerprint, self._key_ttl_s)
+
+
+def _key_hash(principal: Principal, key: RequestKey) -> bytes:
+    """What an idempotency key is known by: those of two projects are two, though one tenant has
+    them. That of the default project is known as it was before there were others.
+    """
+    if principal.project == default_project(principal.tenant_id):
+        return key.key_hash
+    return sha256(principal.project.bytes + key.key_hash).digest()

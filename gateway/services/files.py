@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from gateway import ids
 from gateway.protocol.containers import unknown_file
 from gateway.protocol.request_errors import unknown_place
+from gateway.services.zero_retention import require_storage
 from gateway.store.tools import files as rows
 from gateway.store.tools.containers import PageAsked
 from gateway.store.tools.files import CHUNK_BYTES, FileRow
@@ -77,6 +78,7 @@ class Files:
         self, principal: Principal, upload: Upload, purpose: str, expires_after_s: int | None
     ) -> dict[str, Any]:
         """Keep an uploaded file. Raises `RateLimited` where the tenant has no room for it."""
+        require_storage(principal, "A file")
         size_bytes, digest = await asyncio.to_thread(upload.measured)
         now = self._now()
         row = FileRow(
@@ -91,6 +93,7 @@ class Files:
             expires_at=None
             if expires_after_s is None
             else now + timedelta(seconds=expires_after_s),
+            project_id=principal.project,
         )
         await rows.put(
             self._database, principal.tenant_id, row, upload.chunks(), bounds=self._bounds
@@ -99,7 +102,7 @@ class Files:
 
     async def get(self, principal: Principal, file_id: str) -> dict[str, Any]:
         """The file, without its bytes."""
-        return file_body(await self.find(principal.tenant_id, file_id))
+        return file_body(await self.find(principal, file_id))
 
     async def list(
         self,
@@ -117,7 +120,7 @@ class Files:
         if after is not None and place is None:
             raise unknown_place()
         page = await rows.list_files(
-            self._database,
+            self._database.within(principal.project),
             principal.tenant_id,
             PageAsked(limit, order, place),
             purpose=purpose,
@@ -127,20 +130,23 @@ class Files:
 
     async def content(self, principal: Principal, file_id: str) -> Download:
         """The file with its bytes."""
-        row = await self.find(principal.tenant_id, file_id)
+        row = await self.find(principal, file_id)
         return download(self._database, principal.tenant_id, row)
 
     async def delete(self, principal: Principal, file_id: str) -> None:
         """Erase it. Copies of it in containers stay."""
-        row = await self.find(principal.tenant_id, file_id)
+        row = await self.find(principal, file_id)
         await rows.delete(self._database, principal.tenant_id, row.uuid)
 
-    async def find(self, tenant_id: TenantId, file_id: str, *, param: str | None = None) -> FileRow:
+    async def find(
+        self, principal: Principal, file_id: str, *, param: str | None = None
+    ) -> FileRow:
         """The row of an uploaded file; a refusal names `param`."""
         uuid = ids.parse_file_id(file_id)
         row = None
         if uuid is not None:
-            row = await rows.load(self._database, tenant_id, uuid, now=self._now())
+            seen = self._database.within(principal.project)
+            row = await rows.load(seen, principal.tenant_id, uuid, now=self._now())
         if row is None:
             raise unknown_file(file_id, param=param)
         return row

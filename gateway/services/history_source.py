@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.create import CreateResponse
     from gateway.store.postgres.database import Database
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import Principal
 
 _RUNNING = frozenset({"queued", "in_progress"})
 
@@ -69,7 +69,7 @@ class HistorySource:
 
     async def of(
         self,
-        tenant_id: TenantId,
+        principal: Principal,
         request: CreateResponse,
         *,
         created_at: int,
@@ -91,27 +91,32 @@ class HistorySource:
         }
         if request.conversation is not None:
             return await self._conversation(
-                tenant_id, request.conversation.id, is_written=request.store, **asked
+                principal, request.conversation.id, is_written=request.store, **asked
             )
         previous = request.previous_response_id
         if previous is None:
             return History(None, (), created_at)
-        return local.get(previous) or await self._stored(tenant_id, previous, **asked)
+        return local.get(previous) or await self._stored(principal, previous, **asked)
 
     async def named_items(
-        self, tenant_id: TenantId, request: CreateResponse
+        self, principal: Principal, request: CreateResponse
     ) -> dict[str, ContextItem]:
         """Stored items that the request's input only names, by id; unknown ones are absent."""
         wanted = referenced_ids(request.input)
-        return await messages.find_items(self._database, tenant_id, wanted) if wanted else {}
+        if not wanted:
+            return {}
+        return await messages.find_items(self._seen_by(principal), principal.tenant_id, wanted)
+
+    def _seen_by(self, principal: Principal) -> Database:
+        return self._database.within(principal.project)
 
     async def _conversation(
-        self, tenant_id: TenantId, conversation_id: str, *, is_written: bool, **asked: bool
+        self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: bool
     ) -> History:
         """`is_written`: the response will be added to it."""
         uuid = ids.parse_conversation_id(conversation_id)
         found = uuid and await turns.read(
-            self._database, tenant_id, uuid, items_max=self._items_max, **asked
+            self._seen_by(principal), principal.tenant_id, uuid, items_max=self._items_max, **asked
         )
         if not found:
             raise unknown_conversation(conversation_id)
@@ -127,11 +132,11 @@ class HistorySource:
             placement=found.placement,
         )
 
-    async def _stored(self, tenant_id: TenantId, previous: str, **asked: bool) -> History:
+    async def _stored(self, principal: Principal, previous: str, **asked: bool) -> History:
         uuid = ids.parse_response_id(previous)
         history = uuid and await messages.history(
-            self._database,
-            tenant_id,
+            self._seen_by(principal),
+            principal.tenant_id,
             uuid,
             depth_max=self._depth_max,
             items_max=self._items_max,

@@ -71,6 +71,7 @@ from gateway.services.tool_grants import (
     server_tools,
 )
 from gateway.store.packing import PackedItems
+from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ if TYPE_CHECKING:
     from gateway.services.models import Model, Models
     from gateway.services.prompt_executor import PromptExecutor
     from gateway.services.tool_grants import ToolGrants
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal
 
     Echo = dict[str, Any]
     """What a response repeats of its request."""
@@ -339,15 +340,14 @@ class RunBuilder:
         if is_opening:
             history = History(None, (), created_at)
         else:
-            tenant_id = principal.tenant_id
             history = await self._history_source.of(
-                tenant_id,
+                principal,
                 request,
                 created_at=created_at,
                 local=command.local,
                 with_json=with_json or not self._specs.knows_stored_ids(model),
             )
-            stored = await self._history_source.named_items(tenant_id, request)
+            stored = await self._history_source.named_items(principal, request)
         uuid = ids.new_uuid()
         granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
         if not command.generate:
@@ -519,7 +519,7 @@ class SpecBuilder:
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self.cache_salt(command.principal.tenant_id),
+            cache_salt=self._salt_of(command.principal, given.uuid),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,
@@ -641,6 +641,13 @@ class SpecBuilder:
             prompt = self._format_of(given.model.id).render(items, written.options)
             if prompt.tokens < length:  # else it was an estimate what a turn takes
                 return prompt
+
+    def _salt_of(self, principal: Principal, response: UUID) -> str:
+        """That of its tenant. Where nothing is kept, nobody may find out from a cache either that
+        the same was said before: that of the response alone.
+        """
+        of = TenantId(response) if principal.keeps_nothing else principal.tenant_id
+        return self.cache_salt(of)
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""

@@ -58,7 +58,8 @@ class Admission(Section):
     overload_wait_max_s: PositiveFloat = Field(
         1.0,
         description="The same for those that come when somebody has been waiting all the time for "
-        "wait_max_s: what waits then is no burst, and a longer queue only makes all wait longer.",
+        "wait_max_s: what waits then is no burst, and a longer queue only makes all wait longer. "
+        "Until then, what is left of wait_max_s.",
     )
     background_wait_max_s: PositiveFloat = Field(
         600.0, description="The same for a background response, which fails then."

@@ -117,6 +117,13 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     "usage_minutes": dict.fromkeys(("model", "service_tier", "kind"), Kept.WORD),
     "usage_end_user_days": {"end_user": Kept.DIGEST, "model": Kept.WORD},
     "usage_cursors": dict.fromkeys(("name", "holder", "stopped"), Kept.WORD),
+    "limits": dict.fromkeys(("scope", "model", "what", "mode"), Kept.WORD),
+    "budgets": dict.fromkeys(("scope", "unit", "span", "mode"), Kept.WORD),
+    "spend_alerts": dict.fromkeys(("scope", "unit", "span", "channel"), Kept.WORD),
+    "prices": dict.fromkeys(("component", "model", "service_tier"), Kept.WORD),
+    "spend": dict.fromkeys(("meter", "replica"), Kept.WORD),
+    "buckets": {"name": Kept.WORD},
+    "limit_reports": dict.fromkeys(("name", "replica"), Kept.WORD),
     "placements": {
         "replica": Kept.WORD,
         **dict.fromkeys(("load", "entries"), Kept.DIGEST),

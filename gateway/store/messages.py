@@ -195,13 +195,25 @@ _FIND_IN: Final = """
     SELECT {holder} AS holder, position, {columns}
     FROM {table}
     WHERE tenant_id = :tenant AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
+      AND EXISTS (
+          SELECT FROM {owner}
+          WHERE {owner}.tenant_id = {table}.tenant_id AND {owner}.id = {table}.{holder}
+      )
 """
+"""Items themselves have no project: whose they are says the row that they belong to."""
 _FIND: Final = Statement(f"""
 SELECT DISTINCT ON (item_id) {_COLUMNS}
 FROM (
-    {_FIND_IN.format(holder="response_id", table="messages", columns=_COLUMNS)}
+    {_FIND_IN.format(holder="response_id", table="messages", owner="responses", columns=_COLUMNS)}
     UNION ALL
-    {_FIND_IN.format(holder="conversation_id", table="conversation_items", columns=_COLUMNS)}
+    {
+    _FIND_IN.format(
+        holder="conversation_id",
+        table="conversation_items",
+        owner="conversations",
+        columns=_COLUMNS,
+    )
+}
 ) AS found
 ORDER BY item_id, holder DESC, position DESC
 """)  # noqa: S608 - constants only

@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS tenant_keys (
     CONSTRAINT pk_tenant_keys PRIMARY KEY (tenant_id, number)
 )
 """
+_LOCK_KEY: Final = 0x54656E4B6579  # "TenKey", as the number of an advisory lock
+_TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 _IS_THERE: Final = Statement("SELECT to_regclass('tenant_keys') IS NOT NULL")
 _COLUMNS: Final = "number, wrapped, provider, key_ref, created_at, retired_at, destroyed_at"
 _KEYS: Final = Statement(f"""
@@ -42,8 +44,8 @@ UPDATE tenant_keys SET wrapped = :wrapped, provider = :provider, key_ref = :key_
 WHERE tenant_id = :tenant AND number = :number AND destroyed_at IS NULL
 """)
 _DESTROY: Final = Statement("""
-UPDATE tenant_keys SET wrapped = '', destroyed_at = coalesce(destroyed_at, now())
-WHERE tenant_id = :tenant AND number < :before
+UPDATE tenant_keys SET wrapped = '', destroyed_at = now()
+WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NULL
 """)
 _TENANTS: Final = Statement("SELECT DISTINCT tenant_id FROM tenant_keys ORDER BY tenant_id")
 # What was overwritten is in dead rows until they are vacuumed, which writes the pages anew.
@@ -60,8 +62,11 @@ class TenantKeys:
     async def prepare(self) -> None:
         """Make the table where there is none. Who serves need not be allowed to where there is."""
         async with self._database.owner_transaction() as connection:
-            if not await connection.scalar(_IS_THERE):
-                await connection.script(_PREPARE)
+            if await connection.scalar(_IS_THERE):
+                return
+            # Replicas that start together would make it at the same moment.
+            await connection.execute(_TAKE_TURNS, {"key": _LOCK_KEY})
+            await connection.script(_PREPARE)
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
         """All keys of a tenant, by number, destroyed ones included."""

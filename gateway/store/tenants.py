@@ -53,8 +53,9 @@ SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).pro
        (key).owner_type, (key).owner_id, (key).scopes, (key).expires_at, (key).allowed_cidrs,
        (key).allowed_models, (tenant).name AS tenant_name,
        (project).name AS project_name, (project).models_mode, (project).models AS project_models,
-       (project).retention_type,
+       (project).retention_type, (tenant).retention_type AS tenant_retention_type,
        (key).disabled_at IS NULL AND (tenant).disabled_at IS NULL
+           AND (tenant).deleted_at IS NULL
            AND (project).archived_at IS NULL
            AND coalesce((key).expires_at > now(), true) AS is_enabled,
        {", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)}
@@ -284,4 +285,5 @@ async def find_principal(
         project_id=row.project_id and ProjectId(row.project_id),
         key=terms,
         project_terms=project,
+        retention_type=row.tenant_retention_type,
     )

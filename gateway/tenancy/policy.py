@@ -175,6 +175,10 @@ class TenantPolicy:
         paths = {one.name: one.setting for one in POLICY_VALUES.values() if one.setting}
         return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
 
+    def shown(self) -> dict[str, str | int]:
+        """Its values by name, for who may see them."""
+        return {name: getattr(self, name) for name in POLICY_VALUES}
+
     def with_own(self, own: OwnPolicy) -> TenantPolicy:
         """The same, but for what the tenant has of its own."""
         return replace(self, **dict[str, Any](own))

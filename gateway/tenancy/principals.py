@@ -9,6 +9,7 @@ from uuid import UUID
 
 from gateway.limits.terms import NO_TERMS
 from gateway.tenancy.policy import DEFAULT_POLICY, ModelPermissions
+from gateway.tenancy.retention import keeps_nothing
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -162,6 +163,13 @@ class Principal:
     key: KeyTerms = PLAIN_KEY
     project_terms: ProjectTerms = DEFAULT_PROJECT
     terms: Terms = NO_TERMS
+    retention_type: str | None = None
+    """Of its tenant (`tenancy.retention`)."""
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Nothing of what it says, or is told, may be written anywhere."""
+        return keeps_nothing(self.retention_type, self.project_terms.retention_type)
 
     @property
     def project(self) -> ProjectId:

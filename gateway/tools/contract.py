@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.cache import LruCache
     from gateway.entries import ToolOutcome
     from gateway.protocol.hosted.grants import Grants
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 
 ToolKind = Literal["browser", "python", "mcp"]
@@ -107,12 +107,12 @@ many it returned before they were cut."""
 
 @dataclass(frozen=True, slots=True)
 class ToolScope:
-    """Whose tools a session runs. `stored`: what it keeps may outlive the response. Of one that is
-    not stored it may wait in `values`, by keys of the tool's own, for those that continue it; None:
-    it goes with the response. `states` are
-    those of the calls that ended before the session began, `result_ids` how many ids the results of
-    these are. `count_ids` tells how many ids a text is. `secrets` are what the request gave to be
-    sent to MCP servers, by label.
+    """Whose tools a session runs; `project_id` None: the default project's. `stored`: what it keeps
+    may outlive the response. Of one that is not stored it may wait in `values`, by keys of the
+    tool's own, for those that continue it; None: it goes with the response. `states` are those of
+    the calls that ended before the session began, `result_ids` how many ids the results of these
+    are. `count_ids` tells how many ids a text is. `secrets` are what the request gave to be sent to
+    MCP servers, by label.
 
     `assured` returns once nobody else may go on with the response for the next two seconds, and
     raises `ClaimLost` if somebody does: it is asked right before a call leaves the process.
@@ -126,6 +126,7 @@ class ToolScope:
     count_ids: Callable[[str], int]
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     result_ids: int = 0
+    project_id: ProjectId | None = None
     values: LruCache[str, Any] | None = None
     assured: Callable[[], Awaitable[None]] = _assured
 

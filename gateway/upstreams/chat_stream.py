@@ -29,6 +29,8 @@ from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.problems import code_of, message_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gateway.generation import Sampling, TokenChunk
     from gateway.upstreams.generate import Asked
 
@@ -106,18 +108,77 @@ class _Calls:
         return bool(name and call.name and not call_id and call.is_whole)
 
 
+class TaggedThought:
+    """Content that may begin with a thought between two tags, taken apart.
+
+    Tags elsewhere are text: who has begun to answer speaks of thoughts, and does not begin one.
+    """
+
+    __slots__ = ("_closing", "_held", "_mark", "_opening")
+
+    def __init__(self, opening: str, closing: str) -> None:
+        self._opening = opening
+        self._closing = closing
+        self._held = ""
+        self._mark: int | None = None
+        """What the text is; None while nobody can tell."""
+
+    def feed(self, text: str) -> Iterator[tuple[int, str]]:
+        """What more of the content is told, each part behind what it is."""
+        self._held += text
+        if self._mark is None:
+            front = self._held.lstrip()
+            if front.startswith(self._opening):
+                self._mark, self._held = THOUGHT, front[len(self._opening) :]
+            elif not self._opening.startswith(front):
+                self._mark = ANSWER
+            else:
+                return
+        if self._mark == THOUGHT:
+            thought, tag, rest = self._held.partition(self._closing)
+            if tag:
+                yield THOUGHT, thought
+                self._mark, self._held = ANSWER, rest
+            else:
+                held = _front_at_end(thought, self._closing)
+                yield THOUGHT, thought[: len(thought) - held]
+                self._held = thought[len(thought) - held :]
+                return
+        yield self.release()
+
+    def release(self) -> tuple[int, str]:
+        """What was held."""
+        held, self._held = self._held, ""
+        return ANSWER if self._mark is None else self._mark, held
+
+
+def _front_at_end(text: str, tag: str) -> int:
+    """How many of the last characters may be the beginning of a tag."""
+    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
+
+
 class ChatReader(CompletionReader):
     """As `CompletionReader`, for events of a chat completion, whose text becomes ids of text."""
 
-    __slots__ = ("_calls", "_mark", "_usage_told")
+    __slots__ = ("_calls", "_content", "_mark", "_usage_told")
 
-    def __init__(self, upstream: str, sampling: Sampling, **asked: Unpack[Asked]) -> None:
-        """As the class that it is made from."""
+    def __init__(
+        self,
+        upstream: str,
+        sampling: Sampling,
+        *,
+        thought: tuple[str, str] | None = None,
+        **asked: Unpack[Asked],
+    ) -> None:
+        """As the class that it is made from. `thought` is what a thought stands between in the
+        content; None: the server tells it apart.
+        """
         super().__init__(upstream, sampling, **asked)
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
         self._ids_left_before = self._ids_max
         self._alternatives = None
         self._mark: int | None = None
+        self._content = None if thought is None else TaggedThought(*thought)
         self._calls = _Calls()
         self._usage_told: ToldUsage | None = None
 
@@ -168,6 +229,7 @@ class ChatReader(CompletionReader):
         if finish is None:
             self._break(f"finish reason {message_of(reason)}")
             return
+        self._tell_held()
         self._tell_waiting()
         if finish is FinishReason.STOP:
             self._say([END])
@@ -179,7 +241,7 @@ class ChatReader(CompletionReader):
             self._tell(THOUGHT, thought)
         content = delta.get("content")
         if isinstance(content, str):
-            self._tell(ANSWER, content)
+            self._tell_content(content)
         elif isinstance(content, list):
             for part in content:
                 self._take_part(part)
@@ -210,6 +272,7 @@ class ChatReader(CompletionReader):
         function = fragment.get("function")
         if not isinstance(function, dict):
             return
+        self._tell_held()
         name, arguments = function.get("name"), function.get("arguments")
         call = self._calls.of(fragment, name if isinstance(name, str) else "")
         if len(self._calls.begun) > CALLS_MAX:
@@ -253,6 +316,19 @@ class ChatReader(CompletionReader):
             if not call.is_told and call.name:
                 self._open_call(call)
                 self._tell_arguments(call)
+
+    def _tell_content(self, text: str) -> None:
+        if self._content is None:
+            self._tell(ANSWER, text)
+            return
+        for mark, part in self._content.feed(text):
+            self._tell(mark, part)
+
+    def _tell_held(self) -> None:
+        """What might have become a tag is none."""
+        if self._content is not None:
+            mark, part = self._content.release()
+            self._tell(mark, part)
 
     def _tell(self, mark: int, text: str) -> None:
         """More of a thought, or of the answer."""

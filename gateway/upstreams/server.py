@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
+    from gateway.upstreams.generate import Asked
     from gateway.upstreams.http.transport import Answer, ResponseBody
     from gateway.upstreams.request_writer import Grammar
 
@@ -58,9 +59,8 @@ _LOGPROB_BYTES = 64
 READERS: Final[dict[str, type[CompletionReader]]] = {
     "completions": CompletionReader,
     "generate": GenerateReader,
-    "chat": ChatReader,
 }
-"""Who reads the events of a endpoint."""
+"""Who reads the events of an endpoint with ids."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
 
@@ -302,14 +302,15 @@ class InferenceServer:
         if endpoint.repeats:
             id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * told
             frame_bytes_max += id_bytes * sampling.max_tokens
-        return READERS[endpoint.events](
-            self.name,
-            sampling,
-            stop_ids=request.stop_ids,
-            frame_bytes_max=frame_bytes_max,
-            id_end=request.id_end,
-            constrained=attempt.grammar is not None and attempt.grammar.holds,
-        )
+        asked: Asked = {
+            "stop_ids": request.stop_ids,
+            "frame_bytes_max": frame_bytes_max,
+            "id_end": request.id_end,
+            "constrained": attempt.grammar is not None and attempt.grammar.holds,
+        }
+        if request.chat is not None:
+            return ChatReader(self.name, sampling, thought=request.chat.thought, **asked)
+        return READERS[endpoint.events](self.name, sampling, **asked)
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
         """The body of a 200 to `POST path`; raises what `generate` does before a first chunk.

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.services.admin.keys import KeyPolicy, Keys
+from gateway.services.admin.operations import Operations
 from gateway.services.admin.projects import Projects
 from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
+from gateway.services.ledger import LedgerOperations
 from gateway.services.usage import UsageReports
+from gateway.wiring.ledger import adding, reconciliation
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
+    from gateway.wiring.process import Process
 
 
 def admin_services(settings: Settings, database: Database, access: Access) -> AdminServices:
@@ -38,4 +43,24 @@ def admin_services(settings: Settings, database: Database, access: Access) -> Ad
             rows_max=settings.ledger.results_max,
             clock=time.time,
         ),
+    )
+
+
+def ledger_operations(process: Process) -> LedgerOperations:
+    """What operators do with the usage of the tenants of the first database."""
+    foundation = process.default.foundation
+    words = (foundation.settings, foundation.database, foundation.metrics)
+    return LedgerOperations(foundation.database, adding(*words), reconciliation(*words))
+
+
+def operations(process: Process) -> Operations:
+    """What operators see and decide of a process and of what it serves from."""
+    settings = process.shared.settings
+    return Operations(
+        process.access,
+        process.default.foundation.database,
+        process.shared.pool,
+        replica=process.shared.owner,
+        # Secrets are of a type that is written as stars.
+        settings=partial(settings.model_dump, mode="json"),
     )

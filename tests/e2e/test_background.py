@@ -17,6 +17,7 @@ import pytest
 from openai import BadRequestError
 
 from tests.fakes.event_grammar import check_stream
+from tests.fakes.key_services import sealing
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 from tests.fakes.stream import as_events, frames_of, parse_stream
 
@@ -119,11 +120,12 @@ class Replica:
 
 @contextmanager
 def replicas(
-    database_url: str, key: str, folder: Path, lease_s: float
+    database_url: str, key: str, folder: Path, lease_s: float, **more: Any
 ) -> Iterator[tuple[Replica, Replica]]:
     """Two replicas of the test's own, on one database, with one backend."""
     sections: dict[str, Any] = {
-        "background": {"lease_s": lease_s, "heartbeat_s": lease_s / 4, "claim_interval_s": 0.1}
+        "background": {"lease_s": lease_s, "heartbeat_s": lease_s / 4, "claim_interval_s": 0.1},
+        **more,
     }
     with ExitStack() as stack:
         port = stack.enter_context(reserved_port())
@@ -152,13 +154,22 @@ def replicas(
 
 @pytest.mark.requirement("accept.resume-elsewhere")
 @pytest.mark.parametrize(
-    ("lease_s", "signal"), [(1.0, "kill"), (600.0, "terminate")], ids=["killed", "told to end"]
+    ("lease_s", "signal", "is_sealed"),
+    [(1.0, "kill", False), (600.0, "terminate", False), (1.0, "kill", True)],
+    ids=["killed", "told to end", "killed, and all is sealed"],
 )
 def test_another_replica_goes_on_and_the_stream_is_the_same(
-    database_url: str, own_key: str, tmp_path: Path, lease_s: float, signal: str
+    database_url: str,
+    empty_database_url: str,
+    own_key: str,
+    tmp_path: Path,
+    lease_s: float,
+    signal: str,
+    is_sealed: bool,
 ) -> None:
     """Killed, it is silent until its lease has lapsed; told to end, it gives the lease back."""
-    with replicas(database_url, own_key, tmp_path, lease_s) as pair:
+    more = {"encryption": sealing(tmp_path, empty_database_url)} if is_sealed else {}
+    with replicas(database_url, own_key, tmp_path, lease_s, **more) as pair:
         body = {"model": MODEL, "input": SLOW, "background": True, "stream": True}
         frames = frames_of(pair[0].client, "POST", "/v1/responses", json=body)
         whole = list(islice(frames, 10))

@@ -24,6 +24,7 @@ from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 VAULT_TOKEN = "hvs.test-token"
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -169,3 +170,12 @@ def key_services() -> Iterator[KeyServices]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def sealing(folder: Path, keys_url: str) -> dict[str, Any]:
+    """The section `encryption` of settings, with a file of keys in `folder`."""
+    path = folder / "kek"
+    if not path.exists():
+        path.write_text(f"k1 {b64encode(os.urandom(32)).decode()}\n")
+        path.chmod(0o600)
+    return {"provider": "file", "keys_url": keys_url, "file": {"path": str(path)}}

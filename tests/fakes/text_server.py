@@ -61,6 +61,8 @@ class TextServer:
     breaks_always: bool = False
     refuses: tuple[int, dict[str, Any]] | None = None
     """Status and body for the next turn."""
+    refuses_if: Callable[[dict[str, Any]], tuple[int, dict[str, Any]] | None] = lambda _: None
+    """Status and body for turns that it does not take."""
     fails_with: dict[str, Any] | None = None
     """An event in the middle of the next turn, which is then over."""
     holds: asyncio.Event | None = None
@@ -99,6 +101,8 @@ class TextServer:
         if self.refuses is not None:
             (status, refusal), self.refuses = self.refuses, None
             return JSONResponse(refusal, status_code=status)
+        if (found := self.refuses_if(body)) is not None:
+            return JSONResponse(found[1], status_code=found[0])
         return StreamingResponse(self._stream(body), media_type="text/event-stream")
 
     async def _stream(self, body: dict[str, Any]) -> AsyncIterator[str]:

@@ -131,7 +131,7 @@ class Stack:
             "DATABASE_URL": self.database_url,
         }
         arguments = [sys.executable, "-m", "gateway", "serve", "--port", "0"]
-        with processes.server(arguments, folder / "gateway.entries", environ) as child:
+        with processes.server(arguments, folder / "gateway.log", environ) as child:
             yield child
 
 

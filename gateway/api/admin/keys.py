@@ -91,7 +91,7 @@ class KeyEndpoints:
         """Another one in its place, beside which it goes on for a while."""
         asked = await call.body(KeyRotate)
         key, value = await self._keys.rotate(
-            call.principal, *_named(call), overlap_s=asked.overlap_seconds
+            call.caller, *_named(call), overlap_s=asked.overlap_seconds
         )
         made = ids.api_key_id(key.id)
         owned = await self._keys.get(call.principal.tenant_id, _project(call), made)
@@ -119,7 +119,7 @@ class KeyEndpoints:
             terms=KeyTerms(kind="admin", scopes=frozenset(asked.scopes)),
             expires_in_s=asked.expires_in_seconds,
         )
-        key, value = await self._keys.create_admin(call.principal, wanted)
+        key, value = await self._keys.create_admin(call.caller, wanted)
         return {**admin_key_body(key), "value": value}
 
     async def get_admin(self, call: AdminCall) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class KeyEndpoints:
         """As `rotate`."""
         asked = await call.body(KeyRotate)
         key, value = await self._keys.rotate(
-            call.principal, None, call.path["api_key_id"], asked.overlap_seconds
+            call.caller, None, call.path["api_key_id"], asked.overlap_seconds
         )
         return {**admin_key_body(key), "value": value}
 

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from gateway.errors import PermissionDenied
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import unknown, validated
+from gateway.services.admin.transactions import AdminCaller
 from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Operator, Principal
     from gateway.tenancy.permissions import AnyPermission, Role
 
-    Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any]]]
+    Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
 
     Wire = TypeVar("Wire", bound=WireModel)
 
@@ -41,7 +42,8 @@ OPERATOR_BASE = "/admin/v1"
 @dataclass(frozen=True, slots=True)
 class AdminRoute:
     """`path` is below `/v1` for the plane of tenants (`/organization/projects`), and below
-    `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or raises.
+    `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or the
+    whole answer, or raises.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -68,6 +70,11 @@ class AdminCall:
         """Whose admin key it is, on the plane of tenants."""
         principal: Principal = self.request.scope["principal"]
         return principal
+
+    @property
+    def caller(self) -> AdminCaller:
+        """The same, for services that change something."""
+        return AdminCaller(self.principal.tenant_id, self.principal.key_id)
 
     @property
     def operator(self) -> Operator:
@@ -116,7 +123,9 @@ class _Dispatch:
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         check_permission(scope, route.permission, route.plane)
         answer = await route.endpoint(AdminCall(request, self._bodies))
-        response = Response(orjson.dumps(answer), media_type="application/json")
+        response = answer
+        if not isinstance(response, Response):
+            response = Response(orjson.dumps(answer), media_type="application/json")
         response.headers["cache-control"] = "no-store"
         await response(scope, receive, send)
 

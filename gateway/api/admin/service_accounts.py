@@ -63,7 +63,7 @@ class ServiceAccountEndpoints:
         asked.check_consistent()
         wanted = KeyAsked(terms=terms_of((), asked.harmony), expires_in_s=asked.expires_in_seconds)
         account, made = await self._keys.create_account(
-            call.principal,
+            call.caller,
             call.path["project_id"],
             asked.name,
             None if asked.create_service_account_only else wanted,
@@ -95,7 +95,7 @@ class ServiceAccountEndpoints:
             expires_in_s=asked.expires_in_seconds,
         )
         made = await self._keys.create(
-            call.principal, call.path["project_id"], call.path["service_account_id"], wanted
+            call.caller, call.path["project_id"], call.path["service_account_id"], wanted
         )
         return account_key_body(*made)
 

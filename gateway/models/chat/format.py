@@ -134,7 +134,7 @@ class ChatFormat:
             size=facts.size,
             end_ids=facts.end_ids,
             template_kwargs=orjson.loads(options.template_kwargs),
-            shown_images=PassThroughFormat.of(options) if options.sees else None,
+            shown_images=_shown_images(options, family) if options.sees else None,
         )
 
     @property
@@ -461,6 +461,17 @@ class ChatFormat:
             text = part.text if isinstance(part, Mark) else part
             ids += self.vocabulary.encode(text) if token is None else [token]
         return tuple(ids)
+
+
+def _shown_images(options: FormatOptions, family: Family) -> PassThroughFormat:
+    """How a model that sees is asked: its servers need no parser of thoughts, but one of calls."""
+    syntax, plain = family.syntax, PassThroughFormat.of(replace(options, reasoning=None))
+    thought = syntax.reasoning
+    return plain.reading(
+        None if thought is None else (thought.opening, thought.closing),
+        family.switched,
+        calls=syntax.calls is not None,
+    )
 
 
 def _longest_run(markers: set[int], size: int) -> range:

@@ -47,6 +47,14 @@ class NoBody(WireModel):
     """For what takes none: an empty object at most."""
 
 
+class SinkResume(WireModel):
+    """`POST /admin/v1/usage/sinks/{name}/resume`. `delivered`: it has the batch that it was sent
+    last, so that is not sent again.
+    """
+
+    delivered: bool = False
+
+
 class ProjectCreate(NullableModel):
     """`POST /organization/projects`. Where a project's data is kept is not for it to choose."""
 
@@ -143,6 +151,24 @@ class ModelPermissionsUpdate(WireModel):
     def permissions(self) -> ModelPermissions:
         """Each model once, in the order of the request."""
         return ModelPermissions(self.mode, tuple(dict.fromkeys(self.model_ids)))
+
+
+class TenantCreate(WireModel):
+    """`POST /admin/v1/tenants`; the name is checked as that of the command line is."""
+
+    name: ShortText
+
+
+class TenantUpdate(WireModel):
+    """`POST /admin/v1/tenants/{name}`: values of its policy, null for that of the settings."""
+
+    policy: dict[str, str | int | None]
+
+
+class TenantKeyCreate(NullableModel):
+    """`POST /admin/v1/tenants/{name}/admin_api_keys`."""
+
+    name: ShortText = "owner"
 
 
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:

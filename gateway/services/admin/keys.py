@@ -18,14 +18,13 @@ from gateway.tenancy import PLAIN_KEY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.services.admin.secrets import Peppers
     from gateway.services.admin.service_accounts import ServiceAccounts
-    from gateway.services.admin.transactions import Transactions
+    from gateway.services.admin.transactions import AdminCaller, Transactions
+    from gateway.services.credentials.secrets import Peppers
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import (
         ApiKey,
         KeyTerms,
-        Principal,
         Project,
         ProjectId,
         ServiceAccount,
@@ -88,7 +87,7 @@ class Keys:
 
     async def create_account(
         self,
-        caller: Principal,
+        caller: AdminCaller,
         project_id: str,
         name: str,
         asked: KeyAsked | None,
@@ -106,7 +105,7 @@ class Keys:
             return account, await self._insert(connection, caller, asked, project, account)
 
     async def create(
-        self, caller: Principal, project_id: str, account_id: str, asked: KeyAsked
+        self, caller: AdminCaller, project_id: str, account_id: str, asked: KeyAsked
     ) -> tuple[ApiKey, str]:
         """A key of a service account, and its secret. Raises `RateLimited` where there are too
         many.
@@ -117,7 +116,7 @@ class Keys:
             account = await required_account(connection, project, account_id)
             return await self._insert(connection, caller, asked, project, account)
 
-    async def create_admin(self, caller: Principal, asked: KeyAsked) -> tuple[ApiKey, str]:
+    async def create_admin(self, caller: AdminCaller, asked: KeyAsked) -> tuple[ApiKey, str]:
         """An admin key of the tenant, and its secret."""
         async with self._transactions.changing(caller.tenant_id) as connection:
             return await self._insert(connection, caller, asked, None, None)
@@ -176,7 +175,7 @@ class Keys:
             await rows.end(connection, tenant_id, project, key.id)
 
     async def rotate(
-        self, caller: Principal, project_id: str | None, key_id: str, overlap_s: int | None
+        self, caller: AdminCaller, project_id: str | None, key_id: str, overlap_s: int | None
     ) -> tuple[ApiKey, str]:
         """A key that takes the place of another one, with the same terms, and its secret. The other
         goes on for `overlap_s` (None: as the policy says). Raises `InvalidRequest` for one that has
@@ -209,7 +208,7 @@ class Keys:
     async def _insert(
         self,
         connection: Connection,
-        caller: Principal,
+        caller: AdminCaller,
         asked: KeyAsked,
         project: Project | None,
         account: ServiceAccount | None,

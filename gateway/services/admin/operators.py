@@ -12,7 +12,7 @@ from gateway.tenancy.secrets import is_mistyped, kind_of
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.services.admin.secrets import Peppers
+    from gateway.services.credentials.secrets import Peppers
     from gateway.store.admin.operators import OperatorKey
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Operator

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCaller:
+    """Who changes something of which tenant: an admin key, or (None) the command line."""
+
+    tenant_id: TenantId
+    key_id: UUID | None = None
 
 
 class Transactions:

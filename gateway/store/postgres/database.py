@@ -18,6 +18,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.encryption.cipher import ContentCipher
     from gateway.encryption.keyring import Keyring
     from gateway.errors import StoreError
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 STATEMENTS_MAX: Final = 200
 """Prepared statements that a direct connection keeps: more than requests need."""
@@ -59,6 +60,7 @@ _ENTER: Final = (
     " SET LOCAL statement_timeout = {timeout_ms};"
     " SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
 )
+_OF_PROJECT: Final = "; SET LOCAL app.project_id = '{project}'"
 _DO_NOT_WAIT: Final = "; SET LOCAL synchronous_commit = off"
 # One plan for any number of rows. Row-level security hides from the planner how many rows there
 # are: it takes them for one, and would compare each of the table with each that was sent. Where
@@ -70,11 +72,12 @@ _IN_BULK: Final = (
 )
 _FOR_TENANT: Final = (
     "SET ROLE {role}; SET app.tenant_id = '{tenant}'; SET statement_timeout = {timeout_ms};"
-    " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off; SET jit = off"
+    " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off; SET jit = off;"
+    " SET app.project_id = '{project}'"
 )
 # For whatever begins on a connection that stands for a tenant.
 _AS_IF_NEW: Final = (
-    "BEGIN; SET LOCAL ROLE NONE; SET LOCAL app.tenant_id = '';"
+    "BEGIN; SET LOCAL ROLE NONE; SET LOCAL app.tenant_id = ''; SET LOCAL app.project_id = '';"
     " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; SET LOCAL jit TO DEFAULT; "
 )
 _TRUSTED_S: Final = 2.0
@@ -364,6 +367,8 @@ class Database:
         self.keyring = keyring
         self._timeout_ms = max(1, int(command_timeout_s * 1000))
         self._pool: asyncpg.Pool | None = None
+        self._project_id: ProjectId | None = None
+        self._whole = self
         self.write_fault = ""
         """Why writes fail, as the last that did says; empty while none is known to."""
 
@@ -461,6 +466,15 @@ class Database:
             revision: str | None = await connection.scalar(_REVISION)
             return revision
 
+    def within(self, project_id: ProjectId) -> Database:
+        """The same database, where transactions of a tenant see responses, conversations,
+        containers and files of one project alone: others are as good as unknown, whatever a
+        statement says (the policy `one_project`). For what clients name by an id.
+        """
+        view = copy(self)
+        view._project_id = project_id  # noqa: SLF001 - it is a copy of this one
+        return view
+
     def transaction(
         self, tenant_id: TenantId, *, in_bulk: bool = False, lock_key: int | None = None
     ) -> Transaction:
@@ -470,7 +484,7 @@ class Database:
         which it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is
         unknown) and `StoreConflict`.
         """
-        begin = _ENTER + (_IN_BULK if in_bulk else "")
+        begin = _ENTER + self._narrowing() + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
             begin += _TRY_LOCK.format(key=lock_key)
         return self._begin(begin, tenant_id=tenant_id, role=APP_ROLE, tenant=tenant_id)
@@ -483,9 +497,10 @@ class Database:
         `turn_to` before the statement of each further one.
         """
         words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
-        session = _FOR_TENANT.format(**words) if is_only else ""
-        begin = (_ENTER + _IN_BULK).format(**words)
-        return Transaction(self, begin, session=session, tenant_id=tenant_id)
+        project = self._project_id or ""
+        session = _FOR_TENANT.format(project=project, **words) if is_only else ""
+        begin = (_ENTER + self._narrowing() + _IN_BULK).format(**words)
+        return Transaction(self._whole, begin, session=session, tenant_id=tenant_id)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """A transaction over the claims and logs of all tenants: no body, no item, no key.
@@ -523,7 +538,12 @@ class Database:
         **words: object,
     ) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
-        return Transaction(self, begin, is_single=is_single, tenant_id=tenant_id)
+        return Transaction(self._whole, begin, is_single=is_single, tenant_id=tenant_id)
+
+    def _narrowing(self) -> str:
+        if self._project_id is None:
+            return ""
+        return _OF_PROJECT.format(project=self._project_id)
 
 
 def _as_if_new(begin: str) -> str:

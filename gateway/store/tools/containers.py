@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 
 class TooManyContainers(Exception):
@@ -50,6 +50,7 @@ class ContainerRow:
     epoch: int = 0
     engine: str | None = None
     handle: bytes | None = None
+    project_id: ProjectId | None = None
 
 
 class PageAsked(NamedTuple):
@@ -69,11 +70,11 @@ class ContainerPage(NamedTuple):
 
 _COLUMNS: Final = (
     "id, name, created_at, last_active_at, expires_at, idle_s, memory_bytes, owner, epoch, engine,"
-    " handle"
+    " handle, project_id"
 )
 _NEW: Final = (
     *("tenant_id", "id", "name", "created_at", "last_active_at", "expires_at", "idle_s"),
-    "memory_bytes",
+    *("memory_bytes", "project_id"),
 )
 _NAME: Final = place_of("containers", "name")
 _COUNT: Final = Statement("""
@@ -266,6 +267,7 @@ def _new(connection: Connection, tenant_id: TenantId, row: ContainerRow) -> dict
         "expires_at": row.expires_at,
         "idle_s": row.idle_s,
         "memory_bytes": row.memory_bytes,
+        "project_id": row.project_id,
     }
 
 

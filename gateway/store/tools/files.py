@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.store.tools.containers import PageAsked
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 CHUNK_BYTES: Final = 1024 * 1024
 Source = Literal["user", "assistant"]
@@ -44,6 +44,7 @@ class FileRow:
     digest: bytes
     created_at: datetime
     expires_at: datetime | None = None
+    project_id: ProjectId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class FilePage(NamedTuple):
 
 
 _COLUMNS: Final = (
-    "id, container_id, name, purpose, source, size_bytes, digest, created_at, expires_at"
+    "id, container_id, name, purpose, source, size_bytes, digest, created_at, expires_at,"
+    " project_id"
 )
 _NEW: Final = ["tenant_id", *_COLUMNS.split(", ")]
 _IN: Final = "container_id IS NOT DISTINCT FROM CAST(:container AS uuid)"
@@ -291,6 +293,7 @@ async def _placed(
         "digest": row.digest,
         "created_at": row.created_at,
         "expires_at": row.expires_at,
+        "project_id": row.project_id,
     }
     if there is None:
         await connection.execute(_INSERT, columns)

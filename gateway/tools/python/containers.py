@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.protocol.hosted.grants import PythonGrant
     from gateway.store.postgres.database import Database
     from gateway.telemetry import Metrics
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
     from gateway.tools.python.engine import Capabilities, Container, Engine
 
     Key = tuple[TenantId, UUID]
@@ -244,7 +244,7 @@ class ContainerPool:
         if (live := self._live.get((tenant_id, uuid))) is not None:
             await self._drop(live)
 
-    async def execute(
+    async def execute(  # noqa: PLR0913 - what to run, and where it came from
         self,
         tenant_id: TenantId,
         grant: PythonGrant,
@@ -253,14 +253,16 @@ class ContainerPool:
         timeout_s: float,
         key: str,
         on_handle: Callable[[bytes], None],
+        project_id: ProjectId | None = None,
     ) -> Execution:
-        """Run code, and keep the files that it wrote. `key` names the run, for `resume`.
+        """Run code, and keep the files that it wrote. `key` names the run, for `resume`. A
+        container that is not there yet is made for the project.
 
         Raises `ContainerExpired`, `ContainersBusy`, `TooManyContainers`, `EngineBroken`,
         `StoreError`. Where what the
         code did is unknown, the interpreter has been ended.
         """
-        async with self._ready(tenant_id, grant) as live:
+        async with self._ready(tenant_id, grant, project_id=project_id) as live:
             assert live.container is not None, "it is ready"
             on_handle(orjson.dumps({"owner": self._owner, "epoch": live.epoch, "key": key}))
             try:
@@ -298,7 +300,12 @@ class ContainerPool:
 
     @asynccontextmanager
     async def _ready(
-        self, tenant_id: TenantId, grant: PythonGrant, *, opens: bool = True
+        self,
+        tenant_id: TenantId,
+        grant: PythonGrant,
+        *,
+        opens: bool = True,
+        project_id: ProjectId | None = None,
     ) -> AsyncIterator[LiveContainer]:
         """The container of a grant, locked, with its files in it. With `opens` False it may have
         no interpreter.
@@ -311,7 +318,7 @@ class ContainerPool:
                 live.used_at = self.now()
                 if live.container is not None and not live.container.is_alive:
                     await live.end()
-                row = await self._taken(live, grant)
+                row = await self._taken(live, grant, project_id)
                 if live.container is None:
                     await self._begin(live, row, opens=opens)
                 if live.container is not None and opens:
@@ -368,7 +375,9 @@ class ContainerPool:
             del self._live[live.key]
         await live.end()
 
-    async def _taken(self, live: LiveContainer, grant: PythonGrant) -> ContainerRow:
+    async def _taken(
+        self, live: LiveContainer, grant: PythonGrant, project_id: ProjectId | None
+    ) -> ContainerRow:
         """The row, which says that the interpreter is here. Raises `ContainerExpired`, and
         `TooManyContainers` where it would be one more than the tenant may have.
         """
@@ -384,6 +393,7 @@ class ContainerPool:
             memory_bytes=grant.memory_bytes,
             owner=self._owner,
             epoch=had,
+            project_id=project_id,
         )
         row = await rows.take(
             self._database,

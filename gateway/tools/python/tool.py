@@ -126,6 +126,7 @@ class PythonSession(ToolSession):
                 code.encode("utf-8", "replace").decode(),
                 timeout_s=self._limits.timeout_s,
                 key=self._key(call),
+                project_id=self._scope.project_id,
                 on_handle=on_handle,
             )
         except _UNUSABLE as error:

@@ -42,8 +42,9 @@ class AdmissionPolicy:
     `queue_length_max` requests at most; responses in background that were accepted come on top,
     of which no more are claimed than there is room for, and a few. What waited `wait_max_s` is
     refused (`background_wait_max_s` in background), and what waited `promotion_s` goes one class up
-    (in the lowest class `background_promotion_s`). Once somebody has been waiting all the time for
-    `wait_max_s`, only those come in whose turn is within `overload_wait_max_s`.
+    (in the lowest class `background_promotion_s`). The longer somebody has been waiting all the
+    time, the sooner must be the turn of who comes in: within what is left of `wait_max_s` since
+    then, or `overload_wait_max_s`.
     """
 
     slots_start: int = 64

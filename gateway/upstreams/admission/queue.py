@@ -107,12 +107,13 @@ class AdmissionQueue(Generic[T]):
         return self.drain_s(self.ahead(work, model, tenant) + 1, model, now)
 
     def _patience_s(self, model: str, now: float) -> float:
-        """How long one that comes now may wait. A burst is over soon. A queue that was not empty
-        for long stays, and who has to wait in it gains nothing by its length.
+        """How long one that comes now may wait. A burst is over soon: whoever waits has gone when
+        `wait_max_s` have passed since the first did. A queue that was not empty for so long stays,
+        and who has to wait in it gains nothing by its length.
         """
         policy = self._policy
-        is_overload = now - self._rates[model].since > policy.wait_max_s
-        return policy.overload_wait_max_s if is_overload else policy.wait_max_s
+        lasts_s = now - self._rates[model].since
+        return max(policy.wait_max_s - lasts_s, policy.overload_wait_max_s)
 
     def ahead(self, work: WorkClass, model: str, tenant: str = "") -> int:
         """How many go before one of this class that comes now."""

@@ -2,8 +2,9 @@
 
 The bound of a backend goes up a little after some first tokens on time, and down by a share after
 some late ones (AIMD): a server that lets requests wait begins late, whatever it says of itself.
-Until it goes down for the first time it goes up fast. What a backend reports of its queue is more
-exact: as much of the bound goes as waits there.
+Where more have not begun by then than have, most wait there, and half of the bound goes. Until it
+goes down for the first time it goes up fast. What a backend reports of its queue is more exact: as
+much of the bound goes as waits there.
 
 Only requests that were sent while the bound was nearly used tell anything of it. After each change
 those count that were sent later: it takes as long as a first token until a change shows.
@@ -33,7 +34,7 @@ FAST_GROWTH: Final = 1.5
 WAITING_FREE_SHARE: Final = 0.02
 """Of those that run. So few may wait at a backend: it must find somebody when one ends."""
 HALF: Final = 0.5
-"""No report takes more than that: it is of a moment, and of what others sent, too."""
+"""Nothing takes more than that at once: it is of a moment, and of what others sent, too."""
 REPORTS_MIN: Final = 2
 """Reports in a row of a queue. One alone may be a burst that is being read."""
 
@@ -42,18 +43,20 @@ class MemberSlots:
     """The slots of one backend: it is sent `bound` requests at once, `background_bound` of them
     work of the background (one at least, or there would be none).
 
-    `in_flight` are those taken, `background` how many of them by work of the background. It may be
-    more than `bound`: what goes on with a response does not wait.
+    `in_flight` are those taken, `begun` how many of them had their first token, `background` how
+    many are work of the background. It may be more than `bound`: what goes on with a response does
+    not wait.
     """
 
     __slots__ = (
         "_exact", "_has_shrunk", "_late", "_on_time", "_policy", "_queued_reports", "_round",
-        "_seen", "background", "background_bound", "bound", "in_flight", "name",
+        "_seen", "background", "background_bound", "begun", "bound", "in_flight", "name",
     )  # fmt: skip
 
     def __init__(self, name: str, policy: AdmissionPolicy) -> None:
         self.name = name
         self.in_flight = 0
+        self.begun = 0
         self.background = 0
         self._policy = policy
         self._has_shrunk = False
@@ -83,7 +86,7 @@ class MemberSlots:
         self.in_flight += 1
         is_background = work is WorkClass.BACKGROUND
         self.background += is_background
-        used = self.in_flight / self._exact
+        used = self.in_flight / self.bound
         if is_background:
             # Where there is no other work, its share is all that is ever used.
             used = max(used, self.background / self.background_bound)
@@ -97,7 +100,9 @@ class MemberSlots:
         if seconds > self._policy.target_s(slot.prompt):
             self._late += 1
             if self._late > max(1, self._policy.late_share * self._seen):
-                self._shrink(self._exact * self._policy.shrink_share)
+                has_most_waiting = self.in_flight > 2 * self.begun
+                share = HALF if has_most_waiting else self._policy.shrink_share
+                self._shrink(self._exact * share)
             return
         self._on_time += slot.used >= FULL_SHARE
         if self._on_time >= (ROUND if self._has_shrunk else FAST_ROUND):
@@ -147,7 +152,7 @@ class Slot:
     which gives it back; `release` may be called again.
     """
 
-    __slots__ = ("_is_background", "_is_held", "_slots", "prompt", "round", "used")
+    __slots__ = ("_has_begun", "_is_background", "_is_held", "_slots", "prompt", "round", "used")
 
     def __init__(
         self,
@@ -163,9 +168,12 @@ class Slot:
         self._slots = slots
         self._is_background = is_background
         self._is_held = True
+        self._has_begun = False
 
     def first(self, seconds: float) -> None:
-        """The first token came, so many seconds after the request was sent."""
+        """The first token came, so many seconds after the request was sent. Called once."""
+        self._has_begun = True
+        self._slots.begun += 1
         self._slots.answered(self, seconds)
 
     def refused(self) -> None:
@@ -177,6 +185,7 @@ class Slot:
         if self._is_held:
             self._is_held = False
             self._slots.in_flight -= 1
+            self._slots.begun -= self._has_begun
             self._slots.background -= self._is_background
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from gateway.cli.doctor import examine
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.serving import serving
+from tests.fakes.text_server import TextServer, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -274,3 +275,26 @@ async def test_search_engines_are_asked_for_a_page(monkeypatch: pytest.MonkeyPat
             assert (found.ok, found.detail, bool(found.remedy)) == (ok, detail, not ok)
     down = by_name(await examine(None))["search by searxng"]
     assert not down.ok
+
+
+async def test_what_a_chat_endpoint_takes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = TextServer(lambda _: text("Hello."), "ollama")
+    model = {"id": server.model, "format": "passthrough", "context_length": 4096}
+    monkeypatch.setenv("GATEWAY_MODELS", json.dumps([{**model, "modalities": ["text", "image"]}]))
+
+    def refuse_tools(body: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        said = {"error": {"message": f"{server.model} does not support tools"}}
+        return (400, said) if "tools" in body else None
+
+    server.refuses_if = refuse_tools
+    async with serving(server.app) as url:
+        with_backends(monkeypatch, url)
+        findings = await examine(None)
+    finding = by_name(findings)["backend gpu-0"]
+    assert finding.ok, finding.detail
+    assert finding.detail == "Ollama 0.6.0: toy-text (4096 tokens); text comes back"
+    takes, lacks = (one for one in findings if one.name == "model toy-text at gpu-0")
+    assert takes.detail == "its chat endpoint takes messages, formats, images; tells usage"
+    assert not lacks.ok
+    assert "does not support tools" in lacks.detail
+    assert "calls of the model to none" in lacks.remedy

@@ -109,7 +109,7 @@ def written(path: Path) -> str:
 def remember(data_dir: Path, base_url: str, key: str) -> None:
     """As the demo does."""
     data_dir.mkdir()
-    provision.write_demo(data_dir, base_url, key)
+    provision.write_demo(data_dir, {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key})
 
 
 def install(folder: Path, name: str, seen: Path) -> Path:

@@ -249,7 +249,9 @@ async def test_a_full_queue_refuses_all_but_what_was_accepted(
 async def test_one_that_would_wait_too_long_is_refused_at_once(
     gated: Gated, server: RawServer
 ) -> None:
-    async with bounded(server, policy=replace(ONE_SLOT, wait_max_s=9)) as known:
+    async with bounded(
+        server, policy=replace(ONE_SLOT, wait_max_s=9, overload_wait_max_s=2)
+    ) as known:
         asked = [asks(known)]
         await gated.gates[0].reached.wait()
         asked += [asks(known) for _ in range(8)]
@@ -260,9 +262,9 @@ async def test_one_that_would_wait_too_long_is_refused_at_once(
             await gated.gates[number + 1].reached.wait()
         known.now[0] += 4
         with pytest.raises(Overloaded) as refused:
-            known.pool.require_room("m", 0)
+            known.pool.require_room("m", 0, REQUEST.cache_salt)
         assert refused.value.retry_after_s == 10  # five go in that time, at four in eight seconds
-        known.pool.require_room("m", 1)
+        known.pool.require_room("m", 1, REQUEST.cache_salt)
         known.now[0] -= 4
         for gate in gated.gates:
             gate.opened.set()

@@ -26,7 +26,7 @@ EVENT_S: Final = 400.0
 LASTS_S: Final = 60.0
 SETTLES_S: Final = 120.0
 BURST_PER_S: Final = 12.0
-LOAD_STEP: Final = 0.05
+LOAD_STEP: Final = 0.1
 LOAD_MAX: Final = 1.5
 
 
@@ -37,9 +37,11 @@ class Missed(str):
 
 
 def capacity(seed: int, seconds: float) -> Iterator[str]:
-    """The most load, by 5 %, at which 95 % have their first token in time: beside round robin."""
+    """The most load, by 10 %, at which 95 % have their first token in time: beside round robin.
+    Queues need minutes to get long: what begins in the first 400 s is not counted.
+    """
     for name in ("agents", "mix"):
-        plan = Plan(name, seconds=min(seconds, 200.0), warm_s=200.0, seed=seed)
+        plan = Plan(name, seconds=min(seconds, 200.0), warm_s=400.0, seed=seed)
         ours = _most_load(plan)
         turns = _most_load(replace(plan, policy="round robin"))
         line = f"{name}: 95 % in time up to {ours:.0%} of the load, round robin {turns:.0%}"

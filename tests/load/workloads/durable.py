@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from statistics import quantiles
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
+
+from tests.fakes.key_services import sealing
 from tests.load import loading
 from tests.load.figures import Column, Target
 from tests.load.loading import Load, word_times
@@ -21,10 +26,13 @@ if TYPE_CHECKING:
     from tests.load.stack import Stack
 
 SATURATED: Final = "saturated"
+SEALED: Final = "saturated, content encrypted"
+SEALED_PACED: Final = "10,000 tokens/s, content encrypted"
 SAME: Final = "10,000 tokens/s, same replica"
 OTHER: Final = "10,000 tokens/s, read on another one"
 FASTEST: Final = Load(streams=64, requests=320, tokens=1000)
 PACED: Final = Load(streams=200, requests=200, tokens=300, rate_per_s=50, ramp_s=3)
+KEYS: Final = "keys"
 SETTLING_S: Final = 0.5
 """After the last request: what that cost is over then, and all streams run."""
 MEASURED_MIN: Final = 100
@@ -64,7 +72,8 @@ class Durable:
     )
 
     def rows(self, stack: Stack) -> Sequence[str]:
-        return [SATURATED, SAME, OTHER] if BACKGROUND in stack.offered else []
+        rows = [SATURATED, SEALED, SAME, SEALED_PACED, OTHER]
+        return rows if BACKGROUND in stack.offered else []
 
     @contextmanager
     def opened(self, stack: Stack, *, quick: bool) -> Iterator[Callable[[str], Figures]]:
@@ -72,24 +81,45 @@ class Durable:
         with ExitStack() as second:
             child = stack.child(system)
             other = second.enter_context(stack.fresh("gateway"))
+            sealed = second.enter_context(stack.fresh("gateway", encryption=_encryption(stack)))
             paced = replace(PACED, tokens=200, ramp_s=2) if quick else PACED
             loads = {
                 SATURATED: replace(FASTEST, requests=128) if quick else FASTEST,
+                SEALED: replace(FASTEST, requests=128) if quick else FASTEST,
                 SAME: paced,
+                SEALED_PACED: paced,
                 OTHER: replace(paced, followed_on=other.port),
             }
             loading.warm_up(stack, [BACKGROUND], WARM_UP)
             loading.warm_up(stack, [BACKGROUND], replace(WARM_UP, followed_on=other.port))
+            loading.measure(stack, system, WARM_UP, children=[sealed])
 
             def measure(row: str) -> Figures:
-                if row == SATURATED:
-                    return loading.measure(stack, system, loads[row], children=[child])
+                by = [sealed if row in {SEALED, SEALED_PACED} else child]
+                if row in {SATURATED, SEALED}:
+                    return loading.measure(stack, system, loads[row], children=by)
                 times = stack.new_path("times")
                 load = replace(loads[row], times=str(times))
-                seen = loading.measure(stack, system, load, children=[child])
+                seen = loading.measure(stack, system, load, children=by)
                 return {**seen, **visible(load, word_times(times))}
 
             yield measure
+
+
+def _encryption(stack: Stack) -> dict[str, Any]:
+    """Settings of a process that seals all content; its keys are in a database beside."""
+    parts = urlsplit(stack.database_url)
+    asyncio.run(_make_database(stack.database_url, KEYS))
+    keys_url = urlunsplit((parts.scheme, parts.netloc, f"/{KEYS}", parts.query, ""))
+    return sealing(stack.new_path("kek").parent, keys_url)
+
+
+async def _make_database(url: str, name: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"CREATE DATABASE {name}")
+    finally:
+        await connection.close()
 
 
 def visible(load: Load, words: Sequence[tuple[int, int]]) -> Figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -11,9 +11,11 @@ from gateway.text_ids import END, TEXT_IDS_END, packed_lines
 from gateway.upstreams.backend import Served
 from gateway.upstreams.chat_request import chat_body
 from gateway.upstreams.engines.chat_servers import ChatServer
-from gateway.upstreams.engines.engine import InferenceEngine
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.engines.vllm import Vllm
+
+if TYPE_CHECKING:
+    from gateway.upstreams.engines.engine import InferenceEngine
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("a", "b")]
 CALLS = [{"id": one, "type": "function", "function": {"name": "a"}} for one in ("c1", "c2")]

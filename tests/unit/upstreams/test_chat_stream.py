@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -33,16 +35,38 @@ MARKS: Final = {THOUGHT: "<t>", ANSWER: "<a>", CALL: "<c>", ARGUMENTS: "<(>", EN
 DONE: Final = b"data: [DONE]\n\n"
 
 
+@given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from([
+    ("<think>hm <b> </thin</think>\nHi <think>", "<t>hm <b> </thin<a>\nHi <think>"),
+    ("\n<think></think>x", "<a>x"),
+    ("<thin", "<a><thin"),
+    ("<think>cut </thi", "<t>cut </thi"),
+    ("Hi </think>", "<a>Hi </think>"),
+]))  # fmt: skip
+def test_thoughts_between_tags_are_taken_apart(cuts: list[int], case: tuple[str, str]) -> None:
+    said, text = case
+    bounds = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
+    events = [event({"content": said[a:b]}) for a, b in pairwise(bounds)]
+    made = Heard([*events, event(None, "stop"), DONE], thought=("<think>", "</think>"))
+    assert made.text == f"{text}<end>"
+
+
 class Heard:
     """What a reader made of some reads: its text with marks, how it ended, and what went wrong."""
 
-    def __init__(self, reads: Sequence[bytes], *, max_tokens: int = 1000) -> None:
+    def __init__(
+        self,
+        reads: Sequence[bytes],
+        *,
+        max_tokens: int = 1000,
+        thought: tuple[str, str] | None = None,
+    ) -> None:
         reader = ChatReader(
             "box",
             Sampling(max_tokens=max_tokens),
             stop_ids=(END,),
             frame_bytes_max=10**6,
             id_end=TEXT_IDS_END,
+            thought=thought,
         )
         chunks = [reader.feed(read) for read in reads]
         if not reader.finished and reader.fault is None:
@@ -116,7 +140,7 @@ WHOLE_TEXT = '<t>Hm 😀.<a>I look.<c>add<(>{"a": 1}<c>get<(>{"x": 2}<end>'
 def test_no_cut_of_the_bytes_counts(cuts: list[int]) -> None:
     content = b"".join(WHOLE)
     bounds = [0, *sorted(cuts), len(content)]
-    reads = [content[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    reads = [content[a:b] for a, b in itertools.pairwise(bounds) if a < b]
     made = Heard(reads)
     assert (made.text, made.finish, made.usage) == (
         WHOLE_TEXT,

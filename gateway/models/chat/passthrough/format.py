@@ -22,6 +22,7 @@ from gateway.models.chat.messages import ANY, conversation, functions
 from gateway.models.chat.passthrough import told
 from gateway.models.chat.passthrough.images import Gallery, ImageLimits
 from gateway.models.chat.passthrough.parsing import TextParser
+from gateway.models.chat.syntax.presets import NONE, REASONING
 from gateway.models.format import SEES, UNTHINKS
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
@@ -57,11 +58,13 @@ if TYPE_CHECKING:
     )
     from gateway.protocol.context_item import Columns, ContextItem
 
+    Switched = Callable[[str | None, str], dict[str, Any]]
+    """An effort that was asked for, and what the gateway takes it for → template arguments."""
+
 RAW: Final = "raw_message_tokens"
 """The shape that vLLM has for messages that it does not take apart."""
-NONE: Final = "none"
 _ABILITIES: Final = ("structured_outputs", "streaming", "background")
-_SWITCHES: Final = (None, NONE, "server")
+FRAMING: Final = Framing(opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True)
 
 
 class PassThroughFormat:
@@ -73,23 +76,27 @@ class PassThroughFormat:
     vocabulary_size: Final = TEXT_IDS_END
     text_ids: Final = TEXT_IDS
     stop_ids: Final = (END,)
-    framing: Final = Framing(
-        opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True
-    )
     framing_tokens: Final = 0
     header_markers: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS})
     plain_header_ids_max: Final = 0
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that is known of a model
         self,
         *,
+        thought: tuple[str, str] | None = None,
         thinks: bool = True,
         calls: bool = True,
         sees: bool = False,
         images: ImageLimits | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        switched: Switched | None = None,
     ) -> None:
-        """What its server makes of thoughts and calls, and what it is given with each request."""
+        """What its server makes of thoughts and calls, and what it is given with each request.
+        `thought` is what thoughts stand between that it does not tell from an answer. `switched`
+        makes arguments of its template of an effort; None: it is told the effort itself.
+        """
+        self._switched = switched
+        self.framing = replace(FRAMING, thought=thought)
         self._thinks = thinks
         self._calls = calls
         self._sees = sees
@@ -99,25 +106,46 @@ class PassThroughFormat:
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> PassThroughFormat:  # noqa: ARG003 - the server writes schemas
         """Raises `ConfigError` for a way to write thoughts or calls: servers know their own."""
-        for what, value in (("reasoning", options.reasoning), ("calls", options.calls)):
-            if value not in _SWITCHES:
-                raise ConfigError(
-                    f"the server of the model '{options.model}' reads {what} itself, so '{value}' "
-                    "means nothing",
-                    where="models",
-                    remedy=f"Leave its {what} out, or set it to none where it has none.",
-                )
+        if options.reasoning is not None and options.reasoning not in REASONING:
+            raise ConfigError(
+                f"there is no reasoning '{options.reasoning}', which '{options.model}' is given",
+                where="models",
+                remedy=f"Leave it out, or set it to one of: {', '.join(REASONING)}.",
+            )
+        if options.calls not in {None, NONE}:
+            raise ConfigError(
+                f"the server of the model '{options.model}' reads calls itself, so "
+                f"'{options.calls}' means nothing",
+                where="models",
+                remedy="Leave its calls out, or set it to none where it makes none.",
+            )
         return cls.of(options)
 
     @classmethod
     def of(cls, options: FormatOptions) -> PassThroughFormat:
-        """That of a model, whichever way it writes thoughts and calls."""
+        """That of a model, whichever way it writes calls."""
+        reasoning = REASONING.get(options.reasoning or NONE)
         return cls(
+            thought=None if reasoning is None else (reasoning.opening, reasoning.closing),
             thinks=options.reasoning != NONE,
             calls=options.calls != NONE,
             sees=options.sees,
             images=ImageLimits(options.image_bytes_max, options.images_max),
             template_kwargs=orjson.loads(options.template_kwargs),
+        )
+
+    def reading(
+        self, thought: tuple[str, str] | None, switched: Switched, *, calls: bool
+    ) -> PassThroughFormat:
+        """The same of a model that writes thoughts like this, or has none."""
+        return PassThroughFormat(
+            thought=thought,
+            thinks=thought is not None,
+            calls=calls,
+            sees=self._sees,
+            images=self._images,
+            template_kwargs=self._kwargs,
+            switched=switched,
         )
 
     @property
@@ -163,10 +191,13 @@ class PassThroughFormat:
         fields: dict[str, Any] = {}
         if tools := functions(options):
             fields["tools"] = tools
-        if self._thinks and (asked := options.asked_effort) is not None:
+        asked, template_kwargs = options.asked_effort, self._kwargs
+        if self._switched is not None:
+            template_kwargs = self._switched(asked, options.effort) | template_kwargs
+        elif self._thinks and asked is not None:
             fields["reasoning_effort"] = asked if asked == NO_EFFORT else options.effort
-        if self._kwargs:
-            fields["chat_template_kwargs"] = self._kwargs
+        if template_kwargs:
+            fields["chat_template_kwargs"] = template_kwargs
         return fields
 
     def begun_ids(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a server's template is its own

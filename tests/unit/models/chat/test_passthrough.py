@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def test_no_ids_raise_and_no_cut_counts(
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=5)))
     bounds = [0, *cuts, len(ids)]
-    pieces = [ids[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    pieces = [ids[begin:end] for begin, end in itertools.pairwise(bounds)]
     whole, cut = TextParser(RULES), TextParser(RULES)
     assert read(whole, [ids], finish) == read(cut, pieces, finish)
     assert (whole.recoveries, whole.reasoning_tokens) == (cut.recoveries, cut.reasoning_tokens)
@@ -248,6 +249,10 @@ def test_settings_say_what_it_can_do() -> None:
     plain = PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="none", calls="none"))
     assert plain.abilities == ("structured_outputs", "streaming", "background")
     assert {"vision", "tools", "reasoning", "reasoning_off"} <= set(FORMAT.abilities)
+    tagged = PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="think"))
+    assert tagged.framing.thought == ("<think>", "</think>")
+    with pytest.raises(ConfigError, match="no reasoning 'deep'"):
+        PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="deep"))
     with pytest.raises(ConfigError, match="reads calls itself"):
         PassThroughFormat.load(SchemaLimits(), FormatOptions(calls="hermes"))
     assert orjson.dumps(plain.abilities)

@@ -171,9 +171,25 @@ def test_a_burst_may_wait_longer_than_what_comes_into_an_overload() -> None:
     assert queue.refuses(DEFAULT, "m", 9.0) == "wait"  # 64 wait, for 16 s
     assert queue.refuses(PRIORITY, "m", 9.0) is None
     place.room = 40
-    queue.pump(9.5)
-    assert queue.refuses(DEFAULT, "m", 9.5) is None  # 24 wait, for 3 s
-    assert queue.refuses(DEFAULT, "m", 10.5) == "wait"
+    queue.pump(9.2)
+    assert queue.refuses(DEFAULT, "m", 9.2) == "wait"  # 24 wait, for 3 s, and 0.8 s are left
+    place.room = 18
+    queue.pump(9.3)
+    assert queue.refuses(DEFAULT, "m", 9.3) is None  # 6 wait
+    assert queue.refuses(DEFAULT, "m", 14.0) == "wait"
+
+
+def test_at_its_beginning_a_burst_may_last() -> None:
+    queue, place = AdmissionQueue[int](POLICY), Place()
+    for name in range(30):
+        pushed(queue, place, name)
+    for second in range(1, 3):
+        place.room = 4
+        queue.pump(float(second))
+    assert queue.refuses(DEFAULT, "m", 2.0) is None  # 22 wait, for 6 s, and 8 s are left
+    for name in range(40):
+        pushed(queue, place, name)
+    assert queue.refuses(DEFAULT, "m", 2.0) == "wait"
 
 
 class Overload(RuleBasedStateMachine):

@@ -100,6 +100,20 @@ def test_answers_in_time_let_the_bound_grow_fast_until_the_first_late_ones() -> 
     assert of.bound == 14
 
 
+def test_a_bound_that_is_nearly_one_more_grows_all_the_same() -> None:
+    of = slots(slots_start=9, shrink_share=0.888)
+    taken = filled(of)
+    answer(taken[:6], SOON)
+    answer(taken[6:8], LATE)
+    assert of.bound == 7  # 7.99
+    drain(taken)
+    for _ in range(2 * ROUND):
+        taken = filled(of)
+        answer(taken[-1:], SOON)
+        drain(taken)
+    assert of.bound == 9
+
+
 def test_answers_while_little_is_used_tell_nothing() -> None:
     of = slots()
     for _ in range(100):
@@ -115,6 +129,7 @@ def test_answers_while_little_is_used_tell_nothing() -> None:
 def test_one_late_answer_is_no_sign() -> None:
     of = slots()
     taken = filled(of)
+    answer(taken[:5], SOON)
     answer(taken[-1:], LATE)
     assert of.bound == 10
     answer(taken[-2:-1], LATE)
@@ -124,8 +139,22 @@ def test_one_late_answer_is_no_sign() -> None:
 def test_those_that_were_sent_before_a_change_do_not_count_again() -> None:
     of = slots(slots_start=40)
     taken = filled(of)
-    answer(taken, LATE)
+    answer(taken[:19], SOON)
+    answer(taken[19:], LATE)
     assert of.bound == 36
+
+
+def test_where_most_have_not_begun_when_others_are_late_half_goes() -> None:
+    of = slots(slots_start=40)
+    taken = filled(of)
+    answer(taken[:17], SOON)
+    answer(taken[17:], LATE)  # the second one is the 19th of 40
+    assert of.bound == 20
+    drain(taken[:20])
+    assert (of.begun, of.in_flight) == (20, 20)
+    taken[-1].release()
+    taken[-1].release()
+    assert (of.begun, of.in_flight) == (19, 19)
 
 
 def test_long_prompts_may_take_longer() -> None:

@@ -1,0 +1,156 @@
+"""`/admin/v1`: what operators see and decide. Content is not among it.
+
+Tenants are known here by their names, as on the command line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway import ids
+from gateway.api.admin.pages import conversation_page, page_asked, whole_page
+from gateway.api.admin.routes import AdminRoute
+from gateway.protocol.admin.objects import admin_key_body
+from gateway.protocol.admin.requests import (
+    NoBody,
+    TenantCreate,
+    TenantKeyCreate,
+    TenantUpdate,
+)
+from gateway.protocol.request_errors import unknown_place
+
+if TYPE_CHECKING:
+    from gateway.api.admin.routes import AdminCall
+    from gateway.services.access import TenantDetail
+    from gateway.services.admin.operations import Operations
+    from gateway.store.drains import Drain
+    from gateway.tenancy import Tenant
+    from gateway.upstreams.member import BackendState
+
+TENANT = "/tenants/{name}"
+BACKEND = "/backends/{name}"
+
+
+def routes(operations: Operations) -> list[AdminRoute]:
+    """Those of the plane of operators."""
+    answers = OperatorEndpoints(operations)
+    return [
+        AdminRoute("GET", "/tenants", "tenants.read", answers.tenants, "operator"),
+        AdminRoute("POST", "/tenants", "tenants.write", answers.create_tenant, "operator"),
+        AdminRoute("GET", TENANT, "tenants.read", answers.tenant, "operator"),
+        AdminRoute("POST", TENANT, "tenants.write", answers.update_tenant, "operator"),
+        AdminRoute(
+            "POST", f"{TENANT}/disable", "tenants.write", answers.disable_tenant, "operator"
+        ),
+        AdminRoute(
+            "POST", f"{TENANT}/admin_api_keys", "tenants.write", answers.create_key, "operator"
+        ),
+        AdminRoute("GET", "/backends", "backends.read", answers.backends, "operator"),
+        AdminRoute("POST", f"{BACKEND}/drain", "backends.write", answers.drain, "operator"),
+        AdminRoute("POST", f"{BACKEND}/undrain", "backends.write", answers.undrain, "operator"),
+        AdminRoute("GET", "/replicas", "replicas.read", answers.replicas, "operator"),
+        AdminRoute("GET", "/settings", "settings.read", answers.settings, "operator"),
+    ]
+
+
+class OperatorEndpoints:
+    """Endpoints of the plane of operators."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def tenants(self, call: AdminCall) -> dict[str, Any]:
+        """By name; `after` is the id of a tenant."""
+        asked = page_asked(call.request.query_params)
+        shown = [_tenant(one) for one in await self._operations.tenants()]
+        if asked.after is not None:
+            places = [place for place, one in enumerate(shown) if one["id"] == asked.after]
+            if not places:
+                raise unknown_place()
+            shown = shown[places[0] + 1 :]
+        return conversation_page(shown[: asked.limit], has_more=len(shown) > asked.limit)
+
+    async def create_tenant(self, call: AdminCall) -> dict[str, Any]:
+        """With the policy of the settings."""
+        asked = await call.body(TenantCreate)
+        return _tenant(await self._operations.create_tenant(asked.name))
+
+    async def tenant(self, call: AdminCall) -> dict[str, Any]:
+        """A tenant with what counts for it."""
+        return _detail(await self._operations.tenant(call.path["name"]))
+
+    async def update_tenant(self, call: AdminCall) -> dict[str, Any]:
+        """Other values of its policy; null: that of the settings."""
+        asked = await call.body(TenantUpdate)
+        return _detail(await self._operations.set_policy(call.path["name"], asked.policy))
+
+    async def disable_tenant(self, call: AdminCall) -> dict[str, Any]:
+        """Its keys end at once here, and on other replicas soon."""
+        await call.body(NoBody)
+        return _tenant(await self._operations.disable_tenant(call.path["name"]))
+
+    async def create_key(self, call: AdminCall) -> dict[str, Any]:
+        """An admin key of a tenant; its value is shown this once."""
+        asked = await call.body(TenantKeyCreate)
+        made = await self._operations.create_admin_key(call.path["name"], asked.name)
+        key, value = made
+        return {**admin_key_body(key), "value": value}
+
+    async def backends(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
+        """As this process sees them."""
+        return whole_page([_backend(*one) for one in await self._operations.backends()])
+
+    async def drain(self, call: AdminCall) -> dict[str, Any]:
+        """It gets nothing new; what is under way there goes on."""
+        await call.body(NoBody)
+        await self._operations.drain(call.operator, call.path["name"])
+        return {"object": "backend.drained", "name": call.path["name"]}
+
+    async def undrain(self, call: AdminCall) -> dict[str, Any]:
+        """It is used again."""
+        await call.body(NoBody)
+        await self._operations.undrain(call.path["name"])
+        return {"object": "backend.undrained", "name": call.path["name"]}
+
+    async def replicas(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
+        """The one that answers, and those that told of themselves lately."""
+        found = await self._operations.replicas()
+        return whole_page([{"object": "replica", "id": name} for name in found])
+
+    async def settings(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
+        """Secrets are stars."""
+        return {"object": "settings", "settings": self._operations.settings()}
+
+
+def _tenant(tenant: Tenant) -> dict[str, Any]:
+    disabled_at = tenant.disabled_at
+    return {
+        "id": ids.tenant_id(tenant.id),
+        "object": "tenant",
+        "name": tenant.name,
+        "created_at": int(tenant.created_at.timestamp()),
+        "disabled_at": None if disabled_at is None else int(disabled_at.timestamp()),
+    }
+
+
+def _detail(detail: TenantDetail) -> dict[str, Any]:
+    own = dict(detail.own)
+    return {**_tenant(detail.tenant), "policy": detail.policy.shown(), "own": own}
+
+
+def _backend(state: BackendState, drain: Drain | None) -> dict[str, Any]:
+    drained = None
+    if drain is not None:
+        drained = {"at": int(drain.drained_at.timestamp()), "by": drain.drained_by}
+    return {
+        "object": "backend",
+        "name": state.name,
+        "models": list(state.models),
+        "healthy": state.healthy,
+        "available": state.available,
+        "in_flight": state.in_flight,
+        "version": state.version,
+        "problem": state.problem,
+        "source": state.source,
+        "drained": drained,
+    }

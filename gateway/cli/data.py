@@ -1,0 +1,163 @@
+"""`data`: what is kept of tenants: retention, erasure, deletion and archives."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.errors import ResourceNotFound
+from gateway.settings import load_settings
+from gateway.store import tenants
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.services.tenant_data import TenantData
+    from gateway.store.postgres.database import Database
+
+commands = typer.Typer(
+    help="What is kept of tenants: retention, erasure, deletion, archives.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(help="Which tenant.")]
+NewFile = Annotated[Path, typer.Argument(help="A zip file that is not there yet.")]
+T = TypeVar("T")
+
+
+def _ask(config: Path | None, question: Callable[[TenantData, Database], Awaitable[T]]) -> T:
+    async def answer() -> T:
+        from gateway.services.tenant_data import TenantData
+        from gateway.store.tenant_keys import TenantKeys
+        from gateway.wiring.keys import keys_database
+
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            keys = keys_database(settings)
+            try:
+                table = None if keys is None else TenantKeys(keys)
+                if table is not None:
+                    await table.prepare()
+                return await question(TenantData(database, table), database)
+            finally:
+                if keys is not None:
+                    await keys.close()
+
+    return run(answer())
+
+
+@commands.command()
+def retention(
+    name: Name,
+    type_: Annotated[
+        str | None, typer.Argument(metavar="[none|zero_data_retention]", help="The new type.")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Show or set what is kept of a tenant. Its projects may have types of their own."""
+
+    async def ask(_: TenantData, database: Database) -> str:
+        from gateway.services.data_retention import DataRetention
+
+        found = await tenants.find_tenant(database, name)
+        if found is None:
+            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
+        use = DataRetention(database)
+        if type_ is None:
+            told = await use.of_organization(found.id)
+        else:
+            told = await use.set_of_organization(found.id, type_)
+        return str(told["type"])
+
+    terminal.show(f"tenant {name}: {_ask(config, ask)}")
+
+
+@commands.command()
+def erase(
+    name: Name,
+    person: Annotated[str, typer.Argument(help="A safety_identifier or user of requests.")],
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Erase a person: all stored responses of requests that named it, and their conversations."""
+    erased = _ask(config, lambda data, _: data.erase_person(name, person))
+    if json_:
+        told = {"responses": erased.responses, "conversations": erased.conversations}
+        terminal.show(json.dumps(told))
+        return
+    terminal.show(f"{erased.responses} responses and {erased.conversations} conversations erased")
+
+
+@commands.command()
+def delete(name: Name, config: Config = None) -> None:
+    """Delete a tenant: its keys stop working, and its data is removed after seven days."""
+    _ask(config, lambda data, _: data.delete(name))
+    terminal.show(
+        f"tenant {name} deleted; for seven days: harmony-gateway data restore {name}; then:"
+        " harmony-gateway data purge"
+    )
+
+
+@commands.command()
+def restore(name: Name, config: Config = None) -> None:
+    """Take the deletion of a tenant back, within seven days."""
+    _ask(config, lambda data, _: data.restore(name))
+    terminal.show(f"tenant {name} restored")
+
+
+@commands.command()
+def hold(
+    name: Name,
+    release: Annotated[bool, typer.Option("--release", help="Hold it no more.")] = False,
+    config: Config = None,
+) -> None:
+    """Keep the data of a deleted tenant from being removed, as the law may ask for."""
+    _ask(config, lambda data, _: data.hold(name, is_held=not release))
+    terminal.show(f"tenant {name} is {'not held any more' if release else 'held'}")
+
+
+@commands.command()
+def purge(config: Config = None, json_: Json = False) -> None:
+    """Remove the data of tenants that were deleted seven days ago. Run it once a day.
+
+    Their keys are destroyed first, so that what was encrypted is unreadable in backups, too.
+    """
+    removed = _ask(config, lambda data, _: data.purge())
+    if json_:
+        rows = [{"tenant": one.tenant, "keys": one.keys, "rows": one.rows} for one in removed]
+        terminal.show(json.dumps(rows))
+        return
+    for one in removed:
+        terminal.show(f"tenant {one.tenant}: {one.keys} keys, {sum(one.rows.values())} rows")
+    if not removed:
+        terminal.show("nothing is due")
+
+
+@commands.command()
+def export(
+    name: Name,
+    path: NewFile,
+    config: Config = None,
+) -> None:
+    """Write an archive of all that a tenant has, its content in the clear: JSON lines by table."""
+
+    async def ask(data: TenantData, _: Database) -> dict[str, dict[str, object]]:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            manifest = await data.export(name, file)
+        found: dict[str, dict[str, object]] = manifest["files"]
+        return found
+
+    try:
+        files = _ask(config, ask)
+    except FileExistsError as error:
+        raise typer.BadParameter("that file is there already", param_hint="PATH") from error
+    rows = sum(int(str(one["rows"])) for one in files.values())
+    terminal.show(f"{rows} rows of tenant {name} are in {path}")

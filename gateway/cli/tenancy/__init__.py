@@ -1,0 +1,1 @@
+"""Commands over the services of the admin API: projects, service accounts, keys of operators."""

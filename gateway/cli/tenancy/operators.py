@@ -1,0 +1,104 @@
+"""`operators`: keys of those who run the gateway, for `/admin/v1` on the admin listener."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from uuid import UUID
+
+import typer
+
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.services.admin.operators import Operators
+from gateway.settings import load_settings
+from gateway.tenancy import FIRST_DATABASE
+from gateway.wiring.foundation import access
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from gateway.store.admin.operators import OperatorKey
+
+commands = typer.Typer(help="Create, list and disable keys of operators.", no_args_is_help=True)
+T = TypeVar("T")
+
+
+def _ask(config: Path | None, question: Callable[[Operators], Awaitable[T]]) -> T:
+    async def answer() -> T:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            known = access(settings, {FIRST_DATABASE: database})
+            return await question(Operators(database, known.peppers))
+
+    return run(answer())
+
+
+@commands.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Who it is for.")],
+    expires_in_s: Annotated[
+        int | None, typer.Option(min=1, help="Seconds that it works. Default: until disabled.")
+    ] = None,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Create a key for /admin/v1 and print it: it is shown once."""
+    key, secret = _ask(config, lambda operators: operators.create(name, expires_in_s))
+    if json_:
+        terminal.show(json.dumps({**_body(key), "key": secret}))
+        return
+    terminal.show(secret)
+    terminal.note(f"operator's key {name}; it will not be shown again")
+
+
+@commands.command("list")
+def list_keys(config: Config = None, json_: Json = False) -> None:
+    """List keys of operators by their last characters."""
+    shown = [_body(one) for one in _ask(config, lambda operators: operators.list())]
+    if json_:
+        terminal.show(json.dumps(shown))
+        return
+    terminal.table(
+        ("ID", "NAME", "KEY", "STATE"),
+        [
+            (
+                one["id"],
+                one["name"],
+                f"…{one['hint']}",
+                "disabled" if one["disabled_at"] else "active",
+            )
+            for one in shown
+        ],
+    )
+
+
+@commands.command("disable")
+def disable(
+    key: Annotated[str, typer.Argument(help="Its id, as `operators list` shows it.")],
+    config: Config = None,
+) -> None:
+    """Disable a key of an operator at once."""
+    try:
+        key_id = UUID(key)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{key!r} is no id; see: operators list", param_hint="KEY"
+        ) from None
+    _ask(config, lambda operators: operators.disable(key_id))
+    terminal.show(f"operator's key {key} disabled")
+
+
+def _body(key: OperatorKey) -> dict[str, Any]:
+    return {
+        "id": str(key.id),
+        "name": key.name,
+        "hint": key.hint,
+        "created_at": key.created_at.isoformat(),
+        "disabled_at": key.disabled_at.isoformat() if key.disabled_at else None,
+        "expires_at": key.expires_at.isoformat() if key.expires_at else None,
+    }

@@ -1,0 +1,141 @@
+"""`projects`: the projects of a tenant and the keys of their service accounts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.errors import ResourceNotFound
+from gateway.protocol.admin.objects import account_key_body, project_body, service_account_body
+from gateway.protocol.admin.requests import KeyExtras, terms_of
+from gateway.services.admin.keys import KeyAsked
+from gateway.services.admin.transactions import AdminCaller
+from gateway.settings import load_settings
+from gateway.store import tenants
+from gateway.tenancy import FIRST_DATABASE
+from gateway.wiring.admin import admin_services
+from gateway.wiring.foundation import access
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from gateway.services.admin.services import AdminServices
+    from gateway.tenancy import Project, TenantId
+
+commands = typer.Typer(help="Create, list and archive projects, and keys.", no_args_is_help=True)
+
+PAGE_ROWS: int = 100
+TenantName = Annotated[str, typer.Argument(help="Whose project.")]
+ProjectId = Annotated[str, typer.Argument(help="Its id: proj_…")]
+
+T = TypeVar("T")
+
+
+def _ask(
+    config: Path | None, tenant: str, question: Callable[[AdminServices, TenantId], Awaitable[T]]
+) -> T:
+    """What the services of the admin API answer for a tenant."""
+
+    async def answer() -> T:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            found = await tenants.find_tenant(database, tenant)
+            if found is None:
+                raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
+            known = access(settings, {FIRST_DATABASE: database})
+            return await question(admin_services(settings, database, known), found.id)
+
+    return run(answer())
+
+
+@commands.command("create")
+def create(
+    tenant: TenantName,
+    name: Annotated[str, typer.Argument(help="What it is called; names may repeat.")],
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Create a project of a tenant. It sees nothing of the tenant's other projects."""
+    made = _ask(config, tenant, lambda services, id_: services.projects.create(id_, name))
+    shown = project_body(made)
+    terminal.show(json.dumps(shown) if json_ else shown["id"])
+
+
+@commands.command("list")
+def list_projects(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
+    """List the projects of a tenant, archived ones included."""
+    shown = [project_body(one) for one in _ask(config, tenant, _all_projects)]
+    if json_:
+        terminal.show(json.dumps(shown))
+        return
+    terminal.table(
+        ("ID", "NAME", "STATE"), [(one["id"], one["name"], one["status"]) for one in shown]
+    )
+
+
+async def _all_projects(services: AdminServices, tenant_id: TenantId) -> list[Project]:
+    found: list[Project] = []
+    after = None
+    while True:
+        page = await services.projects.list(
+            tenant_id, limit=PAGE_ROWS, after=after, with_archived=True
+        )
+        found += page.rows
+        if not page.has_more:
+            return found
+        after = project_body(found[-1])["id"]
+
+
+@commands.command("archive")
+def archive(tenant: TenantName, project: ProjectId, config: Config = None) -> None:
+    """Archive a project: its keys stop working within auth.key_cache_ttl_s, for good."""
+    _ask(config, tenant, lambda services, id_: services.projects.archive(id_, project))
+    terminal.show(f"project {project} archived")
+
+
+@commands.command("key")
+def create_key(  # noqa: PLR0913 - each is an option
+    tenant: TenantName,
+    project: ProjectId,
+    name: Annotated[
+        str, typer.Option(help="The service account that is made for it.")
+    ] = "service account",
+    scope: Annotated[list[str] | None, typer.Option(help="Repeatable; default: all.")] = None,
+    cidr: Annotated[
+        list[str] | None, typer.Option(help="A network it may be used from; repeatable.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model it may ask for; repeatable.")
+    ] = None,
+    expires_in_s: Annotated[
+        int | None, typer.Option(min=1, help="Seconds that it works. Default: until it is ended.")
+    ] = None,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Create a service account of a project with a key, and print the key: it is shown once."""
+    extras = KeyExtras(allowed_cidrs=tuple(cidr or ()), allowed_models=tuple(model or ()))
+    asked = KeyAsked(
+        name=name, terms=terms_of(tuple(scope or ()), extras), expires_in_s=expires_in_s
+    )
+    account, made = _ask(
+        config,
+        tenant,
+        lambda services, id_: services.keys.create_account(AdminCaller(id_), project, name, asked),
+    )
+    assert made is not None, "a key was asked for"
+    key, secret = made
+    if json_:
+        shown = service_account_body(account) | {"api_key": account_key_body(key, secret)}
+        terminal.show(json.dumps(shown))
+        return
+    terminal.show(secret)
+    terminal.note(f"key of project {project}; it will not be shown again")

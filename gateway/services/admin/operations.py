@@ -1,0 +1,131 @@
+"""What operators see and decide while the gateway runs: tenants, backends, replicas, settings.
+
+Tenants and drains are changed as the owner of the tables. Where the process serves as another user
+(`deploy/roles.sql`), that is refused, and the command line does it with the owner's URL.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import PermissionDenied, ResourceNotFound, StoreError, shown
+from gateway.services.access import check_name
+from gateway.store import drains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gateway.services.access import Access, TenantDetail
+    from gateway.store.drains import Drain
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import ApiKey, Operator, PolicyChanges, Tenant
+    from gateway.upstreams.member import BackendState
+    from gateway.upstreams.pool import Pool
+
+_NO_PRIVILEGE: Final = "42501"
+LOADS_FRESH_S: Final = 30.0
+"""A replica that told nothing for longer is gone."""
+
+
+class Operations:
+    """One for the process: its first database has the tenants and the drains."""
+
+    def __init__(
+        self,
+        access: Access,
+        database: Database,
+        pool: Pool,
+        *,
+        replica: str,
+        settings: Callable[[], dict[str, Any]],
+    ) -> None:
+        """`replica` is the name of this process, `settings` the effective ones without secrets."""
+        self._access = access
+        self._database = database
+        self._pool = pool
+        self._replica = replica
+        self._settings = settings
+
+    async def tenants(self) -> list[Tenant]:
+        """All of them, by name."""
+        with _owned():
+            return await self._access.list_tenants()
+
+    async def tenant(self, name: str) -> TenantDetail:
+        """The tenant and its policy. Raises `ResourceNotFound`."""
+        check_name(name, param="tenant")
+        with _owned():
+            return await self._access.show_tenant(name)
+
+    async def create_tenant(self, name: str) -> Tenant:
+        """Raises `InvalidRequest` for a name that is taken or no name."""
+        with _owned():
+            return await self._access.create_tenant(name)
+
+    async def set_policy(self, name: str, changes: PolicyChanges) -> TenantDetail:
+        """Raises `ResourceNotFound`, and `InvalidRequest` for a value out of bounds."""
+        check_name(name, param="tenant")
+        with _owned():
+            return await self._access.set_policy(name, changes)
+
+    async def disable_tenant(self, name: str) -> Tenant:
+        """None of its keys works any more. Raises `ResourceNotFound`."""
+        check_name(name, param="tenant")
+        with _owned():
+            return await self._access.disable_tenant(name)
+
+    async def create_admin_key(self, name: str, key_name: str) -> tuple[ApiKey, str]:
+        """An admin key of a tenant, for its first owner, and its secret."""
+        check_name(name, param="tenant")
+        with _owned():
+            return await self._access.create_key(name, key_name, kind="admin")
+
+    async def backends(self) -> list[tuple[BackendState, Drain | None]]:
+        """Those that this process knows, with the operator's word where they are drained."""
+        drained = {one.name: one for one in await drains.drains(self._database)}
+        return [(state, drained.get(state.name)) for state in self._pool.snapshot()]
+
+    async def drain(self, operator: Operator, name: str) -> None:
+        """It gets nothing new, on any replica. Raises `ResourceNotFound`."""
+        self._require_backend(name)
+        with _owned():
+            await drains.drain(self._database, name, by=f"operator {operator.name}")
+
+    async def undrain(self, name: str) -> None:
+        """It is used again. Raises `ResourceNotFound`."""
+        self._require_backend(name)
+        with _owned():
+            await drains.undrain(self._database, name)
+
+    async def replicas(self) -> Sequence[str]:
+        """The process itself, and those that told lately of their backends."""
+        told = await drains.loads(self._database, fresh_s=LOADS_FRESH_S)
+        return sorted({self._replica, *told})
+
+    def settings(self) -> dict[str, Any]:
+        """The effective settings, without secrets."""
+        return self._settings()
+
+    def _require_backend(self, name: str) -> None:
+        if name not in {state.name for state in self._pool.snapshot()}:
+            raise ResourceNotFound(
+                f"There is no backend '{shown(name)}'. GET /admin/v1/backends lists them.",
+                code="backend_not_found",
+                param="name",
+            )
+
+
+@contextmanager
+def _owned() -> Iterator[None]:
+    """Raises `PermissionDenied` where the database's user may not do it."""
+    try:
+        yield
+    except StoreError as error:
+        if error.state != _NO_PRIVILEGE:
+            raise
+        raise PermissionDenied(
+            "The database's user of this process may not do this: it does not own the tables. Use "
+            "the command line with the owner's URL.",
+            code="insufficient_permissions",
+        ) from error

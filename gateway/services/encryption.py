@@ -1,0 +1,152 @@
+"""Keys of tenants for operators: who has one, renewing them, and making content unreadable."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import ConfigError, InvalidRequest
+from gateway.governance.audit import OPERATOR, AuditEvent
+from gateway.store import audit_log
+from gateway.store.resealing import KEYS, reseal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.encryption.keyring import WrappedKey
+    from gateway.governance.audit import Actor
+    from gateway.store.postgres.database import Database
+    from gateway.store.tenant_keys import TenantKeys
+    from gateway.tenancy import TenantId
+
+ROWS_AT_ONCE: Final = 200
+PASSES_MAX: Final = 5
+"""Rows that others write with an older key while a pass goes on are left to the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Rows of a table that were looked at so far, and how many of them were written."""
+
+    table: str
+    seen: int
+    written: int
+
+
+class TenantEncryption:
+    """Use cases of keys. All raise `StoreUnavailable`; a change counts in other processes within
+    `encryption.fresh_s`.
+    """
+
+    def __init__(self, database: Database, keys: TenantKeys | None) -> None:
+        """Raises `ConfigError` where no provider is configured."""
+        if keys is None:
+            raise ConfigError(
+                "encryption at rest is not configured",
+                where="encryption.provider",
+                remedy="Set encryption.provider and encryption.keys_url: see docs/data.md.",
+            )
+        self._database = database
+        self._keys = keys
+
+    async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
+        """All keys of a tenant, the oldest first."""
+        return await self._keys.keys(tenant_id)
+
+    async def enable(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> WrappedKey:
+        """Seal what a tenant writes from now on. Raises `InvalidRequest` where it is sealed."""
+        if any(
+            key.retired_at is None and key.destroyed_at is None
+            for key in await self.keys(tenant_id)
+        ):
+            raise InvalidRequest("What this tenant writes is sealed already: rotate its key.")
+        return await self._renewed(tenant_id, "harmony.encryption.enabled", actor)
+
+    async def rotate(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> WrappedKey:
+        """Seal with a new key from now on; older ones go on to open what they sealed."""
+        return await self._renewed(tenant_id, "harmony.encryption.rotated", actor)
+
+    async def disable(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> None:
+        """Seal nothing more that a tenant writes; its keys go on to open what they sealed."""
+        await self._keys.retire(tenant_id)
+        event = AuditEvent("harmony.encryption.disabled", str(tenant_id), actor)
+        await self._tell(event, tenant_id)
+
+    async def shred(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> int:
+        """Destroy all keys of a tenant, for good: all that they sealed is unreadable, wherever it
+        is. How many there were.
+        """
+        destroyed = await self._keys.destroy(tenant_id)
+        await self._tell(
+            AuditEvent("harmony.tenant.shredded", str(tenant_id), actor, {"keys": destroyed}),
+            tenant_id,
+        )
+        return destroyed
+
+    async def reseal(
+        self,
+        tenant_id: TenantId,
+        *,
+        rows_per_s: float,
+        destroys_older: bool = False,
+        tell: Callable[[Progress], None] = lambda _: None,
+    ) -> int:
+        """Bring all that is stored of a tenant under the key that seals now, at most so many rows a
+        second; how many were written. `destroys_older`: then the keys before it are destroyed.
+
+        Raises `ContentSealed` for what no key opens.
+        """
+        keyring = self._database.keyring
+        keyring.forget(tenant_id)
+        await keyring.ready([tenant_id])
+        sealing, total = keyring.of(tenant_id).sealing, 0
+        for _ in range(PASSES_MAX):
+            written = 0
+            for table in KEYS:
+                written += await self._reseal(tenant_id, table, rows_per_s, tell)
+            total += written
+            if not written:
+                break
+        else:
+            raise InvalidRequest(
+                "Other processes still write with an older key. Wait for encryption.fresh_s, and"
+                " begin again."
+            )
+        if destroys_older and sealing:
+            await self._keys.destroy(tenant_id, before=sealing)
+        return total
+
+    async def _reseal(
+        self,
+        tenant_id: TenantId,
+        table: str,
+        rows_per_s: float,
+        tell: Callable[[Progress], None],
+    ) -> int:
+        seen = written = 0
+        after = None
+        while True:
+            page = await reseal(
+                self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
+            )
+            seen, written = seen + page.seen, written + page.written
+            tell(Progress(table, seen, written))
+            if page.last is None:
+                return written
+            after = page.last
+            await asyncio.sleep(page.seen / rows_per_s)
+
+    async def _renewed(self, tenant_id: TenantId, type_: str, actor: Actor) -> WrappedKey:
+        kept = await self.keys(tenant_id)
+        number = 1 + max((key.number for key in kept), default=0)
+        key = await self._database.keyring.add(tenant_id, number)
+        self._database.keyring.forget(tenant_id)
+        event = AuditEvent(type_, str(tenant_id), actor, {"data": {"key": number}})
+        await self._tell(event, tenant_id)
+        return key
+
+    async def _tell(self, event: AuditEvent, tenant_id: TenantId) -> None:
+        """Keys are in a database of their own, so this cannot be one transaction with them."""
+        async with self._database.owner_transaction() as connection:
+            await audit_log.record(connection, tenant_id, event)

@@ -1,0 +1,149 @@
+"""Stored content under another key: rows are opened, and sealed with the key that seals now.
+
+It takes plain rows as well as sealed ones, and makes plain ones where a tenant's content is not to
+be sealed any more. A row that is written meanwhile is left alone: it is already as it should be.
+Flushes are none of its business: what is in them is moved to logs within seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.encryption.cipher import keys_of
+from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.encryption.cipher import ContentCipher
+    from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy import TenantId
+
+    Place = tuple[Any, ...]
+
+KEYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "responses": {"id": "uuid"},
+    "messages": {"response_id": "uuid", "position": "integer"},
+    "conversations": {"id": "uuid"},
+    "conversation_items": {"conversation_id": "uuid", "position": "bigint"},
+    "traces": {"key": "bytea"},
+    "tool_pages": {"key": "bytea"},
+    "containers": {"id": "uuid"},
+    "files": {"id": "uuid"},
+    "file_chunks": {"file_id": "uuid", "number": "integer"},
+    "tool_calls": {"response_id": "uuid", "ordinal": "integer", "attempt": "smallint"},
+    "events": {"response_id": "uuid", "first_entry": "integer", "day": "date"},
+}
+"""The primary keys of the tables that have content, without the tenant, with their types."""
+_SEALED: Final = {
+    table: {
+        column: kept
+        for column, kept in columns.items()
+        if kept in {Kept.SEALED, Kept.NAME, Kept.LOG}
+    }
+    for table, columns in CONTENT.items()
+    if table in KEYS
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resealed:
+    """What became of a page: how many rows were looked at, how many of them written, and the key of
+    the last one; None: there are no more.
+    """
+
+    seen: int
+    written: int
+    last: Place | None
+
+
+def _page(table: str, *, is_first: bool) -> Statement:
+    keys = KEYS[table]
+    columns = dict.fromkeys([*keys, *BOUND_BY.get(table, ()), *_SEALED[table]])
+    if table == "events":
+        columns["epoch"] = None
+    source, names = table, ", ".join(f"t.{name}" for name in columns)
+    if table == "file_chunks":
+        names = names.replace("t.digest", "f.digest")
+        source = "file_chunks t JOIN files f ON f.tenant_id = t.tenant_id AND f.id = t.file_id"
+    else:
+        source = f"{table} AS t"
+    beyond = ""
+    if not is_first:
+        places = ", ".join(f"t.{name}" for name in keys)
+        given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in keys.items())
+        beyond = f"AND ({places}) > ({given})"
+    order = ", ".join(f"t.{name}" for name in keys)
+    return Statement(
+        f"SELECT {names} FROM {source} WHERE t.tenant_id = :tenant {beyond}"  # noqa: S608
+        f" ORDER BY {order} LIMIT :rows_max"
+    )
+
+
+def _write(table: str) -> Statement:
+    columns = _SEALED[table]
+    changes = ", ".join(f"{name} = CAST(:new_{name} AS bytea)" for name in columns)
+    where = [f"{name} = CAST(:{name} AS {kind})" for name, kind in KEYS[table].items()]
+    where += [f"{name} IS NOT DISTINCT FROM CAST(:old_{name} AS bytea)" for name in columns]
+    return Statement(
+        f"UPDATE {table} SET {changes} WHERE tenant_id = :tenant AND {' AND '.join(where)}"  # noqa: S608
+    )
+
+
+_FIRST: Final = {table: _page(table, is_first=True) for table in KEYS}
+_NEXT: Final = {table: _page(table, is_first=False) for table in KEYS}
+_WRITES: Final = {table: _write(table) for table in KEYS}
+
+
+async def reseal(
+    database: Database, tenant_id: TenantId, table: str, *, after: Place | None, rows_max: int
+) -> Resealed:
+    """One page of a table, behind the row with the key `after`. Raises `ContentSealed` for what no
+    key opens, and `StoreUnavailable`.
+    """
+    parameters: dict[str, Any] = {"tenant": tenant_id, "rows_max": rows_max}
+    if after is not None:
+        named = zip(KEYS[table], after, strict=True)
+        parameters |= {f"after_{name}": value for name, value in named}
+    await database.keyring.ready([tenant_id])
+    async with database.owner_transaction() as connection:
+        await turn_to(connection, tenant_id)
+        statement = (_FIRST if after is None else _NEXT)[table]
+        rows: Sequence[Row] = await connection.execute(statement, parameters)
+        cipher = connection.cipher(tenant_id)
+        changes = [change for row in rows if (change := _change(cipher, table, row))]
+        if changes:
+            of_tenant = {"tenant": tenant_id}
+            await connection.execute(_WRITES[table], [change | of_tenant for change in changes])
+    last = tuple(rows[-1][name] for name in KEYS[table]) if len(rows) == rows_max else None
+    return Resealed(len(rows), len(changes), last)
+
+
+def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | None:
+    """Old and new values of a row with something under another key; None: it is as it should be."""
+    columns = _SEALED[table]
+    stored = {name: row[name] for name in columns}
+    if all(value is None or keys_of(value) == {cipher.sealing} for value in stored.values()):
+        return None
+    change: dict[str, Any] = {name: row[name] for name in KEYS[table]}
+    bound_by = [row[name] for name in BOUND_BY.get(table, ())]
+    for name, value in stored.items():
+        change[f"old_{name}"] = value
+        change[f"new_{name}"] = value
+        if value is None:
+            continue
+        place = place_of(table, name)
+        if columns[name] is Kept.LOG:
+            response = row["response_id"].bytes
+            entries = cipher.open_entries(value, response)
+            change[f"new_{name}"] = cipher.seal_entries(
+                entries, response, row["epoch"], row["first_entry"]
+            )
+        else:
+            opened = cipher.open(value, place, *bound_by)
+            seal = cipher.seal_name if columns[name] is Kept.NAME else cipher.seal
+            change[f"new_{name}"] = seal(opened, place, *bound_by)
+    return change

@@ -1,0 +1,46 @@
+"""How long content of a tenant and its projects is kept, in OpenAI's words for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.errors import InvalidRequest
+
+ZERO: Final = "zero_data_retention"
+"""Nothing is written of what is said: neither requests nor what became of them."""
+NONE: Final = "none"
+"""Nothing special: what is stored stays as long as the policy of the tenant says."""
+ORGANIZATION_DEFAULT: Final = "organization_default"
+"""Of a project: as its tenant."""
+OF_ORGANIZATIONS: Final = (ZERO, NONE)
+"""`none` is ours: OpenAI's organizations have it by having no such object."""
+OF_PROJECTS: Final = (ORGANIZATION_DEFAULT, NONE, ZERO)
+UNSUPPORTED: Final = (
+    "modified_abuse_monitoring",
+    "enhanced_zero_data_retention",
+    "enhanced_modified_abuse_monitoring",
+)
+"""OpenAI's others: nobody monitors anything here, so there is nothing to modify."""
+
+
+def keeps_nothing(organization: str | None, project: str | None) -> bool:
+    """Whether zero retention holds for a project, by its type and by that of its tenant; None: it
+    has none.
+    """
+    if project in {None, ORGANIZATION_DEFAULT}:
+        return organization == ZERO
+    return project == ZERO
+
+
+def check_type(given: str, *, of_project: bool) -> None:
+    """Raises `InvalidRequest` for a type that there is not here."""
+    known = OF_PROJECTS if of_project else OF_ORGANIZATIONS
+    if given in known:
+        return
+    listed = ", ".join(f"'{one}'" for one in known)
+    why = "is not supported here" if given in UNSUPPORTED else "is no type of data retention"
+    raise InvalidRequest(
+        f"That {why}: 'retention_type' is one of {listed}.",
+        code="invalid_value",
+        param="retention_type",
+    )

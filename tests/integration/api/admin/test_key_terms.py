@@ -1,0 +1,168 @@
+"""What a key may do: until when, from where, for which models, of which project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway import ids
+from gateway.services.access import Access
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
+from tests.fakes.gateway import PEPPER
+from tests.fakes.http_client import http_client
+
+if TYPE_CHECKING:
+    import openai
+
+    from tests.integration.api.admin.conftest import AdminSite
+
+
+async def made(admin: openai.AsyncOpenAI, name: str, **harmony: Any) -> Any:
+    """A service account of a new project, with a key of these terms."""
+    projects = admin.admin.organization.projects
+    project = await projects.create(name=name)
+    account = await projects.service_accounts.create(
+        project.id, name="ci", extra_body={"harmony": harmony}
+    )
+    assert account.api_key is not None
+    return project, account.api_key
+
+
+async def test_a_key_is_refused_from_elsewhere(admin: openai.AsyncOpenAI, site: AdminSite) -> None:
+    _, key = await made(admin, "With networks", allowed_cidrs=["198.51.100.0/24"])
+    async with site.user(key.value) as user:
+        for forwarded, status in (
+            ("198.51.100.7", 200),
+            ("203.0.113.9, 198.51.100.7", 200),
+            ("198.51.100.7, 203.0.113.9", 401),
+            ("nonsense", 401),
+            (None, 401),
+        ):
+            headers = {} if forwarded is None else {"x-forwarded-for": forwarded}
+            answer = await user.get("/v1/models", headers=headers)
+            assert answer.status_code == status, forwarded
+            if status == 401:
+                assert answer.json()["error"]["code"] == "ip_not_authorized"
+
+
+async def test_a_key_asks_for_its_own_models_alone(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    _, key = await made(admin, "One model", allowed_models=["gpt-oss-120b"])
+    async with site.user(key.value) as user:
+        assert (await user.get("/v1/models")).json()["data"] == []
+        answer = await user.post("/v1/responses", json={"model": "gpt-oss-20b", "input": "hi"})
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "model_not_found"
+        told = (await user.get("/v1/key")).json()["data"]["harmony"]
+        assert told["allowed_models"] == ["gpt-oss-120b"]
+
+
+async def test_a_key_is_told_what_it_is(admin: openai.AsyncOpenAI, site: AdminSite) -> None:
+    project, key = await made(admin, "Told")
+    async with site.user(key.value) as user:
+        told = (await user.get("/v1/key")).json()["data"]
+    assert told["label"] == key.id
+    assert not told["is_management_key"]
+    assert told["harmony"]["project_id"] == project.id
+    assert told["harmony"]["project_name"] == "Told"
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [("OpenAI-Project", "mismatched_project"), ("OpenAI-Organization", "mismatched_organization")],
+)
+async def test_headers_that_name_another_are_refused(
+    admin: openai.AsyncOpenAI, site: AdminSite, header: str, code: str
+) -> None:
+    project, key = await made(admin, "Named")
+    async with site.user(key.value) as user:
+        harmony = (await user.get("/v1/key")).json()["data"]["harmony"]
+        own = project.id if header == "OpenAI-Project" else harmony["organization_id"]
+        assert (await user.get("/v1/models", headers={header: own})).status_code == 200
+        answer = await user.get("/v1/models", headers={header: "proj_other"})
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == code
+
+
+async def test_a_rotated_key_goes_on_beside_the_new_one(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    project, key = await made(admin, "Rotated", allowed_models=["gpt-oss-*"])
+    answer = await rotated(site, project.id, key.id, overlap_seconds=3600)
+    for secret in (key.value, answer["value"]):
+        async with site.user(secret) as user:
+            assert (await user.get("/v1/models")).status_code == 200
+    assert answer["harmony"]["allowed_models"] == ["gpt-oss-*"]
+    keys = admin.admin.organization.projects.api_keys
+    old: Any = await keys.retrieve(key.id, project_id=project.id)
+    assert old.model_extra["harmony"]["replaced_by"] == answer["id"]
+    assert old.expires_at is not None
+    again = await rotated(site, project.id, answer["id"], overlap_seconds=0)
+    async with site.user(answer["value"]) as user:
+        assert (await user.get("/v1/models")).status_code == 401
+    async with site.user(again["value"]) as user:
+        assert (await user.get("/v1/models")).status_code == 200
+
+
+async def rotated(site: AdminSite, project: str, key: str, **body: int) -> Any:
+    """What OpenAI's SDK has no method for."""
+    headers = {"authorization": f"Bearer {site.admin_key}"}
+    async with http_client(site.admin_url, headers=headers) as client:
+        path = f"/v1/organization/projects/{project}/api_keys/{key}/rotate"
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+async def test_a_key_that_has_expired_is_as_good_as_none(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    _, key = await made(admin, "Expired")
+    async with site.user(key.value) as user:
+        assert (await user.get("/v1/models")).status_code == 200
+        database = site.gateway.process.default.foundation.database
+        async with database.owner_transaction() as connection:
+            uuid = ids.parse_api_key_id(key.id)
+            await connection.execute(
+                Statement("UPDATE api_keys SET expires_at = now() WHERE id = :id"), {"id": uuid}
+            )
+        site.gateway.process.access.forget()
+        expired = await user.get("/v1/models")
+    async with site.user("sk-proj-nonsense") as user:
+        mistyped = await user.get("/v1/models")
+    codes = {answer.json()["error"]["code"] for answer in (expired, mistyped)}
+    assert (expired.status_code, mistyped.status_code, codes) == (401, 401, {"invalid_api_key"})
+
+
+async def test_when_a_key_was_used_is_written_down(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    project, key = await made(admin, "Used")
+    keys = admin.admin.organization.projects.api_keys
+    assert (await keys.retrieve(key.id, project_id=project.id)).last_used_at is None
+    async with site.user(key.value) as user:
+        await user.get("/v1/models")
+    await site.gateway.process.access.uses.flush()
+    used = (await keys.retrieve(key.id, project_id=project.id)).last_used_at
+    assert used is not None
+
+
+async def test_keys_outlive_their_pepper_and_are_hashed_again(database_url: str) -> None:
+    database = Database(database_url, pool_size_max=2, command_timeout_s=30, connect_timeout_s=30)
+
+    def known(pepper: str, previous: str | None = None) -> Access:
+        before = None if previous is None else previous.encode()
+        return Access({"default": database}, pepper.encode(), 5, 100, previous_pepper=before)
+
+    old = known(PEPPER)
+    await old.create_tenant("acme")
+    key, secret = await old.create_key("acme", "laptop")
+    between = known("another pepper", PEPPER)
+    assert (await between.authenticate(secret)).key_id == key.id
+    await between.uses.flush()
+    after = known("another pepper")
+    assert (await after.authenticate(secret)).key_id == key.id
+    await database.close()

@@ -1,0 +1,96 @@
+"""The plane of operators: tenants, backends, replicas, settings; no content, and never public."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.services.admin.operators import Operators
+from tests.fakes.gateway import PEPPER
+from tests.fakes.http_client import http_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx2
+
+    from tests.integration.api.admin.conftest import AdminSite
+
+
+@pytest.fixture
+async def operator(site: AdminSite) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client with an operator's key, on the admin listener."""
+    process = site.gateway.process
+    operators = Operators(process.default.foundation.database, process.access.peppers)
+    _, secret = await operators.create("ops", None)
+    headers = {"authorization": f"Bearer {secret}"}
+    async with http_client(site.admin_url, headers=headers) as client:
+        yield client
+
+
+async def test_a_tenant_is_made_set_up_and_disabled(
+    operator: httpx2.AsyncClient, site: AdminSite
+) -> None:
+    made = await operator.post("/admin/v1/tenants", json={"name": "initech"})
+    assert made.status_code == 200, made.text
+    assert made.json()["object"] == "tenant"
+    again = await operator.post("/admin/v1/tenants", json={"name": "initech"})
+    assert again.status_code == 400
+    key = (await operator.post("/admin/v1/tenants/initech/admin_api_keys", json={})).json()
+    async with site.client(key["value"]) as owner:
+        (default,) = [one async for one in owner.admin.organization.projects.list()]
+        assert default.name == "Default project"
+    changed = await operator.post(
+        "/admin/v1/tenants/initech", json={"policy": {"containers_max": 3}}
+    )
+    assert changed.json()["own"] == {"containers_max": 3}
+    assert changed.json()["policy"]["containers_max"] == 3
+    refused = await operator.post("/admin/v1/tenants/initech", json={"policy": {"nonsense": 3}})
+    assert refused.status_code == 400
+    assert (await operator.get("/admin/v1/tenants/initech")).json()["name"] == "initech"
+    listed = (await operator.get("/admin/v1/tenants?limit=1")).json()
+    assert listed["has_more"]
+    rest = (await operator.get(f"/admin/v1/tenants?after={listed['last_id']}&limit=100")).json()
+    assert "initech" in {one["name"] for one in (*listed["data"], *rest["data"])}
+    gone = await operator.post("/admin/v1/tenants/initech/disable")
+    assert gone.json()["disabled_at"] is not None
+    async with http_client(
+        site.admin_url, headers={"authorization": f"Bearer {key['value']}"}
+    ) as owner:
+        assert (await owner.get("/v1/organization/projects")).status_code == 401
+
+
+@pytest.mark.parametrize("name", ["nobody", "%00", "%F0%9F%98%80", "a" * 300])
+async def test_unknown_names_are_refused(operator: httpx2.AsyncClient, name: str) -> None:
+    for path in (f"/admin/v1/tenants/{name}", f"/admin/v1/backends/{name}/drain"):
+        answer = await operator.request("POST", path, json={})
+        assert answer.status_code in {400, 404}, (path, answer.text)
+
+
+async def test_backends_are_drained_and_used_again(operator: httpx2.AsyncClient) -> None:
+    listed = (await operator.get("/admin/v1/backends")).json()["data"]
+    name = listed[0]["name"]
+    assert (await operator.post(f"/admin/v1/backends/{name}/drain")).status_code == 200
+    found = (await operator.get("/admin/v1/backends")).json()["data"]
+    assert next(one for one in found if one["name"] == name)["drained"]["by"] == "operator ops"
+    assert (await operator.post(f"/admin/v1/backends/{name}/undrain")).status_code == 200
+    found = (await operator.get("/admin/v1/backends")).json()["data"]
+    assert next(one for one in found if one["name"] == name)["drained"] is None
+
+
+async def test_settings_are_shown_without_secrets(operator: httpx2.AsyncClient) -> None:
+    answer = await operator.get("/admin/v1/settings")
+    assert answer.json()["settings"]["admin"]["public"] is True
+    assert PEPPER not in answer.text
+    assert "postgresql://" not in answer.text
+    replicas = (await operator.get("/admin/v1/replicas")).json()["data"]
+    assert replicas[0]["id"].startswith("replica_")
+
+
+async def test_the_public_listener_has_no_plane_of_operators(
+    operator: httpx2.AsyncClient, site: AdminSite
+) -> None:
+    headers = {"authorization": operator.headers["authorization"]}
+    async with http_client(site.gateway.url, headers=headers) as client:
+        assert (await client.get("/admin/v1/tenants")).status_code == 401

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.tenancy import DEFAULT_POLICY, ModelPermissions, NarrowedPolicy, TenantPolicy
+from gateway.tenancy.permissions import (
+    OPERATOR_PERMISSIONS,
+    OPERATOR_ROLES,
+    PERMISSIONS,
+    ROLES,
+    role_of,
+)
+from gateway.tenancy.scopes import NEEDS, SCOPES, may
+
+if TYPE_CHECKING:
+    from gateway.tenancy import ModelsMode
+
+NAMES = st.text("ab*-", min_size=1, max_size=4)
+
+
+def test_owners_may_do_all_and_readers_read_all() -> None:
+    for roles, all_of_them in ((ROLES, PERMISSIONS), (OPERATOR_ROLES, OPERATOR_PERMISSIONS)):
+        assert roles["owner"] == all_of_them
+        assert roles["reader"] == {one for one in all_of_them if one.endswith(".read")}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "role"),
+    [
+        ([], "owner"),
+        (["api.all.read"], "reader"),
+        (["api.all"], "owner"),
+        (["api.all", "api.all.read"], "owner"),
+    ],
+)
+def test_an_admin_key_that_reads_alone_is_a_reader_s(scopes: list[str], role: str) -> None:
+    assert role_of(frozenset(scopes)) == role
+
+
+def test_a_key_without_scopes_may_do_all_and_one_of_a_later_release_nothing() -> None:
+    for need in NEEDS:
+        assert may(frozenset(), need)
+        assert may(frozenset({"api.all"}), need)
+        assert may(frozenset({"later.scope"}), need) == (need == "key.read")
+
+
+@given(st.sets(st.sampled_from(sorted(SCOPES)), min_size=1), st.sampled_from(sorted(SCOPES)))
+def test_a_scope_more_takes_nothing_away(scopes: set[str], more: str) -> None:
+    for need in NEEDS:
+        if may(frozenset(scopes), need):
+            assert may(frozenset(scopes | {more}), need)
+
+
+def test_reading_changes_nothing() -> None:
+    assert {need for need in NEEDS if may(frozenset({"api.all.read"}), need)} == {
+        need for need in NEEDS if need.endswith(".read")
+    }
+
+
+@given(names=st.lists(NAMES, min_size=1), listed=st.lists(NAMES))
+def test_a_list_denies_what_it_would_allow(names: list[str], listed: list[str]) -> None:
+    modes: tuple[ModelsMode, ModelsMode] = ("allow_list", "deny_list")
+    allows, denies = (ModelPermissions(mode, tuple(listed)).allow(names) for mode in modes)
+    assert allows != denies
+
+
+@given(
+    names=st.lists(NAMES, min_size=1),
+    lists=st.lists(
+        st.builds(ModelPermissions, st.just("allow_list"), st.tuples(NAMES)), max_size=2
+    ),
+    own=NAMES,
+)
+def test_a_model_must_be_allowed_by_all_that_say_something(
+    names: list[str], lists: list[ModelPermissions], own: str
+) -> None:
+    policy = TenantPolicy(models=own)
+    narrowed = NarrowedPolicy.of(policy, None, *lists)
+    allowed = policy.may_use(names) and all(one.allow(names) for one in lists)
+    assert narrowed.may_use(iter(names)) == allowed
+
+
+def test_a_policy_that_nothing_narrows_stays_itself() -> None:
+    assert NarrowedPolicy.of(DEFAULT_POLICY, None) is DEFAULT_POLICY
+    assert DEFAULT_POLICY.shown()["models"] == "*"
