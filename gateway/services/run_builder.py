@@ -25,7 +25,7 @@ from gateway.context.assembly import assemble, opening
 from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
-from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
+from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.metering import NOBODY, tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, SEES, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
@@ -56,6 +56,7 @@ from gateway.protocol.tools import (
 )
 from gateway.sealing import Binding
 from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
+from gateway.services.demands import require_messages, require_no_ids
 from gateway.services.history_source import History, route_of
 from gateway.services.sampling import (
     PRIORITIES,
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
-    from gateway.generation import Prompt
+    from gateway.generation import Prompt, Sampling
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
@@ -331,7 +332,7 @@ class RunBuilder:
         if request.wants_logprobs:
             self._models.require_logprobs(model)
         if request.wants_messages:
-            _require_messages(principal)
+            require_messages(principal)
         if request.rejects_images and SEES not in model.abilities:
             check_images(request.input)
         created_at, is_opening = int(time.time()), opens(request)
@@ -503,7 +504,7 @@ class SpecBuilder:
         elif room <= 0:
             raise _no_room(prompt.tokens, model)
         if prompt.text_tokens is not None:
-            _require_no_ids(request)
+            require_no_ids(request)
         sampling = sampling_of(request, room=room)
         added: tuple[ContextItem, ...] = ()
         if request.store or is_durable or is_remembered:
@@ -525,15 +526,7 @@ class SpecBuilder:
             root_created_at=history.root_created_at,
             rules=written.rules,
             checker=written.checker,
-            reasoning_budget=reasoning_budget(
-                request,
-                policy,
-                max_tokens=sampling.max_tokens,
-                answer_share=self._answer_share,
-                framing_tokens=format_.framing_tokens,
-            )
-            if prompt.text_tokens is None
-            else None,
+            reasoning_budget=self._reasoning_budget(given, prompt, sampling, format_),
             priority=PRIORITIES[written.echo["service_tier"]],
             durable=is_durable,
             streamed=request.stream,
@@ -555,6 +548,20 @@ class SpecBuilder:
                 request.safety_identifier or request.user,
                 tags_of(request.metadata, policy.declared_tags),
             ),
+        )
+
+    def _reasoning_budget(
+        self, given: RunInput, prompt: Prompt, sampling: Sampling, format_: ModelFormat
+    ) -> int | None:
+        """None also where nobody could end a thought: servers of text go on by themselves."""
+        if prompt.text_tokens is not None:
+            return None
+        return reasoning_budget(
+            given.command.request,
+            given.command.principal.policy,
+            max_tokens=sampling.max_tokens,
+            answer_share=self._answer_share,
+            framing_tokens=format_.framing_tokens,
         )
 
     def _head(
@@ -671,37 +678,6 @@ def opens(request: CreateResponse) -> bool:
         if item.id is not None or not isinstance(item, Message):
             return False
     return bool(request.input)
-
-
-def _require_messages(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a tenant that may not see the messages of its responses."""
-    if principal.policy.response_messages != "allowed":
-        raise PermissionDenied(
-            "The Harmony messages and token ids of a response are not shown to this API key. Leave "
-            "'enable_response_messages' and the token ids in 'include' out, or ask the operator to "
-            f"run: harmony-gateway tenants set {principal.tenant_name} --response-messages allowed",
-            code="response_messages_not_allowed",
-            param="enable_response_messages",
-        )
-
-
-def _require_no_ids(request: CreateResponse) -> None:
-    """Raises `InvalidRequest` for what takes token ids, of a prompt that is sent as messages."""
-    if request.wants_logprobs:
-        raise InvalidRequest(
-            "This request goes to the chat endpoint of a server, of which no log probabilities are "
-            "known. Leave 'message.output_text.logprobs' out of include, and top_logprobs out of "
-            "the request.",
-            code="unsupported_parameter",
-            param="include",
-        )
-    if request.wants_input_ids or request.wants_output_ids:
-        raise InvalidRequest(
-            "This request goes to the chat endpoint of a server, which has no token ids. Leave "
-            "them out of include.",
-            code="unsupported_parameter",
-            param="include",
-        )
 
 
 def _echo(given: RunInput) -> Echo:
