@@ -26,7 +26,7 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
-from gateway.metering import tags_of, who_asks
+from gateway.metering import NOBODY, tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, SEES, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
@@ -548,7 +548,9 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
-            who=who_asks(
+            who=NOBODY
+            if command.principal.keeps_nothing
+            else who_asks(
                 *(self._cache_salt_key, command.principal.tenant_id),
                 request.safety_identifier or request.user,
                 tags_of(request.metadata, policy.declared_tags),

@@ -26,6 +26,7 @@ from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
+from gateway.services.audit import AuditLogs
 from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
@@ -190,6 +191,7 @@ class Replica:
                 limiter.run,
                 *_alerting(base),
                 housekeeping(settings, database).run,
+                AuditLogs(database).run,
                 *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
