@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
@@ -150,6 +151,16 @@ class Limiter:
         while not self.gates.reserve(charge, caller, rules, size, attempt):
             await self._ask()
             attempt += 1
+
+    @contextmanager
+    def connected(self, principal: Principal) -> Iterator[None]:
+        """Holds a place for a WebSocket connection to this process. Raises `RateLimited`."""
+        gates, tenant_id = self.gates, principal.tenant_id
+        with ExitStack() as places:
+            for limit in principal.terms.at_once("websockets"):
+                gates.place(tenant_id, limit, principal.terms)
+                places.callback(gates.give_up_place, tenant_id, limit.name)
+            yield
 
     async def run(self) -> None:
         """Keep in step until cancelled."""

@@ -15,8 +15,10 @@ from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
 from gateway.services.audit import AuditLogs, project_names
+from gateway.services.ledger import LedgerOperations
 from gateway.services.limits import Limits
 from gateway.services.usage import UsageReports
+from gateway.wiring.ledger import adding, reconciliation
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
@@ -47,7 +49,7 @@ def admin_services(
         limits=ProjectLimits(
             transactions,
             Limits(database),
-            models=lambda: [model.id for model in models.list()] if models else [],
+            models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
         usage=UsageReports(
@@ -59,6 +61,13 @@ def admin_services(
         audit=AuditLogs(database, project_names(database)),
         retention=RetentionControls(database, transactions, access.forget),
     )
+
+
+def ledger_operations(process: Process) -> LedgerOperations:
+    """What operators do with the usage of the tenants of the first database."""
+    foundation = process.default.foundation
+    words = (foundation.settings, foundation.database, foundation.metrics)
+    return LedgerOperations(foundation.database, adding(*words), reconciliation(*words))
 
 
 def operations(process: Process) -> Operations:

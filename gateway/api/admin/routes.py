@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Network, Operator, Principal
     from gateway.tenancy.permissions import AnyPermission, Role
 
-    Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any]]]
+    Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
 
     Wire = TypeVar("Wire", bound=WireModel)
 
@@ -43,7 +43,8 @@ OPERATOR_BASE = "/admin/v1"
 @dataclass(frozen=True, slots=True)
 class AdminRoute:
     """`path` is below `/v1` for the plane of tenants (`/organization/projects`), and below
-    `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or raises.
+    `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or the
+    whole answer, or raises.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -139,7 +140,9 @@ class _Dispatch:
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         check_permission(scope, route.permission, route.plane)
         answer = await route.endpoint(AdminCall(request, self._bodies, self._trusted_proxies))
-        response = Response(orjson.dumps(answer), media_type="application/json")
+        response = answer
+        if not isinstance(response, Response):
+            response = Response(orjson.dumps(answer), media_type="application/json")
         response.headers["cache-control"] = "no-store"
         await response(scope, receive, send)
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import governance, keys, limits, operators, projects, service_accounts, usage
+from gateway.api.admin import (
+    governance,
+    keys,
+    ledger,
+    limits,
+    operators,
+    projects,
+    service_accounts,
+    usage,
+)
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
     from gateway.services.admin.operations import Operations
     from gateway.services.admin.services import AdminServices
+    from gateway.services.ledger import LedgerOperations
 
 
 def admin_routes(services: AdminServices) -> list[AdminRoute]:
@@ -24,6 +34,6 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
     ]
 
 
-def operator_routes(operations: Operations) -> list[AdminRoute]:
+def operator_routes(operations: Operations, usage_of_all: LedgerOperations) -> list[AdminRoute]:
     """Those of the plane of operators."""
-    return operators.routes(operations)
+    return [*operators.routes(operations), *ledger.routes(usage_of_all)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
+from websockets.exceptions import InvalidStatus
 
 from gateway.limits.money import NANO
 from gateway.limits.terms import DAY_S, MINUTE_S
@@ -171,6 +172,20 @@ async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
         await limited.client.get("/v1/models")
     used = A_DAY - limited.left("tokens")
     assert 0 < used < 1_024  # what was reserved was more
+
+
+async def test_a_key_has_as_many_websockets_as_it_may(limited: Limited) -> None:
+    await limited.set("websockets", 1, 0)
+    async with connected(limited.gateway.url, limited.key) as socket:
+        assert (await socket.response("Hello", store=False))["status"] == "completed"
+        with pytest.raises(InvalidStatus) as refused:
+            async with connected(limited.gateway.url, limited.key):
+                raise NotImplementedError
+        assert refused.value.response.status_code == 429
+    while limited.places():
+        await limited.client.get("/v1/models")
+    async with connected(limited.gateway.url, limited.key) as socket:
+        assert (await socket.response("Hello", store=False))["status"] == "completed"
 
 
 async def test_a_refusal_says_when_and_the_answers_before_what_is_left(limited: Limited) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from array import array
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,13 +14,11 @@ from gateway.errors import InvalidRequest
 from gateway.models.chat.passthrough.format import PassThroughFormat
 from gateway.models.chat.passthrough.images import Gallery, ImageLimits, has_images
 from gateway.models.format import IMAGE_QUESTION, Unrendered
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.tools import FunctionTool
 from gateway.text_ids import unpacked_lines
 from tests.fakes import contexts as items
 from tests.fakes.contexts import options
-
-if TYPE_CHECKING:
-    from gateway.protocol.context_item import ContextItem
 
 FILES = {
     "image/png": b"\x89PNG\r\n\x1a\n..",
@@ -116,6 +116,34 @@ def test_a_strict_tool_is_told_to_be_strict() -> None:
     tools = (FunctionTool(name="a", strict=True), FunctionTool(name="b"))
     fields = json.loads(unpacked_lines(FORMAT.render([items.user()], options(tools=tools)).ids)[0])
     assert [tool["function"].get("strict") for tool in fields["tools"]] == [True, None]
+
+
+def first_line(format_: PassThroughFormat, asked: str | None) -> dict[str, Any]:
+    told = replace(options(), asked_effort=asked)
+    line: dict[str, Any] = json.loads(unpacked_lines(format_.render([items.user()], told).ids)[0])
+    return line
+
+
+def test_an_effort_is_told_as_the_server_takes_it() -> None:
+    thoughtless = PassThroughFormat(thinks=False, template_kwargs={"a": 1})
+    switched = FORMAT.reading(None, lambda asked, effort: {asked or "": effort}, calls=True)
+    assert first_line(FORMAT, None) == {}
+    assert first_line(FORMAT, "none") == {"reasoning_effort": "none"}
+    assert first_line(FORMAT, "high") == {"reasoning_effort": "medium"}
+    assert first_line(thoughtless, "high") == {"chat_template_kwargs": {"a": 1}}
+    assert first_line(switched, "high") == {"chat_template_kwargs": {"high": "medium"}}
+
+
+def test_a_summary_is_told_as_what_it_stands_for() -> None:
+    line = FORMAT.render_item(items.user("All of it."))
+    summary = ContextItem("compaction", "", b"", ids=array("I", line))
+    assert json.loads(prompt(FORMAT, summary)[1]) == {"role": "user", "content": "All of it."}
+    assert FORMAT.render_item(items.thought()) == ()
+    made = FORMAT.render([items.user()], options())
+    shown = FORMAT.messages(made, with_ids=False)
+    assert [json.loads(one["message"]) for one in shown][1]["content"] == "hi"
+    assert made.tokens == len(made.ids)
+    assert FORMAT.repeated_ids(None, is_answered=True) is None  # type: ignore[arg-type]
 
 
 def test_thoughts_of_the_history_are_for_templates_alone() -> None:
