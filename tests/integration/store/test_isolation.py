@@ -8,9 +8,11 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
+from gateway.governance.audit import AuditEvent
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
+    audit_log,
     claims,
     endings,
     events,
@@ -302,6 +304,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "traces", of_tenant | span | {"received_at": CREATED})
         await add_rows(connection, "mcp_servers", of_tenant | {"id": uuid} | SERVER)
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
+        await audit_log.record(connection, tenant, AuditEvent("project.created", "p"))
     await pages.put(database, tenant, StoredPage("", "secret", "secret"), asked="")
     await documents.put(database, tenant, [Document("x:", "secret", "secret")], language="simple")
 
