@@ -1,8 +1,8 @@
 """One tenant floods one process, another one goes on: `python -m tests.load.noisy [FLOOD …]`.
 
-Floods: `streams` (1,000 slow ones), `unpaced` (500 as fast as the backend goes), `prompts` (16 of
-4 MB), `background` (10,000). Prints what the other tenant saw: statuses, and its time to the first token,
-calm and during each.
+Floods: `streams` (1,000 slow ones), `unpaced` (500, as fast as can be), `prompts` (16 of
+4 MB), `background` (10,000). Prints what the other tenant saw: statuses, and its time to the first
+token, calm and during each.
 """
 
 from __future__ import annotations
