@@ -33,7 +33,7 @@ from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
 from gateway.services.admin.operators import Operators
-from gateway.wiring.admin import admin_services, operations
+from gateway.wiring.admin import admin_services, ledger_operations, operations
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class AdminGateway(RequestContext):
     def __init__(self, process: Process) -> None:
         probes = _probes(process)
         of_operators = starlette_routes(
-            operator_routes(operations(process)),
+            operator_routes(operations(process), ledger_operations(process)),
             _bodies(process.default, process.shared.settings),
         )
         of_tenants = _admin_routes(process)
@@ -148,6 +148,7 @@ def _admin_routes(process: Process) -> dict[str, list[Route]]:
                 )
             ),
             _bodies(services, settings),
+            _trusted_proxies(process),
         )
         for name, services in process.services.items()
     }

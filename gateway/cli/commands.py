@@ -26,6 +26,7 @@ from gateway.cli import (
     mcp,
     pages,
     terminal,
+    usage,
 )
 from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
@@ -91,6 +92,7 @@ commands.add_typer(limits.prices, name="prices")
 commands.add_typer(projects.commands, name="projects")
 commands.add_typer(operators.commands, name="operators")
 commands.add_typer(mcp.commands, name="mcp")
+commands.add_typer(usage.commands, name="usage")
 
 
 def _show_version(asked: bool) -> None:

@@ -11,6 +11,7 @@ from gateway import ids
 from gateway.errors import InvalidRequest
 from gateway.store.ledger import reading
 from gateway.store.ledger.reading import Question, Span
+from gateway.store.schema import COST_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,17 @@ LINE_ITEMS: Final = {
 }
 """The parts of a model's costs: the column of each, and the unit of its quantity."""
 _NANO: Final = Decimal(10**9)
+_TOKENS: Final = ("input_tokens", "cached_tokens", "output_tokens")
+_NEEDED: Final = {
+    "completions": (
+        *("requests", *_TOKENS, "reasoning_tokens", "recomputed_tokens", "voided_tokens"),
+    ),
+    "embeddings": ("requests", "input_tokens"),
+    "web_search_calls": ("requests", "web_searches"),
+    "code_interpreter_sessions": ("code_sessions",),
+    "costs": (*_TOKENS, *COST_COLUMNS),
+}
+"""The sums that each report shows."""
 
 
 class UsageReports:
@@ -105,6 +117,7 @@ class UsageReports:
             filters={name: list(values) for name, values in filters.items() if values is not None},
             tags=query.tags,
             by_end_user=query.by_end_user,
+            sums=_NEEDED.get(query.report, ("requests",)),
         )
         rows = await reading.read(self._database, tenant_id, question, rows_max=self._rows_max + 1)
         if len(rows) > self._rows_max:

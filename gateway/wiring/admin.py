@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,10 @@ from gateway.services.admin.projects import Projects
 from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
+from gateway.services.ledger import LedgerOperations
 from gateway.services.limits import Limits
+from gateway.services.usage import UsageReports
+from gateway.wiring.ledger import adding, reconciliation
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
 def admin_services(
     settings: Settings, database: Database, access: Access, models: Models | None = None
 ) -> AdminServices:
-    """Of the tenants of one database; `access` is told of what changes. Without `models`
-    rate limits are listed of those alone that have some.
+    """Of the tenants of one database; `access` is told of what changes. A command, which knows no
+    backends, has no `models`: limits are shown then of none.
     """
     admin = settings.admin
     transactions = Transactions(database, access.forget)
@@ -46,7 +50,20 @@ def admin_services(
             models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
+        usage=UsageReports(
+            database,
+            minutes_s=settings.ledger.minutes_s,
+            rows_max=settings.ledger.results_max,
+            clock=time.time,
+        ),
     )
+
+
+def ledger_operations(process: Process) -> LedgerOperations:
+    """What operators do with the usage of the tenants of the first database."""
+    foundation = process.default.foundation
+    words = (foundation.settings, foundation.database, foundation.metrics)
+    return LedgerOperations(foundation.database, adding(*words), reconciliation(*words))
 
 
 def operations(process: Process) -> Operations:

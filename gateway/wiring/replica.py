@@ -27,6 +27,7 @@ from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
+from gateway.services.audit import AuditLogs
 from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
@@ -196,6 +197,7 @@ class Replica:
                     interval_s=settings.rate_limits.reconcile_interval_s,
                 ).run,
                 housekeeping(settings, database).run,
+                AuditLogs(database).run,
                 *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),

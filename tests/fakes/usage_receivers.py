@@ -61,6 +61,7 @@ class StripeReceiver:
     faults: list[int] = field(default_factory=list)
     events: dict[str, dict[str, str]] = field(default_factory=dict)
     duplicates: int = 0
+    url: str = ""
 
     def app(self) -> Router:
         return Router([Route(METER_EVENTS, self._take, methods=["POST"])])

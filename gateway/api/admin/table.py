@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import keys, limits, operators, projects, service_accounts
+from gateway.api.admin import keys, ledger, limits, operators, projects, service_accounts, usage
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
     from gateway.services.admin.operations import Operations
     from gateway.services.admin.services import AdminServices
+    from gateway.services.ledger import LedgerOperations
 
 
 def admin_routes(services: AdminServices) -> list[AdminRoute]:
@@ -19,9 +20,10 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *service_accounts.routes(services.service_accounts, services.keys),
         *keys.routes(services.keys),
         *limits.routes(services.limits),
+        *usage.routes(services.usage),
     ]
 
 
-def operator_routes(operations: Operations) -> list[AdminRoute]:
+def operator_routes(operations: Operations, usage_of_all: LedgerOperations) -> list[AdminRoute]:
     """Those of the plane of operators."""
-    return operators.routes(operations)
+    return [*operators.routes(operations), *ledger.routes(usage_of_all)]

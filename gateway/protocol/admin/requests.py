@@ -47,6 +47,14 @@ class NoBody(WireModel):
     """For what takes none: an empty object at most."""
 
 
+class SinkResume(WireModel):
+    """`POST /admin/v1/usage/sinks/{name}/resume`. `delivered`: it has the batch that it was sent
+    last, so that is not sent again.
+    """
+
+    delivered: bool = False
+
+
 class ProjectCreate(NullableModel):
     """`POST /organization/projects`. Where a project's data is kept is not for it to choose."""
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gateway.services.admin.limits import ProjectLimits
     from gateway.services.admin.projects import Projects
     from gateway.services.admin.service_accounts import ServiceAccounts
+    from gateway.services.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,4 @@ class AdminServices:
     service_accounts: ServiceAccounts
     keys: Keys
     limits: ProjectLimits
+    usage: UsageReports

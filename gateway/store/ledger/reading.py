@@ -58,7 +58,8 @@ class Span:
 class Question:
     """What is asked of a span: sums by `unit` and `dimensions`, of what passes the filters, which
     are values by the names of `FILTERS`. `tags` are names of tags to sum by, and `by_end_user` says
-    to do so by end user: only lines tell these.
+    to do so by end user: only lines tell these. `sums` are those that are wanted: over
+    hundreds of thousands of rows each costs its time.
     """
 
     span: Span
@@ -67,6 +68,13 @@ class Question:
     filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     by_end_user: bool = False
+    sums: tuple[str, ...] = SUMS
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """What is summed up by beside the time, as columns of the answer."""
+        of_lines = ("end_user",) if self.by_end_user else ()
+        return (*self.dimensions, *of_lines, *(f"tag_{at}" for at in range(len(self.tags))))
 
     @property
     def reads_lines(self) -> bool:
@@ -83,10 +91,15 @@ async def read(
     At most `rows_max`, the earliest first. Of all tenants without one. Raises `StoreUnavailable`.
     """
     span = question.span
-    statement = _statement(
-        tenant_id is not None, question.unit, question.dimensions, len(question.tags),
-        question.by_end_user, None if question.reads_lines else span.sums,
-    )  # fmt: skip
+    shape = _Shape(
+        is_of_tenant=tenant_id is not None,
+        unit=question.unit,
+        by=question.by,
+        sums=question.sums,
+        table=None if question.reads_lines else span.sums,
+        has_edges=(span.start, span.end) != (span.inner_start, span.inner_end),
+    )
+    statement = _statement(shape)
     transaction = (
         database.runs_transaction() if tenant_id is None else database.transaction(tenant_id)
     )
@@ -107,74 +120,94 @@ async def read(
         return await connection.execute(statement, parameters)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """What the text of a statement depends on. `table` None: lines are read all along."""
+
+    is_of_tenant: bool
+    unit: Unit
+    by: tuple[str, ...]
+    sums: tuple[str, ...]
+    table: Literal["minute", "hour"] | None
+    has_edges: bool
+
+    def of_tenant(self, prefix: str = "") -> str:
+        # A parameter has to be used for its type to be known.
+        if self.is_of_tenant:
+            return f"{prefix}tenant_id = :tenant"
+        return "CAST(:tenant AS uuid) IS NULL"
+
+
+_SPAN: Final = (
+    "CAST(:start AS timestamptz) <= CAST(:end AS timestamptz)"
+    " AND CAST(:inner_start AS timestamptz) <= CAST(:inner_end AS timestamptz)"
+    " AND CAST(:tx AS text) IS NOT NULL"
+)
+"""True, and uses what not every source does."""
+
+
 @cache
-def _statement(
-    is_of_tenant: bool,  # noqa: FBT001 - of a cache's key
-    unit: Unit,
-    dimensions: tuple[Dimension, ...],
-    tags: int,
-    by_end_user: bool,  # noqa: FBT001 - as above
-    sums: str | None,
-) -> Statement:
-    by = [*dimensions, *(["end_user"] if by_end_user else []), *(f"tag_{at}" for at in range(tags))]
-    sources = [_lines(is_of_tenant, by, behind=sums is not None)]
-    if sums is not None:
-        sources += [_edges(is_of_tenant, by), _sums(is_of_tenant, by, f"usage_{sums}s")]
+def _statement(shape: _Shape) -> Statement:
+    by = shape.by
+    if shape.table is None:
+        sources = [_of_lines(shape, "line.at >= :start AND line.at < :end")]
+    else:
+        sources = [_behind(shape), _sums(shape, f"usage_{shape.table}s")]
+        if shape.has_edges:
+            sources.append(_edges(shape))
     names = ", ".join(["bucket", *by])
-    background = "CAST(sum(requests * is_background) AS bigint) AS background_requests"
-    summed = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in SUMS)
+    summed = "".join(f", CAST(sum({name}) AS bigint) AS {name}" for name in shape.sums)
+    background = "CAST(sum(background_requests) AS bigint) AS background_requests"
     union = "\nUNION ALL\n".join(sources)
     return Statement(f"""
-SELECT date_trunc('{unit}', at, 'UTC') AS {names}, {summed}, {background}
+SELECT date_trunc('{shape.unit}', at, 'UTC') AS {names}{summed}, {background}
 FROM (
 {union}
 ) AS found
+WHERE {_SPAN}
 GROUP BY {names}
 ORDER BY bucket
 LIMIT :rows_max
 """)  # noqa: S608 - constants, and names of columns
 
 
-def _lines(is_of_tenant: bool, by: Sequence[str], *, behind: bool) -> str:  # noqa: FBT001
-    """Lines that are in no sum yet, or all."""
-    span = "line.at >= :start AND line.at < :end"
-    if behind:
-        span = (
-            "line.tx >= CAST(CAST(:tx AS text) AS xid8)"
-            " AND line.at >= :inner_start AND line.at < :inner_end"
-        )
-    return _of_lines(is_of_tenant, by, span)
+def _behind(shape: _Shape) -> str:
+    """Lines that are in no sum yet."""
+    return _of_lines(
+        shape,
+        "line.tx >= CAST(CAST(:tx AS text) AS xid8)"
+        " AND line.at >= :inner_start AND line.at < :inner_end",
+    )
 
 
-def _edges(is_of_tenant: bool, by: Sequence[str]) -> str:  # noqa: FBT001
+def _edges(shape: _Shape) -> str:
     """Lines of times that sums cannot be cut to."""
     before = "line.at >= :start AND line.at < :inner_start"
     after = "line.at >= :inner_end AND line.at < :end"
-    return _of_lines(is_of_tenant, by, f"({before} OR {after})")
+    return _of_lines(shape, f"({before} OR {after})")
 
 
-def _of_lines(is_of_tenant: bool, by: Sequence[str], span: str) -> str:  # noqa: FBT001
-    special = {name: f"line.tags ->> :{name}" for name in by if name.startswith("tag_")}
+def _of_lines(shape: _Shape, span: str) -> str:
+    special = {name: f"line.tags ->> :{name}" for name in shape.by if name.startswith("tag_")}
     known = {**LINE_KEY, **special, "end_user": "line.end_user"}
-    names = "".join(f", {known[name]} AS {name}" for name in by)
-    values = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
-    where = " AND ".join([*_of_tenant(is_of_tenant, "line."), span, *_filters(LINE_KEY)])
-    values += ", coalesce(line.background, false)::int AS is_background"
-    return f"SELECT line.at{names}, {values} FROM usage AS line WHERE {where}"  # noqa: S608
+    names = "".join(f", {known[name]} AS {name}" for name in shape.by)
+    values = "".join(f", {LINE_VALUES[name]} AS {name}" for name in shape.sums)
+    values += f", {LINE_VALUES['requests']} * ({LINE_KEY['background']})::int"
+    where = " AND ".join([shape.of_tenant("line."), span, *_filters(LINE_KEY)])
+    return (
+        f"SELECT line.at{names}{values} AS background_requests"  # noqa: S608 - constants only
+        f" FROM usage AS line WHERE {where}"
+    )
 
 
-def _sums(is_of_tenant: bool, by: Sequence[str], table: str) -> str:  # noqa: FBT001
-    names = "".join(f", {name}" for name in by)
-    own = {name: name for name in FILTERS}
+def _sums(shape: _Shape, table: str) -> str:
+    names = "".join(f", {name}" for name in (*shape.by, *shape.sums))
     span = "at >= :inner_start AND at < :inner_end"
-    where = " AND ".join([*_of_tenant(is_of_tenant), span, *_filters(own)])
-    values = f"{', '.join(SUMS)}, background::int AS is_background"
-    return f"SELECT at{names}, {values} FROM {table} WHERE {where}"  # noqa: S608
-
-
-def _of_tenant(is_of_tenant: bool, prefix: str = "") -> list[str]:  # noqa: FBT001
-    # A parameter has to be used for its type to be known.
-    return [f"{prefix}tenant_id = :tenant" if is_of_tenant else "CAST(:tenant AS uuid) IS NULL"]
+    where = " AND ".join([shape.of_tenant(), span, *_filters({name: name for name in FILTERS})])
+    return (
+        f"SELECT at{names}, requests * background::int AS background_requests"  # noqa: S608
+        f" FROM {table} WHERE {where}"
+    )
 
 
 def _filters(columns: Mapping[str, str]) -> list[str]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 from starlette.routing import Router
 
 from gateway import ids
+from gateway.api.admin.routes import starlette_routes
+from gateway.api.admin.usage import REPORTS, routes
 from gateway.api.request_context import RequestContext
-from gateway.api.usage import REPORTS, UsageEndpoints
 from gateway.generation import TokenUsage
 from gateway.ledger.questions import COST_BUCKETS_MAX
 from gateway.services.usage import UsageReports
@@ -23,7 +24,7 @@ from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import Metered
 from gateway.telemetry import Metrics
-from gateway.tenancy import Principal, ProjectId
+from gateway.tenancy import KeyTerms, Principal, ProjectId
 from tests.conftest import new_tenant
 from tests.fakes.serving import serving
 from tests.fakes.usage_lines import KEYS, NOON, line
@@ -44,14 +45,14 @@ DAY = 86_400
 async def asking(database: Database, tenant: TenantId) -> AsyncIterator[Any]:
     """`usage` of an SDK's admin client, for which every request is the tenant's."""
     reports = UsageReports(database, minutes_s=172_800, rows_max=1_000, clock=time.time)
-    routes = UsageEndpoints(reports).routes()
-    router = Router(routes)
+    served = starlette_routes(routes(reports), cast("Any", None))
+    router = Router(served)
 
     async def as_tenant(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["principal"] = Principal(tenant, "a tenant", KEYS[0])
+        scope["principal"] = Principal(tenant, "a tenant", KEYS[0], key=KeyTerms(kind="admin"))
         await router(scope, receive, send)
 
-    async with serving(RequestContext(as_tenant, Metrics(), routes)) as url:
+    async with serving(RequestContext(as_tenant, Metrics(), served)) as url:
         client = AsyncOpenAI(admin_api_key="any", api_key="any", base_url=f"{url}/v1")
         async with client:
             yield client.admin.organization.usage

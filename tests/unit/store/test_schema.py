@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql
 
 from gateway.store import endings, messages, responses, usage
 from gateway.store.migration.tables import metadata
-from gateway.store.schema import ITEM
+from gateway.store.schema import COST_COLUMNS, ITEM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,5 +62,5 @@ def test_all_of_a_response_is_written_when_it_is_accepted_or_when_it_ends() -> N
     accepted = set(responses._NEW.columns) - {"lease", "entries"}
     assert accepted == set(kinds_of("responses")) - later
     assert set(usage._LINES.columns) == set(kinds_of("usage")) - {
-        *("tenant_id", "seq", "reason", "author", "tx")
+        *("tenant_id", "seq", "reason", "author", "tx", "price_id", *COST_COLUMNS)
     }

@@ -1,0 +1,152 @@
+"""`usage`: the ledger: what was used, told to others, and checked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway import ids
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.cli.terminal import FAILED
+from gateway.ledger.exporting import PAGE_LINES_MAX, export
+from gateway.settings import load_settings
+from gateway.store.ledger import exports
+from gateway.telemetry import Metrics
+from gateway.wiring.ledger import adding, reconciliation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from gateway.ledger.records import Format
+    from gateway.settings import Settings
+    from gateway.store.ledger.reconciliation import Found
+    from gateway.store.postgres.database import Database
+
+commands = typer.Typer(help="Export, check and deliver usage.", no_args_is_help=True)
+
+Answer = TypeVar("Answer")
+
+
+@commands.command("export")
+def export_(
+    cursor: Annotated[
+        str, typer.Option("--from", help="The next cursor of the export before. Default: all.")
+    ] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="CSV instead of JSON lines.")] = False,
+    lines_max: Annotated[
+        int, typer.Option("--lines", min=1, help="Stop after so many lines.")
+    ] = PAGE_LINES_MAX,
+    config: Config = None,
+) -> None:
+    """Print usage lines; the last line has the cursor of the next export."""
+    form: Format = "csv" if csv else "jsonl"
+
+    async def write(_: Settings, database: Database) -> None:
+        async for text in export(database, cursor, form, lines_max=lines_max):
+            sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+
+    _ask(config, write)
+
+
+@commands.command()
+def reconcile(
+    repair: Annotated[
+        bool, typer.Option(help="Make sums that are wrong again from their lines.")
+    ] = True,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Compare usage lines with responses and sums. Exit code 0: they agree."""
+
+    async def compare(settings: Settings, database: Database) -> Found:
+        metrics = Metrics()
+        await adding(settings, database, metrics).round()
+        return await reconciliation(settings, database, metrics).round(repairs=repair)
+
+    found = _ask(config, compare)
+    if json_:
+        terminal.show(json.dumps(asdict(found), default=str))
+    else:
+        _show(found, repaired=repair)
+    if found.unmetered or found.wrong_hours:
+        raise typer.Exit(FAILED)
+
+
+@commands.command()
+def sinks(config: Config = None, json_: Json = False) -> None:
+    """How far every sink is. Exit code 0: none is stopped."""
+    states = _ask(config, lambda _, database: exports.states(database))
+    if json_:
+        terminal.show(json.dumps([asdict(one) for one in states], default=str))
+    else:
+        for one in states:
+            told = f"{one.lines} lines in {one.batches} batches, last at {one.moved_at:%F %T %Z}"
+            mark = terminal.BAD if one.stopped else terminal.OK
+            terminal.step(mark, one.name, told if one.stopped is None else one.stopped)
+        if not states:
+            terminal.note("No sink was sent anything yet.")
+    if any(one.stopped for one in states):
+        raise typer.Exit(FAILED)
+
+
+@commands.command()
+def resume(
+    name: Annotated[str, typer.Argument(help="The sink.")],
+    delivered: Annotated[
+        bool,
+        typer.Option("--delivered", help="It has the batch that was under way: do not send it."),
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Go on with a sink that is stopped. Without --delivered its last batch is sent again."""
+    is_known = _ask(
+        config, lambda _, database: exports.resume(database, name, is_delivered=delivered)
+    )
+    if not is_known:
+        terminal.failure(
+            f"nothing was ever sent to a sink {name!r}", "harmony-gateway usage sinks lists them."
+        )
+        raise typer.Exit(FAILED)
+    terminal.step(terminal.OK, name, "goes on")
+
+
+def _ask(
+    config: Path | None, question: Callable[[Settings, Database], Awaitable[Answer]]
+) -> Answer:
+    async def answer() -> Answer:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            return await question(settings, database)
+
+    return run(answer())
+
+
+def _show(found: Found, *, repaired: bool) -> None:
+    terminal.step(
+        terminal.BAD if found.unmetered else terminal.OK,
+        "responses",
+        f"{len(found.unmetered)} have no usage line",
+    )
+    for _, response in found.unmetered[:10]:
+        terminal.show(f"      {ids.response_id(response)}")
+    what = "made again" if repaired else "left as they are"
+    terminal.step(
+        terminal.BAD if found.wrong_hours else terminal.OK,
+        "sums",
+        f"{len(found.wrong_hours)} hours of tenants were wrong"
+        + (f", and are {what}" if found.wrong_hours else ""),
+    )
+    terminal.step(terminal.OK, "failed", f"{found.unbilled} responses failed without usage")
+    terminal.step(terminal.OK, "behind", f"{found.behind_s:.0f} s")
+    for name in found.stopped_sinks:
+        terminal.step(terminal.BAD, name, "is stopped: harmony-gateway usage sinks")

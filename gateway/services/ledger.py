@@ -1,0 +1,62 @@
+"""What operators do with the ledger: they take lines out, hold it against responses, mend sinks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import ResourceNotFound, shown
+from gateway.ledger.exporting import export
+from gateway.store.ledger import exports
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.ledger.jobs import Adding, Reconciliation
+    from gateway.ledger.records import Format
+    from gateway.store.ledger.exports import SinkState
+    from gateway.store.ledger.reconciliation import Found
+    from gateway.store.postgres.database import Database
+
+
+class LedgerOperations:
+    """For one database of tenants."""
+
+    def __init__(self, database: Database, adding: Adding, reconciliation: Reconciliation) -> None:
+        self._database = database
+        self._adding = adding
+        self._reconciliation = reconciliation
+
+    def export(self, cursor: str | None, form: Format, *, lines_max: int) -> AsyncIterator[bytes]:
+        """As `ledger.exporting.export`."""
+        return export(self._database, cursor, form, lines_max=lines_max)
+
+    async def reconcile(self) -> Found:
+        """What does not agree; sums that did not are made again. Raises `StoreUnavailable`."""
+        await self._adding.round()
+        return await self._reconciliation.round()
+
+    async def sinks(self) -> list[dict[str, Any]]:
+        """How far every sink is, by name, as objects of JSON. Raises `StoreUnavailable`."""
+        return [_sink_body(state) for state in await exports.states(self._database)]
+
+    async def resume(self, name: str, *, is_delivered: bool) -> None:
+        """Go on with a sink that is stopped, with its last batch or behind it.
+
+        Raises `ResourceNotFound` and `StoreUnavailable`.
+        """
+        if not await exports.resume(self._database, name, is_delivered=is_delivered):
+            raise ResourceNotFound(
+                f"There is no sink '{shown(name)}' that was sent anything.", param="name"
+            )
+
+
+def _sink_body(state: SinkState) -> dict[str, Any]:
+    return {
+        "object": "usage.sink",
+        "name": state.name,
+        "batches": state.batches,
+        "lines": state.lines,
+        "moved_at": int(state.moved_at.timestamp()),
+        "is_under_way": state.is_under_way,
+        "stopped": state.stopped,
+    }

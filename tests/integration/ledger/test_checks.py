@@ -1,0 +1,114 @@
+"""Exports page by page, reconciliation, and what is removed when."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.generation import TokenUsage
+from gateway.ledger.exporting import export, place_of
+from gateway.ledger.jobs import Adding, Reconciliation
+from gateway.ledger.records import FIELDS
+from gateway.store import endings, responses, usage
+from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.ledger.rollup import RollupTerms
+from gateway.store.postgres.statements import Statement
+from gateway.telemetry import Metrics
+from tests.fakes.stored import finished, new_response
+from tests.fakes.usage_lines import NOON, line
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+DAY_S = 86_400
+
+
+async def exported(database: Database, cursor: str, *, lines_max: int) -> list[bytes]:
+    pieces = [piece async for piece in export(database, cursor, "jsonl", lines_max=lines_max)]
+    return b"".join(pieces).splitlines()
+
+
+async def test_an_export_goes_on_where_the_one_before_ended(
+    database: Database, tenant: TenantId
+) -> None:
+    lines = [line(NOON + timedelta(seconds=number)) for number in range(7)]
+    for one in lines:
+        await usage.record_all(database, [(tenant, one)])
+    cursor, found = "", []
+    for _ in range(4):
+        *records, last = await exported(database, cursor, lines_max=3)
+        found += [orjson.loads(record) for record in records]
+        cursor = orjson.loads(last)["next_cursor"]
+    assert [record["at"] for record in found] == [one.at.isoformat() for one in lines]
+    assert {tuple(record) for record in found} == {FIELDS}
+    await usage.record_all(database, [(tenant, line(NOON))])
+    assert len(await exported(database, cursor, lines_max=3)) == 2
+
+
+async def test_csv_is_read_by_a_reader_of_csv(database: Database, tenant: TenantId) -> None:
+    await usage.record_all(database, [(tenant, line(model='=cmd|"x",')), (tenant, line())])
+    text = b"".join([piece async for piece in export(database, None, "csv")]).decode()
+    *rows, last = text.splitlines()
+    assert last.startswith("# next_cursor=u1-")
+    records = list(csv.DictReader(io.StringIO("\n".join(rows))))
+    assert {record["model"] for record in records} == {'\'=cmd|"x",', "gpt-oss-20b"}
+    assert records[0]["input_tokens"] == "10"
+
+
+@pytest.mark.parametrize("junk", ["1", "u1-1-2-3-4", "u1-" + "9" * 19 + "-", "page_x"])
+def test_no_cursor_but_our_own_is_taken(junk: str) -> None:
+    with pytest.raises(InvalidRequest):
+        place_of(junk)
+
+
+async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
+    database: Database, tenant: TenantId
+) -> None:
+    metrics = Metrics()
+    adding = Adding(database, RollupTerms(), interval_s=1, metrics=metrics)
+    checks = Reconciliation(database, interval_s=1, back_s=2 * DAY_S, metrics=metrics)
+    now = datetime.now(UTC)
+    hour_ago = now - timedelta(hours=1)
+    new = new_response()
+    await responses.insert(database, tenant, new)
+    tokens = TokenUsage(input_tokens=3)
+    end = replace(finished(new.uuid), completed_at=hour_ago, tokens=tokens)
+    await endings.finish(database, tenant, end)
+    await usage.record_all(database, [(tenant, line(hour_ago)) for _ in range(3)])
+    await adding.round()
+    found = await checks.round()
+    assert (found.unmetered, found.wrong_hours, found.behind_s) == ((), (), 0.0)
+    async with database.runs_transaction() as connection:
+        await connection.execute(Statement("UPDATE usage_hours SET output_tokens = 999"))
+        await connection.execute(
+            Statement("DELETE FROM usage WHERE response_id = :id"), {"id": new.uuid}
+        )
+    found = await checks.round()
+    assert found.unmetered == ((tenant, new.uuid),)
+    assert [tenant_id for tenant_id, _ in found.wrong_hours] == [tenant]
+    found = await checks.round()
+    assert found.wrong_hours == ()
+    assert b'gateway_ledger_discrepancies{check="unmetered_responses"} 1.0' in metrics.exposition()
+
+
+async def test_lines_are_removed_once_they_are_added_up(
+    database: Database, tenant: TenantId
+) -> None:
+    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 5 * DAY_S)
+    now = datetime.now(UTC)
+    await usage.record_all(
+        database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]
+    )
+    assert await remove_expired(database, keep, rows_max=10) == 0
+    await Adding(database, RollupTerms(), interval_s=1, metrics=Metrics()).round()
+    # Three lines, and the hour of the oldest.
+    assert await remove_expired(database, keep, rows_max=2) == 4
+    assert await remove_expired(database, keep, rows_max=2) == 0
