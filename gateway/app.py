@@ -142,8 +142,13 @@ def _admin_routes(process: Process) -> dict[str, list[Route]]:
     settings = process.shared.settings
     return {
         name: starlette_routes(
-            admin_routes(admin_services(settings, services.foundation.database, process.access)),
+            admin_routes(
+                admin_services(
+                    settings, services.foundation.database, process.access, services.models
+                )
+            ),
             _bodies(services, settings),
+            _trusted_proxies(process),
         )
         for name, services in process.services.items()
     }

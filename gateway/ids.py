@@ -15,6 +15,7 @@ CONTAINER_PREFIX = "cntr_"
 CONTAINER_FILE_PREFIX = "cfile_"
 FILE_PREFIX = "file-"
 PROJECT_PREFIX = "proj_"
+SPEND_ALERT_PREFIX = "alert_"
 SERVICE_ACCOUNT_PREFIX = "svc_acct_"
 API_KEY_PREFIX = "key_"
 TENANT_PREFIX = "org-"
@@ -129,6 +130,16 @@ def file_id(uuid: UUID) -> str:
 def project_id(uuid: UUID) -> str:
     """The public id of a project."""
     return PROJECT_PREFIX + uuid.hex
+
+
+def spend_alert_id(uuid: UUID) -> str:
+    """The public id of a spend alert."""
+    return SPEND_ALERT_PREFIX + uuid.hex
+
+
+def parse_spend_alert_id(text: str) -> UUID | None:
+    """The UUID behind the id of a spend alert; None for what this gateway cannot have made."""
+    return _parse(SPEND_ALERT_PREFIX, text)
 
 
 def parse_project_id(text: str) -> UUID | None:

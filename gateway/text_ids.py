@@ -97,12 +97,11 @@ def unpacked_text(packed: bytes) -> tuple[int, ...]:
 
 
 def packed_lines(lines: Iterable[bytes]) -> array[int]:
-    """JSON values, each on a line of its own, four bytes in an id; spaces fill up each line."""
+    """JSON values, each on a line of its own, four bytes in an id; spaces fill up each line. All
+    replicas have to have the same byte order.
+    """
     content = b"".join(line + b" " * (-(len(line) + 1) % _WORD) + b"\n" for line in lines)
-    ids = array("I", content)
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return ids
+    return array("I", content)
 
 
 def unpacked_lines(ids: Sequence[int]) -> list[bytes]:
@@ -120,7 +119,4 @@ def prompt_tokens(ids: Sequence[int]) -> int:
 
 
 def _content(ids: Sequence[int]) -> bytes:
-    packed = array("I", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return array("I", ids).tobytes()

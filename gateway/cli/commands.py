@@ -22,6 +22,7 @@ from gateway.cli import (
     database,
     encryption,
     launch,
+    limits,
     mcp,
     pages,
     terminal,
@@ -85,6 +86,9 @@ commands.add_typer(encryption.commands, name="encryption")
 commands.add_typer(pages.commands, name="pages")
 commands.add_typer(access.tenants, name="tenants")
 commands.add_typer(access.keys, name="keys")
+commands.add_typer(limits.limits, name="limits")
+commands.add_typer(limits.budgets, name="budgets")
+commands.add_typer(limits.prices, name="prices")
 commands.add_typer(projects.commands, name="projects")
 commands.add_typer(operators.commands, name="operators")
 commands.add_typer(mcp.commands, name="mcp")

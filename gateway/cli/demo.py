@@ -225,7 +225,7 @@ async def _keys(settings: Settings) -> dict[str, str]:
 async def _project_key(accounts: Access, services: AdminServices) -> tuple[ApiKey, str]:
     """A key of a second project, which sees nothing of the first."""
     tenant = (await accounts.show_tenant(TENANT)).tenant
-    project = await services.projects.create(tenant.id, PROJECT)
+    project = await services.projects.create(AdminCaller(tenant.id), PROJECT)
     _, made = await services.keys.create_account(
         AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyAsked("demo")
     )

@@ -297,7 +297,8 @@ async def _look(settings: Settings, backend: Backend, client: Client) -> _Look:
     said = await describe(client, backend, timeout_s=settings.upstream.probe_timeout_s)
     engine = said.engine or UnknownEngine()
     tasks = {model.id: model.tasks for model in settings.models}
-    return _Look(backend, engine, said.models, {}, engine.unusable, tasks)
+    unusable = None if backend.is_chat_only else engine.unusable
+    return _Look(backend, engine, said.models, {}, unusable, tasks)
 
 
 async def _backend(

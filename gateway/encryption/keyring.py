@@ -145,6 +145,14 @@ class Keyring:
                 if held is None or now - held.at > self._policy.stale_s:
                     raise
 
+    async def try_ready(self, tenants: Iterable[TenantId]) -> None:
+        """The same for what is done for several tenants at once: whose keys cannot be had now holds
+        up none of the others, and has what was at hand before (`find`).
+        """
+        for tenant_id in tenants:
+            with suppress(StoreUnavailable):
+                await self.ready([tenant_id])
+
     def of(self, tenant_id: TenantId) -> ContentCipher:
         """The cipher of a tenant that is `ready`. Raises `ContentSealed` where its keys are gone,
         and `StoreUnavailable` where they are not at hand.

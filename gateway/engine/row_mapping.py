@@ -156,7 +156,7 @@ def audited(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
     """What the audit keeps of an attempt at a call of a hosted tool."""
     call, (kind, server) = attempt.call, names_of(spec, attempt.call)
     approval, request_id = approval_of(spec, call)
-    return AuditedCall(
+    called = AuditedCall(
         response=spec.head.uuid,
         ordinal=call.ordinal,
         attempt=call.attempt,
@@ -175,6 +175,10 @@ def audited(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
         approval_request_id=request_id,
         hosts=attempt.hosts,
     )
+    if spec.principal.keeps_nothing:
+        # Names and digests are of what was said.
+        called = replace(called, server="", tool="", arguments_hash=b"", hosts=())
+    return called
 
 
 def has_kept_secrets(spec: RunSpec) -> bool:

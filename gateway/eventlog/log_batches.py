@@ -288,7 +288,7 @@ class Flusher:
         """Those of a tenant in one row."""
         refused: set[TenantId] = set()
         keyring = self._database.keyring
-        await keyring.ready(together)
+        await keyring.try_ready(together)
         lost = {tenant_id for tenant_id in together if keyring.find(tenant_id) is None}
         for tenant_id in lost:
             # Its keys were destroyed: its runs are fenced off, and nobody else's are held up.

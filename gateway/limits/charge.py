@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ class Used(NamedTuple):
 NOTHING_USED = Used()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCharge:
+class TokenCharge(NamedTuple):
     """What was taken from one bucket of tokens."""
 
     name: str
@@ -39,8 +37,7 @@ class TokenCharge:
     reserved: float
 
 
-@dataclass(frozen=True, slots=True)
-class SpendCharge:
+class SpendCharge(NamedTuple):
     """What was set aside of one meter."""
 
     meter: SpendMeter

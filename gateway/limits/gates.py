@@ -110,6 +110,8 @@ class Gates:
         self._places_used: dict[Key, float] = {}
         self.prices = Prices()
         self.nobody = UUID(int=0)
+        self.lacks_price = False
+        """Something was used that had no price: perhaps there is one by now."""
 
     def reports(self) -> dict[Key, int]:
         """What is under way here of all that was asked for lately."""
@@ -150,7 +152,7 @@ class Gates:
         if self._take(costs, caller, attempt) is None:
             return None
         charge = Charge(self, caller.tenant_id, caller.project, caller.model, caller.tier)
-        charge.places = tuple(one.name for one in rules.places)
+        charge.places = tuple([one.name for one in rules.places])
         for name in charge.places:
             self.places[caller.tenant_id, name] += 1
         if not rules.tokens:
@@ -178,7 +180,7 @@ class Gates:
         for one in spend:
             one.meter.reserved += one.reserved
         charge.tokens = tuple(
-            TokenCharge(one.limit.name, one.limit.what, one.bucket, one.amount) for one in taken
+            [TokenCharge(one.limit.name, one.limit.what, one.bucket, one.amount) for one in taken]
         )
         charge.headers = headers_of(
             self._tightest(rules.requests, caller), self._tightest(rules.tokens, caller)
@@ -224,7 +226,8 @@ class Gates:
         if is_refunded or not charge.spend:
             return
         at = self._now()
-        cost = 0 if charge.price is None else _cost(charge.price, used)
+        price = charge.price or self._price(charge.tenant_id, charge.model, charge.tier)
+        cost = 0 if price is None else _cost(price, used)
         for aside in charge.spend:
             aside.meter.spend(cost if aside.meter.meter.unit == "usd" else spent, at)
 
@@ -399,7 +402,9 @@ class Gates:
         return known
 
     def _price(self, tenant_id: UUID, model: str, tier: str) -> Price | None:
-        return self.prices.of(tenant_id, self.nobody, model, tier, self._now())
+        found = self.prices.of(tenant_id, self.nobody, model, tier, self._now())
+        self.lacks_price = self.lacks_price or found is None
+        return found
 
 
 def _amount(meter: Meter, price: Price | None, tokens_in: int, tokens_out: int) -> int:

@@ -66,7 +66,7 @@ class Prices:
 
     def __init__(self, prices: Iterable[Price] = ()) -> None:
         self._by_model: dict[str, list[Price]] = {}
-        for one in sorted(prices, key=lambda one: one.valid_from, reverse=True):
+        for one in sorted(prices, key=lambda one: (one.valid_from, one.id), reverse=True):
             self._by_model.setdefault(one.model, []).append(one)
 
     def of(

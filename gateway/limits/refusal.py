@@ -27,10 +27,21 @@ _NAMES: Final[dict[What, tuple[str, str]]] = {
 }
 _AT_ONCE: Final[dict[What, str]] = {
     "responses": "concurrent responses",
-    "queued": "queued background responses",
     "websockets": "WebSocket connections",
 }
 _WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
+
+
+def _names(of: str) -> tuple[bytes, bytes, bytes]:
+    limit, remaining, reset = (
+        f"x-ratelimit-{what}-{of}".encode() for what in ("limit", "remaining", "reset")
+    )
+    return limit, remaining, reset
+
+
+_OF_REQUESTS: Final = _names("requests")
+_OF_TOKENS: Final = _names("tokens")
+_OF_PROJECT: Final = _names("project-tokens")
 
 
 class Headroom(NamedTuple):
@@ -70,22 +81,23 @@ def duration(seconds: float) -> str:
 
 def headers_of(requests: Headroom | None, tokens: Headroom | None) -> Headers:
     """The headers of an answer. What is not known is left out: clients take a number for one."""
-    headers: list[tuple[bytes, bytes]] = []
-    for name, room in (("requests", requests), ("tokens", tokens)):
-        if room is None:
-            continue
-        told = (
-            ("limit", str(room.limit)),
-            ("remaining", str(room.remaining)),
-            ("reset", duration(room.reset_s)),
-        )
-        names = (name, "project-tokens") if name == "tokens" and room.is_project else (name,)
-        headers += [
-            (f"x-ratelimit-{what}-{one}".encode(), value.encode())
-            for one in names
-            for what, value in told
-        ]
-    return tuple(headers)
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if requests is not None:
+        headers = _told(_OF_REQUESTS, requests)
+    if tokens is not None:
+        headers += _told(_OF_TOKENS, tokens)
+        if tokens.is_project:
+            headers += _told(_OF_PROJECT, tokens)
+    return headers
+
+
+def _told(names: tuple[bytes, bytes, bytes], room: Headroom) -> Headers:
+    limit, remaining, reset = names
+    return (
+        (limit, b"%d" % room.limit),
+        (remaining, b"%d" % room.remaining),
+        (reset, duration(room.reset_s).encode()),
+    )
 
 
 def rate_limited(
@@ -165,7 +177,7 @@ def _kind(limit: Limit) -> Literal["requests", "tokens"]:
 def _owner(scope: str, scope_id: object, terms: Terms) -> str:
     if scope == "project":
         return f"of project {terms.project or scope_id}"
-    if scope == "tenant":
+    if scope in {"tenant", "organization"}:
         return f"of organization {terms.organization or scope_id}"
     return "of this API key"
 

@@ -6,7 +6,7 @@ They are looked up with the key and kept with its principal, so no request reads
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gateway.errors import InvalidRequest
 
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-Scope = Literal["tenant", "project", "key"]
+Scope = Literal["tenant", "organization", "project", "key"]
+"""Whose it is. The first is what the operator grants a tenant, the second what the tenant's own
+administrators set for all of it."""
 Mode = Literal["enforce", "observe"]
-What = Literal[
-    "requests", "tokens", "input_tokens", "output_tokens", "responses", "queued", "websockets"
-]
+What = Literal["requests", "tokens", "input_tokens", "output_tokens", "responses", "websockets"]
 Unit = Literal["usd", "tokens"]
 Interval = Literal["day", "month", "none"]
-SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 ALL_MODELS: Final = "*"
 MINUTE_S: Final = 60
@@ -31,7 +30,7 @@ VALUE_MAX: Final = 10**15
 RULES_MAX: Final = 256
 """Models whose rules are kept with a key; those of another are made anew."""
 
-AT_ONCE: Final[frozenset[What]] = frozenset({"responses", "queued", "websockets"})
+AT_ONCE: Final[frozenset[What]] = frozenset({"responses", "websockets"})
 """What is counted at one moment. It has no window."""
 OF_TOKENS: Final[frozenset[What]] = frozenset({"tokens", "input_tokens", "output_tokens"})
 
@@ -50,11 +49,13 @@ class Limit:
     window_s: int = MINUTE_S
     model: str = ALL_MODELS
     mode: Mode = "enforce"
+    name: str = field(init=False, repr=False, compare=False)
+    """What replicas call it among themselves, within its tenant."""
 
-    @property
-    def name(self) -> str:
-        """What replicas call it among themselves, within its tenant."""
-        return f"{self.scope}/{self.scope_id}/{self.model}/{self.what}/{self.window_s}"
+    def __post_init__(self) -> None:
+        """Requests ask for the name more often than limits are made."""
+        name = f"{self.scope}/{self.scope_id}/{self.model}/{self.what}/{self.window_s}"
+        object.__setattr__(self, "name", name)
 
     @property
     def rate(self) -> float:
@@ -70,7 +71,7 @@ class Limit:
                 raise InvalidRequest(f"{self.what} are counted at one moment.", param="window")
         elif self.window_s not in WINDOWS_S:
             raise InvalidRequest("The window of a limit is a minute or a day.", param="window")
-        if self.model != ALL_MODELS and self.what in {"queued", "websockets"}:
+        if self.model != ALL_MODELS and self.what == "websockets":
             raise InvalidRequest(f"{self.what} are of all models together.", param="model")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
@@ -38,6 +39,8 @@ WAIT_MAX_S: Final = 2.0
 JITTER: Final = 0.2
 PRICES_S: Final = 10.0
 """So old may prices be."""
+PRICES_LACKING_S: Final = 1.0
+"""And so old while something is used that has none."""
 CLEANED_EVERY: Final = 30
 """Of so many rounds one removes what processes told that are gone."""
 
@@ -149,6 +152,16 @@ class Limiter:
             await self._ask()
             attempt += 1
 
+    @contextmanager
+    def connected(self, principal: Principal) -> Iterator[None]:
+        """Holds a place for a WebSocket connection to this process. Raises `RateLimited`."""
+        gates, tenant_id = self.gates, principal.tenant_id
+        with ExitStack() as places:
+            for limit in principal.terms.at_once("websockets"):
+                gates.place(tenant_id, limit, principal.terms)
+                places.callback(gates.give_up_place, tenant_id, limit.name)
+            yield
+
     async def run(self) -> None:
         """Keep in step until cancelled."""
         interval_s = self._timing.sync_interval_s
@@ -243,7 +256,7 @@ class Limiter:
             heard = await self._books.exchange(told, is_round=is_round)
             if self._is_due_for_prices():
                 self.gates.prices = Prices(await self._books.prices())
-                self._prices_at = self._clock()
+                self._prices_at, self.gates.lacks_price = self._clock(), False
             if is_round:
                 self._count += 1
                 if not self._count % CLEANED_EVERY:
@@ -252,7 +265,9 @@ class Limiter:
         return True
 
     def _is_due_for_prices(self) -> bool:
-        return self._clock() - self._prices_at > PRICES_S and any(True for _ in self.gates.meters())
+        age_max_s = PRICES_LACKING_S if self.gates.lacks_price else PRICES_S
+        is_old = self._clock() - self._prices_at > age_max_s
+        return is_old and any(True for _ in self.gates.meters())
 
     def _heard(
         self,

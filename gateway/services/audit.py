@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, Chain, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import audit_log
@@ -27,6 +28,8 @@ LIMIT_MAX: Final = 100
 VALUES_MAX: Final = 100
 """Of one filter."""
 CHECKED_AT_ONCE: Final = 1_000
+ANCHOR_S: Final = 3600.0
+ANCHORED_MAX: Final = 1_000
 SECOND_MAX: Final = 253_402_300_799
 """The last one of the year 9999."""
 
@@ -106,18 +109,22 @@ class AuditLogs:
         chains = await audit_log.chains(self._database)
         return [await self._state(one) for one in chains if tenant_id in {None, one}]
 
-    async def anchor(self) -> None:
-        """Write the heads of all chains to the process log: whoever keeps that can tell later
-        whether a chain was made anew.
+    async def run(self) -> None:
+        """Every `ANCHOR_S` write to the process log how far the chains have come that were added
+        to, until cancelled. Whoever keeps the log can tell later whether a chain was made anew.
         """
-        for state in await self.verify():
-            _log.info(
-                "audit chain",
-                tenant=str(state.tenant_id),
-                count=state.number,
-                rule=state.head,
-                outcome=state.faults[0] if state.faults else "intact",
-            )
+        while True:
+            await asyncio.sleep(ANCHOR_S)
+            try:
+                await self.anchor()
+            except StoreError as error:
+                _log.warning("the audit log was not read, it will be tried again", error=error)
+
+    async def anchor(self) -> None:
+        """Do it once."""
+        found = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)
+        for chain, number, digest in found:
+            _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
 
     async def _state(self, chain: UUID) -> ChainState:
         checked = Chain()

@@ -43,6 +43,7 @@ from gateway.tenancy import default_project
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+    from contextlib import AbstractContextManager
 
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
@@ -347,6 +348,10 @@ class Creation:
                     raise
                 return repeated
         raise KeyTaken
+
+    def connected(self, principal: Principal) -> AbstractContextManager[None]:
+        """Counts a WebSocket connection of a key, while entered. Raises `RateLimited` then."""
+        return self._limiter.connected(principal)
 
     async def compact(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int

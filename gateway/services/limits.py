@@ -200,7 +200,8 @@ class Limits:
         """Set what a model costs from then on (now), for one tenant or for all. Raises
         `InvalidRequest`, also for a time that is over: lines that are written keep their price.
         """
-        now = datetime.now(UTC)
+        # Responses end at whole seconds.
+        now = datetime.now(UTC).replace(microsecond=0)
         if valid_from is not None and valid_from < now:
             raise InvalidRequest("A price cannot begin in the past.", param="valid_from")
         if not nano or not set(nano) <= set(COMPONENTS):
@@ -217,7 +218,7 @@ class Limits:
         self, model: str, *, tenant_id: TenantId | None = None, tier: str = "*"
     ) -> bool:
         """From now on it costs nothing, or what another price says. Whether it had one."""
-        at = datetime.now(UTC)
+        at = datetime.now(UTC).replace(microsecond=0)
         return await prices.end(self._database, tenant_id or EVERYONE, model, tier, at)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:

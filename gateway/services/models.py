@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, shown
+from gateway.models.format import SEES
 from gateway.protocol.parameters import DEFAULT_EFFORT
 from gateway.tenancy import DEFAULT_POLICY
 from gateway.upstreams.pool import SILENT
@@ -225,7 +226,7 @@ def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict
 def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
     """`priority` is the place in Codex's list; the first is its default.
 
-    gpt-oss calls one tool at a time and reads text only. Lengths are in tokens; the effective part
+    gpt-oss calls one tool at a time. Lengths are in tokens; the effective part
     of the window is what Codex shows as the whole: it uses no more.
     """
     is_alias, length = name != model.id, model.context_length
@@ -259,5 +260,5 @@ def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
         "web_search_tool_type": "text",
         "supports_search_tool": False,
         "experimental_supported_tools": [],
-        "input_modalities": ["text"],
+        "input_modalities": ["text", "image"] if SEES in model.abilities else ["text"],
     }

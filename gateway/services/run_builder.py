@@ -26,7 +26,7 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
-from gateway.metering import tags_of, who_asks
+from gateway.metering import NOBODY, tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, SEES, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
@@ -71,7 +71,6 @@ from gateway.services.tool_grants import (
     server_tools,
 )
 from gateway.store.packing import PackedItems
-from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ if TYPE_CHECKING:
     from gateway.services.models import Model, Models
     from gateway.services.prompt_executor import PromptExecutor
     from gateway.services.tool_grants import ToolGrants
-    from gateway.tenancy import Principal
+    from gateway.tenancy import Principal, TenantId
 
     Echo = dict[str, Any]
     """What a response repeats of its request."""
@@ -519,7 +518,7 @@ class SpecBuilder:
             prompt_ids=prompt.ids,
             added=added,
             sampling=sampling,
-            cache_salt=self._salt_of(command.principal, given.uuid),
+            cache_salt=self.cache_salt(command.principal.cached_for(given.uuid)),
             store=request.store,
             parent=history.parent,
             conversation=history.conversation,
@@ -549,7 +548,9 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
-            who=who_asks(
+            who=NOBODY
+            if command.principal.keeps_nothing
+            else who_asks(
                 *(self._cache_salt_key, command.principal.tenant_id),
                 request.safety_identifier or request.user,
                 tags_of(request.metadata, policy.declared_tags),
@@ -641,13 +642,6 @@ class SpecBuilder:
             prompt = self._format_of(given.model.id).render(items, written.options)
             if prompt.tokens < length:  # else it was an estimate what a turn takes
                 return prompt
-
-    def _salt_of(self, principal: Principal, response: UUID) -> str:
-        """That of its tenant. Where nothing is kept, nobody may find out from a cache either that
-        the same was said before: that of the response alone.
-        """
-        of = TenantId(response) if principal.keeps_nothing else principal.tenant_id
-        return self.cache_salt(of)
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""

@@ -18,7 +18,7 @@ from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
 from gateway.settings.images import Images
 from gateway.settings.ledger import Ledger
-from gateway.settings.rate_limits import RateLimits
+from gateway.settings.rate_limits import Alerts, RateLimits
 from gateway.settings.routing import Routing
 from gateway.settings.sections import (
     Auth,
@@ -109,6 +109,7 @@ class Settings(BaseModel):
     admission: Admission = Admission()
     limits: Limits = Limits()
     rate_limits: RateLimits = RateLimits()
+    alerts: Alerts = Alerts()
     stream: Stream = Stream()
     background: Background = Background()
     journal: Journal = Journal()

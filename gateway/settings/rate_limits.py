@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveFloat
+from typing import TYPE_CHECKING
 
-from gateway.settings.sections import Section
+from pydantic import Field, PositiveFloat, model_validator
+
+from gateway.settings.sections import Secret, Section
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class RateLimits(Section):
@@ -23,3 +28,42 @@ class RateLimits(Section):
         description="Seconds that limits hold while the database is away, each replica with its "
         "share; then requests of keys that have some are answered 503.",
     )
+
+
+class Smtp(Section):
+    """The server that mail is sent through."""
+
+    host: str = Field("", description="Name of the SMTP server; empty: no mail is sent.")
+    port: int = Field(587, ge=1, le=65_535, description="Its port.")
+    sender: str = Field("harmony-gateway@localhost", description="Who mail is from.")
+    user: str = Field("", description="User at the server; empty: nobody signs in.")
+    password: Secret | None = Field(None, description="Password of that user.")
+    starttls: bool = Field(
+        default=True, description="Encrypt the connection before anything is said on it."
+    )
+    recipients: tuple[str, ...] = Field(
+        (), description="Who is written about alerts that name nobody, such as those of budgets."
+    )
+
+
+class Alerts(Section):
+    """Who is told when a spend alert is reached, beside those whom the alert names."""
+
+    webhook_url: str = Field(
+        "", description="URL that every alert is posted to; empty: none. See docs/billing.md."
+    )
+    webhook_secret: Secret | None = Field(
+        None, description="What webhooks are signed with (Standard Webhooks); needed with a URL."
+    )
+    interval_s: PositiveFloat = Field(
+        30.0, description="Seconds between two looks whether an alert was reached."
+    )
+    smtp: Smtp = Smtp()
+
+    @model_validator(mode="after")
+    def _webhooks_are_signed(self) -> Self:
+        if self.webhook_url and self.webhook_secret is None:
+            raise ValueError("expected a webhook_secret with the webhook_url")
+        if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
+            raise ValueError("expected an http or https URL for webhook_url")
+        return self

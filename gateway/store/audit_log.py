@@ -65,6 +65,12 @@ _NUMBER: Final = Statement("""
 SELECT number FROM audit_log WHERE tenant_id = :tenant AND id = :id
 """)
 _CHAINS: Final = Statement("SELECT DISTINCT tenant_id FROM audit_log ORDER BY tenant_id")
+_HEADS: Final = Statement("""
+SELECT DISTINCT ON (tenant_id) tenant_id, number, hash FROM audit_log
+WHERE at > now() - make_interval(secs => CAST(:since_s AS double precision))
+ORDER BY tenant_id, number DESC
+LIMIT :row_limit
+""")
 _SINCE: Final = Statement(f"""
 SELECT {_COLUMNS} FROM audit_log WHERE tenant_id = :tenant AND number > :number
 ORDER BY number LIMIT :row_limit
@@ -135,6 +141,15 @@ async def chains(database: Database) -> list[UUID]:
     """Whose entries there are; the nil id is the operator's."""
     async with database.owner_transaction() as connection:
         return list(await connection.scalars(_CHAINS))
+
+
+async def heads(
+    database: Database, *, since_s: float, rows_max: int
+) -> list[tuple[UUID, int, bytes]]:
+    """Chain, number and hash of the last entry of each chain that was added to lately."""
+    parameters = {"since_s": since_s, "row_limit": rows_max}
+    async with database.owner_transaction() as connection:
+        return [tuple(row) for row in await connection.execute(_HEADS, parameters)]
 
 
 async def since(database: Database, chain: UUID, number: int, *, rows_max: int) -> list[AuditEntry]:

@@ -271,7 +271,7 @@ async def claim(
         await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
         rows = await connection.execute(_CLAIM, parameters)
         heads = await flushes.settle(connection, [_left(row) for row in rows if row.left_by])
-    await database.keyring.ready({TenantId(row.tenant_id) for row in rows})
+    await database.keyring.try_ready({TenantId(row.tenant_id) for row in rows})
     runs = []
     for row in rows:
         cipher = database.keyring.find(TenantId(row.tenant_id))

@@ -192,7 +192,7 @@ async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[U
     """
     if not batches:
         return frozenset()
-    await database.keyring.ready({batch.claim.tenant_id for batch in batches})
+    await database.keyring.try_ready({batch.claim.tenant_id for batch in batches})
     rows, entries, uuids, place = [], [], set(), 0
     for batch in batches:
         claim = batch.claim

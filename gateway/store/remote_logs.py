@@ -121,7 +121,7 @@ async def look(
     What flushes have of any log is not brought again, so it is brought of all that are `wanted`.
     Raises `StoreUnavailable`.
     """
-    await database.keyring.ready({TenantId(one.tenant_id) for one in asked})
+    await database.keyring.try_ready({TenantId(one.tenant_id) for one in asked})
     found, read = LogChanges(), dict(seen)
     writers = {(one.tenant_id, one.owner) for one in asked if one.owner is not None}
     await _bring(database, found, writers, read, wanted)

@@ -171,6 +171,12 @@ class Principal:
         """Nothing of what it says, or is told, may be written anywhere."""
         return keeps_nothing(self.retention_type, self.project_terms.retention_type)
 
+    def cached_for(self, response: UUID) -> TenantId:
+        """For whom prefixes of a response are cached: its tenant. Where nothing is kept, nobody may
+        find out from a cache either that the same was said before: for the response alone.
+        """
+        return TenantId(response) if self.keeps_nothing else self.tenant_id
+
     @property
     def project(self) -> ProjectId:
         """The project that it acts for: that of its responses, conversations and usage."""

@@ -420,7 +420,9 @@ class Member:
         if description.engine is not None:
             self.engine = description.engine
             self._server.runs(description.engine)
-            self.unusable = description.engine.unusable
+            # What an engine lacks is what it takes to return ids.
+            is_chat_only = self.backend.is_chat_only
+            self.unusable = None if is_chat_only else description.engine.unusable
         self.listed = {} if self.unusable is not None else description.models
         self._faults.over("models")
         if self.health.healthy:

@@ -169,6 +169,8 @@ class Pool:
         """Those that serve a model, as far as it is known."""
         self._models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}
+        self._other_adapters: dict[str, str] = {}
+        """By backend, why one of its adapters is not used."""
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
@@ -628,16 +630,25 @@ class Pool:
             self._review()
 
     def _note_models(self) -> None:
-        """See anew who serves which model, after any of them said so or lost one."""
+        """See anew who serves which model, after any of them said so or lost one.
+
+        Adapters of one name and of different base models are different: the first backend's counts.
+        """
         self._serving = {}
+        self._other_adapters = {}
         lengths: dict[str, int] = {}
         parents: dict[str, str] = {}
         for member in self._members.values():
             for model, length in member.models.items():
+                parent = member.parents.get(model)
+                if parent is not None and parents.setdefault(model, parent) != parent:
+                    self._other_adapters[member.name] = (
+                        f"its {model} is an adapter of {parent}, that of backends before it is one "
+                        f"of {parents[model]}. Give one of them another name"
+                    )
+                    continue
                 if not member.is_drained:
                     self._serving.setdefault(model, []).append(member)
-                if model in member.parents:
-                    parents[model] = member.parents[model]
                 if length is not None:
                     lengths[model] = min(length, lengths.get(model, length))
         self._parents = parents
@@ -659,6 +670,7 @@ class Pool:
             for one in members
             if not untold.intersection(one.backend.models) and (why := overlooked(one))
         }
+        idle |= {f"{name}: {why}": name for name, why in self._other_adapters.items()}
         for text, name in idle.items():
             if text not in self._warnings:
                 _log.warning("a backend is not used", upstream=name, reason=text)

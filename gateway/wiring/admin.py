@@ -7,24 +7,31 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.services.admin.keys import KeyPolicy, Keys
+from gateway.services.admin.limits import ProjectLimits
 from gateway.services.admin.operations import Operations
 from gateway.services.admin.projects import Projects
 from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
 from gateway.services.ledger import LedgerOperations
+from gateway.services.limits import Limits
 from gateway.services.usage import UsageReports
 from gateway.wiring.ledger import adding, reconciliation
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
+    from gateway.services.models import Models
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.wiring.process import Process
 
 
-def admin_services(settings: Settings, database: Database, access: Access) -> AdminServices:
-    """Of the tenants of one database; `access` is told of what changes."""
+def admin_services(
+    settings: Settings, database: Database, access: Access, models: Models | None = None
+) -> AdminServices:
+    """Of the tenants of one database; `access` is told of what changes. A command, which knows no
+    backends, has no `models`: limits are shown then of none.
+    """
     admin = settings.admin
     transactions = Transactions(database, access.forget)
     accounts = ServiceAccounts(transactions, accounts_max=admin.service_accounts_max)
@@ -37,6 +44,12 @@ def admin_services(settings: Settings, database: Database, access: Access) -> Ad
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
+        limits=ProjectLimits(
+            transactions,
+            Limits(database),
+            models=lambda: [] if models is None else [model.id for model in models.list()],
+            forget=access.forget,
+        ),
         usage=UsageReports(
             database,
             minutes_s=settings.ledger.minutes_s,

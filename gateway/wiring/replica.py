@@ -20,17 +20,20 @@ from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_watcher import LogWatcher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
+from gateway.replication.alert_delivery import AlertDelivery
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
+from gateway.services.audit import AuditLogs
 from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
 from gateway.store.notifications import Listener, Notice
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
+from gateway.wiring.alerts import alert_channels
 from gateway.wiring.foundation import housekeeping
 from gateway.wiring.ledger import ledger_jobs
 from gateway.wiring.tools import Rooms
@@ -186,7 +189,9 @@ class Replica:
                 scheduler.run,
                 reaper.run,
                 limiter.run,
+                *_alerting(base),
                 housekeeping(settings, database).run,
+                AuditLogs(database).run,
                 *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
@@ -302,6 +307,15 @@ def _limiter(base: Foundation) -> Limiter:
         base.metrics,
         base.settings.rate_limits.fill(LimitTiming),
     )
+
+
+def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Where nobody can be told, nobody looks."""
+    settings = base.settings.alerts
+    channels = alert_channels(settings)
+    if not channels:
+        return []
+    return [AlertDelivery(base.counters, channels, interval_s=settings.interval_s).run]
 
 
 def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:

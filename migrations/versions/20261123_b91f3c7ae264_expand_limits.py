@@ -121,7 +121,8 @@ def make_table(name: str, columns: str, key: list[str]) -> None:
     op.execute(f"CREATE POLICY own_tenant ON {name} USING (tenant_id = {CURRENT_TENANT})")
     if name in OPERATED:
         op.execute(f"CREATE POLICY operator ON {name} USING (current_user <> '{APP_ROLE}')")
-        op.execute(f"GRANT SELECT ON {name} TO {APP_ROLE}")
+        may = "SELECT" if name == "prices" else "SELECT, INSERT, UPDATE, DELETE"
+        op.execute(f"GRANT {may} ON {name} TO {APP_ROLE}")
     if name == "prices":
         op.execute(f"CREATE POLICY shared ON {name} USING (tenant_id = '{NOBODY}'::uuid)")
     is_runs = f"current_user = '{RUNS_ROLE}'"
@@ -146,7 +147,8 @@ BEGIN
     WHERE p.tenant_id IN (NEW.tenant_id, '00000000-0000-0000-0000-000000000000')
       AND p.model = NEW.model AND p.service_tier IN (tier, '*')
       AND p.valid_from <= NEW.at AND (p.valid_until IS NULL OR NEW.at < p.valid_until)
-    ORDER BY p.tenant_id <> NEW.tenant_id, p.service_tier = '*', p.valid_from DESC
+    ORDER BY p.tenant_id <> NEW.tenant_id, p.service_tier = '*', p.valid_from DESC,
+             p.id DESC
     LIMIT 1;
     IF NOT FOUND THEN
         RETURN NEW;

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MODEL: Final = "gpt-oss-20b"
 LETTERS: Final = "bcdfghjklmnpqrstvwxz"
 SLOW: Final = "[[sim tokens_per_s=30 tokens=600 think=none]] "
+OK: Final = 200
 WINDOW: Final = 4
 """So many ids in a row are no accident."""
 
@@ -101,6 +102,15 @@ def say_everything(scene: Scene, *, is_kept: bool) -> None:
             json={"model": MODEL, "input": brief, "stream": True, "reasoning": {"effort": "high"}},
         )
     )
+    say_what_fails(scene, brief)
+    say_what_is_kept(scene, brief, kept)
+    say_of_conversations(scene, brief, kept)
+    say_in_files(scene, kept)
+    scene.post("responses/input_tokens", json={"model": MODEL, "input": word})
+
+
+def say_what_fails(scene: Scene, brief: str) -> None:
+    word = scene.word
     leave(scene, f"{SLOW} {word}")
     scene.create(f"{brief} {word}", max_output_tokens=16)
     scene.create("[[sim die_after=3]]", 502)
@@ -109,6 +119,10 @@ def say_everything(scene: Scene, *, is_kept: bool) -> None:
     scene.create(brief, 400, temperature=word)
     scene.create(brief, 400, text={"format": {"type": word}})
     scene.create(brief, 404, model=f"no-{word}")
+
+
+def say_what_is_kept(scene: Scene, brief: str, kept: int) -> None:
+    word = scene.word
     scene.post(
         "chat/completions",
         json={
@@ -125,7 +139,20 @@ def say_everything(scene: Scene, *, is_kept: bool) -> None:
     keyed = {"model": MODEL, "input": f"{brief} {word}"}
     for _ in range(2):
         scene.post("responses", kept, json=keyed, headers=key)
-    say_of_conversations(scene, brief, kept)
+    answer = scene.client.post(
+        "traces/ingest",
+        json={"data": [{"object": "trace", "id": f"t_{scene.id_word}", "workflow_name": word}]},
+    )
+    assert answer.status_code == (204 if kept == OK else kept)
+    # A path is an id, or no word of ours; it is logged as it came unless nothing may be kept.
+    path_word = scene.id_word if kept == OK else word
+    tracked = {"x-client-request-id": path_word}
+    for path in ("responses", "no", "conversations"):
+        scene.client.get(f"{path}/{path_word}", headers=tracked)
+
+
+def say_in_files(scene: Scene, kept: int) -> None:
+    word = scene.word
     container = scene.post("containers", kept, json={"name": word})
     if container is not None:
         path = f"containers/{container['id']}/files"
@@ -136,15 +163,6 @@ def say_everything(scene: Scene, *, is_kept: bool) -> None:
         scene.create(f"[[sim steps=python x = '{word}'; quote]]", tools=[python])
     upload = {"file": (f"{word}.txt", word.encode() * 3)}
     scene.post("files", kept, files=upload, data={"purpose": "user_data"})
-    trace = {"object": "trace", "id": f"trace_{scene.id_word}", "workflow_name": word}
-    answer = scene.client.post("traces/ingest", json={"data": [trace]})
-    assert answer.status_code == (204 if is_kept else 400)
-    # A path is an id, or no word of ours; it is logged as it came unless nothing may be kept.
-    path_word = scene.id_word if is_kept else word
-    tracked = {"x-client-request-id": path_word}
-    for path in ("responses", "no", "conversations"):
-        scene.client.get(f"{path}/{path_word}", headers=tracked)
-    scene.post("responses/input_tokens", json={"model": MODEL, "input": word})
 
 
 def say_of_conversations(scene: Scene, brief: str, kept: int) -> None:

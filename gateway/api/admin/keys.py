@@ -75,7 +75,7 @@ class KeyEndpoints:
         """Other scopes, another end."""
         asked = await call.body(ProjectKeyUpdate)
         changed = await self._keys.change(
-            call.principal.tenant_id,
+            call.caller,
             *_named(call),
             scopes=None if asked.scopes is None else scopes_of(asked.scopes),
             expires_in_s=asked.expires_in_seconds,
@@ -84,7 +84,7 @@ class KeyEndpoints:
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
         """It ends at once."""
-        await self._keys.end(call.principal.tenant_id, *_named(call))
+        await self._keys.end(call.caller, *_named(call))
         return deleted_body("organization.project.api_key", call.path["api_key_id"])
 
     async def rotate(self, call: AdminCall) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class KeyEndpoints:
 
     async def delete_admin(self, call: AdminCall) -> dict[str, Any]:
         """It ends at once."""
-        await self._keys.end(call.principal.tenant_id, None, call.path["api_key_id"])
+        await self._keys.end(call.caller, None, call.path["api_key_id"])
         return deleted_body("organization.admin_api_key", call.path["api_key_id"])
 
     async def rotate_admin(self, call: AdminCall) -> dict[str, Any]:

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
     from gateway.services.access import TenantDetail
     from gateway.services.admin.operations import Operations
-    from gateway.store.drains import Drain
     from gateway.tenancy import Tenant
-    from gateway.upstreams.member import BackendState
 
 TENANT = "/tenants/{name}"
 BACKEND = "/backends/{name}"
@@ -98,7 +96,7 @@ class OperatorEndpoints:
 
     async def backends(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
         """As this process sees them."""
-        return whole_page([_backend(*one) for one in await self._operations.backends()])
+        return whole_page(await self._operations.backends())
 
     async def drain(self, call: AdminCall) -> dict[str, Any]:
         """It gets nothing new; what is under way there goes on."""
@@ -136,21 +134,3 @@ def _tenant(tenant: Tenant) -> dict[str, Any]:
 def _detail(detail: TenantDetail) -> dict[str, Any]:
     own = dict(detail.own)
     return {**_tenant(detail.tenant), "policy": detail.policy.shown(), "own": own}
-
-
-def _backend(state: BackendState, drain: Drain | None) -> dict[str, Any]:
-    drained = None
-    if drain is not None:
-        drained = {"at": int(drain.drained_at.timestamp()), "by": drain.drained_by}
-    return {
-        "object": "backend",
-        "name": state.name,
-        "models": list(state.models),
-        "healthy": state.healthy,
-        "available": state.available,
-        "in_flight": state.in_flight,
-        "version": state.version,
-        "problem": state.problem,
-        "source": state.source,
-        "drained": drained,
-    }

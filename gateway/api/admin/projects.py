@@ -18,6 +18,7 @@ from gateway.protocol.admin.requests import (
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
     from gateway.services.admin.projects import Projects
+    from gateway.services.admin.transactions import AdminCaller
 
 ALL = "/organization/projects"
 ONE = f"{ALL}/{{project_id}}"
@@ -61,7 +62,7 @@ class ProjectEndpoints:
         """A new project."""
         asked = await call.body(ProjectCreate)
         asked.check_supported()
-        return project_body(await self._projects.create(call.principal.tenant_id, asked.name))
+        return project_body(await self._projects.create(call.caller, asked.name))
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
         """One project."""
@@ -71,12 +72,12 @@ class ProjectEndpoints:
         """Another name."""
         asked = await call.body(ProjectUpdate)
         asked.check_supported()
-        return project_body(await self._projects.rename(*_named(call), asked.name))
+        return project_body(await self._projects.rename(*_changed(call), asked.name))
 
     async def archive(self, call: AdminCall) -> dict[str, Any]:
         """For good: its keys end."""
         await call.body(NoBody)
-        return project_body(await self._projects.archive(*_named(call)))
+        return project_body(await self._projects.archive(*_changed(call)))
 
     async def models(self, call: AdminCall) -> dict[str, Any]:
         """Its list of models."""
@@ -85,14 +86,18 @@ class ProjectEndpoints:
     async def set_models(self, call: AdminCall) -> dict[str, Any]:
         """Another list of models."""
         asked = await call.body(ModelPermissionsUpdate)
-        changed = await self._projects.set_models(*_named(call), asked.permissions)
+        changed = await self._projects.set_models(*_changed(call), asked.permissions)
         return model_permissions_body(changed.models)
 
     async def delete_models(self, call: AdminCall) -> dict[str, Any]:
         """No list of models."""
-        await self._projects.set_models(*_named(call), None)
+        await self._projects.set_models(*_changed(call), None)
         return deleted_body("project.model_permissions")
 
 
 def _named(call: AdminCall) -> tuple[Any, str]:
     return call.principal.tenant_id, call.path["project_id"]
+
+
+def _changed(call: AdminCall) -> tuple[AdminCaller, str]:
+    return call.caller, call.path["project_id"]

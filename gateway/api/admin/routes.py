@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.api.access.client_address import client_address
 from gateway.errors import PermissionDenied
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import unknown, validated
@@ -22,13 +23,13 @@ from gateway.services.admin.transactions import AdminCaller
 from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
     from gateway.protocol.base import WireModel
-    from gateway.tenancy import Operator, Principal
+    from gateway.tenancy import Network, Operator, Principal
     from gateway.tenancy.permissions import AnyPermission, Role
 
     Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
@@ -64,6 +65,7 @@ class AdminCall:
 
     request: Request
     bodies: BodyReader
+    trusted_proxies: Sequence[Network] = ()
 
     @property
     def principal(self) -> Principal:
@@ -74,7 +76,14 @@ class AdminCall:
     @property
     def caller(self) -> AdminCaller:
         """The same, for services that change something."""
-        return AdminCaller(self.principal.tenant_id, self.principal.key_id)
+        scope = self.request.scope
+        address = client_address(scope, self.trusted_proxies)
+        return AdminCaller(
+            self.principal.tenant_id,
+            self.principal.key_id,
+            None if address is None else str(address),
+            scope["record"].request_id,
+        )
 
     @property
     def operator(self) -> Operator:
@@ -99,14 +108,16 @@ class AdminCall:
         return validated(model, document)
 
 
-def starlette_routes(routes: Iterable[AdminRoute], bodies: BodyReader) -> list[Route]:
+def starlette_routes(
+    routes: Iterable[AdminRoute], bodies: BodyReader, trusted_proxies: Sequence[Network] = ()
+) -> list[Route]:
     """The routes for a router: one for each path, so that a 405 names all its methods."""
     by_url: dict[str, dict[str, AdminRoute]] = defaultdict(dict)
     for route in routes:
         assert route.method not in by_url[route.url], f"{route.method} {route.url} is there twice"
         by_url[route.url][route.method] = route
     return [
-        Route(url, _Dispatch(by_method, bodies), methods=sorted(by_method))
+        Route(url, _Dispatch(by_method, bodies, trusted_proxies), methods=sorted(by_method))
         for url, by_method in by_url.items()
     ]
 
@@ -114,15 +125,21 @@ def starlette_routes(routes: Iterable[AdminRoute], bodies: BodyReader) -> list[R
 class _Dispatch:
     """ASGI application for one path: asks whether the caller may, then the route of the method."""
 
-    def __init__(self, routes: Mapping[str, AdminRoute], bodies: BodyReader) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, AdminRoute],
+        bodies: BodyReader,
+        trusted_proxies: Sequence[Network],
+    ) -> None:
         self._routes = routes
         self._bodies = bodies
+        self._trusted_proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         check_permission(scope, route.permission, route.plane)
-        answer = await route.endpoint(AdminCall(request, self._bodies))
+        answer = await route.endpoint(AdminCall(request, self._bodies, self._trusted_proxies))
         response = answer
         if not isinstance(response, Response):
             response = Response(orjson.dumps(answer), media_type="application/json")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
     from gateway.services.admin.keys import Keys
     from gateway.services.admin.service_accounts import ServiceAccounts
+    from gateway.services.admin.transactions import AdminCaller
 
 ALL = f"{PROJECT}/service_accounts"
 ONE = f"{ALL}/{{service_account_id}}"
@@ -78,12 +79,12 @@ class ServiceAccountEndpoints:
     async def update(self, call: AdminCall) -> dict[str, Any]:
         """Another name, another role."""
         asked = await call.body(ServiceAccountUpdate)
-        changed = await self._accounts.change(*_named(call), name=asked.name, role=asked.role)
+        changed = await self._accounts.change(*_changed(call), name=asked.name, role=asked.role)
         return service_account_body(changed)
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
         """With its keys."""
-        await self._accounts.delete(*_named(call))
+        await self._accounts.delete(*_changed(call))
         return deleted_body(KIND, call.path["service_account_id"])
 
     async def create_key(self, call: AdminCall) -> dict[str, Any]:
@@ -103,3 +104,7 @@ class ServiceAccountEndpoints:
 def _named(call: AdminCall) -> tuple[Any, str, str]:
     path = call.path
     return call.principal.tenant_id, path["project_id"], path["service_account_id"]
+
+
+def _changed(call: AdminCall) -> tuple[AdminCaller, str, str]:
+    return call.caller, call.path["project_id"], call.path["service_account_id"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import keys, ledger, operators, projects, service_accounts, usage
+from gateway.api.admin import keys, ledger, limits, operators, projects, service_accounts, usage
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
@@ -19,6 +19,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts, services.keys),
         *keys.routes(services.keys),
+        *limits.routes(services.limits),
         *usage.routes(services.usage),
     ]
 

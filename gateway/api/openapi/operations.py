@@ -382,6 +382,13 @@ OPERATIONS: Final = (
         body="Rerank",
         answer="Object",
     ),
+    Operation(
+        "GET /v1/key",
+        "getKey",
+        "What the key of the request may do",
+        "In OpenRouter's shape; figures that nobody counts are null.",
+        answer="Object",
+    ),
     Operation("GET /v1/models", "listModels", "List the models", answer="ModelList"),
     Operation("GET /v1/models/{model}", "getModel", "Retrieve a model", answer="Model"),
     Operation(

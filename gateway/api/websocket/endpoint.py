@@ -45,7 +45,8 @@ class WebSocketEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record: RequestRecord = scope["record"]
         await receive()  # websocket.connect
-        with self._sessions.connected():
+        connected = self._dependencies.creation.connected(scope["principal"])
+        with self._sessions.connected(), connected:
             await send({"type": "websocket.accept"})
             record.finish(self._dependencies.metrics)
             connection = WebSocketConnection(

@@ -64,7 +64,9 @@ def create(
     json_: Json = False,
 ) -> None:
     """Create a project of a tenant. It sees nothing of the tenant's other projects."""
-    made = _ask(config, tenant, lambda services, id_: services.projects.create(id_, name))
+    made = _ask(
+        config, tenant, lambda services, id_: services.projects.create(AdminCaller(id_), name)
+    )
     shown = project_body(made)
     terminal.show(json.dumps(shown) if json_ else shown["id"])
 
@@ -97,7 +99,7 @@ async def _all_projects(services: AdminServices, tenant_id: TenantId) -> list[Pr
 @commands.command("archive")
 def archive(tenant: TenantName, project: ProjectId, config: Config = None) -> None:
     """Archive a project: its keys stop working within auth.key_cache_ttl_s, for good."""
-    _ask(config, tenant, lambda services, id_: services.projects.archive(id_, project))
+    _ask(config, tenant, lambda services, id_: services.projects.archive(AdminCaller(id_), project))
     terminal.show(f"project {project} archived")
 
 

@@ -99,7 +99,7 @@ class Keys:
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             role: ServiceAccountRole = "none" if asked is None else "member"
-            account = await self._accounts.insert(connection, project, name, role)
+            account = await self._accounts.insert(connection, caller, project, name, role)
             if asked is None:
                 return account, None
             return account, await self._insert(connection, caller, asked, project, account)
@@ -150,7 +150,7 @@ class Keys:
 
     async def change(
         self,
-        tenant_id: TenantId,
+        caller: AdminCaller,
         project_id: str,
         key_id: str,
         *,
@@ -158,6 +158,7 @@ class Keys:
         expires_in_s: int | None,
     ) -> OwnedKey:
         """Change what is not None. Raises `InvalidRequest` for a key that has expired."""
+        tenant_id = caller.tenant_id
         self._check_lifetime(expires_in_s)
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
@@ -165,14 +166,20 @@ class Keys:
             changed = await rows.change(connection, key, scopes=scopes, expires_in_s=expires_in_s)
             if changed is None:
                 raise _expired(key_id)
+            told = {"scopes": sorted(changed.terms.scopes)}
+            await caller.note(
+                connection, "api_key.updated", key_id, project, changes_requested=told
+            )
             return (await _owned(connection, tenant_id, [changed]))[0]
 
-    async def end(self, tenant_id: TenantId, project_id: str | None, key_id: str) -> None:
+    async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
         """It works no more."""
+        tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
             key = await self._required(connection, tenant_id, project, key_id)
             await rows.end(connection, tenant_id, project, key.id)
+            await caller.note(connection, "api_key.deleted", key_id, project)
 
     async def rotate(
         self, caller: AdminCaller, project_id: str | None, key_id: str, overlap_s: int | None
@@ -203,7 +210,11 @@ class Keys:
                 created_by=caller.key_id,
                 dialect=old.dialect,
             )
-            return await rows.insert(connection, made), secret.value
+            new = await rows.insert(connection, made)
+            told = {"scopes": sorted(new.terms.scopes), "replaces": key_id}
+            target = ids.api_key_id(new.id)
+            await caller.note(connection, "api_key.created", target, project, data=told)
+            return new, secret.value
 
     async def _insert(
         self,
@@ -237,7 +248,11 @@ class Keys:
             expires_in_s=asked.expires_in_s or self._policy.lifetime_max_s,
             created_by=caller.key_id,
         )
-        return await rows.insert(connection, made), secret.value
+        new = await rows.insert(connection, made)
+        told = {"scopes": sorted(terms.scopes)}
+        target = ids.api_key_id(new.id)
+        await caller.note(connection, "api_key.created", target, made.project_id, data=told)
+        return new, secret.value
 
     async def _project(
         self, connection: Connection, tenant_id: TenantId, project_id: str | None

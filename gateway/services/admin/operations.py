@@ -81,10 +81,10 @@ class Operations:
         with _owned():
             return await self._access.create_key(name, key_name, kind="admin")
 
-    async def backends(self) -> list[tuple[BackendState, Drain | None]]:
-        """Those that this process knows, with the operator's word where they are drained."""
+    async def backends(self) -> list[dict[str, Any]]:
+        """Those that this process knows, as JSON; `drained` says who took them out of use."""
         drained = {one.name: one for one in await drains.drains(self._database)}
-        return [(state, drained.get(state.name)) for state in self._pool.snapshot()]
+        return [_backend(state, drained.get(state.name)) for state in self._pool.snapshot()]
 
     async def drain(self, operator: Operator, name: str) -> None:
         """It gets nothing new, on any replica. Raises `ResourceNotFound`."""
@@ -129,3 +129,21 @@ def _owned() -> Iterator[None]:
             "the command line with the owner's URL.",
             code="insufficient_permissions",
         ) from error
+
+
+def _backend(state: BackendState, drain: Drain | None) -> dict[str, Any]:
+    drained = None
+    if drain is not None:
+        drained = {"at": int(drain.drained_at.timestamp()), "by": drain.drained_by}
+    return {
+        "object": "backend",
+        "name": state.name,
+        "models": list(state.models),
+        "healthy": state.healthy,
+        "available": state.available,
+        "in_flight": state.in_flight,
+        "version": state.version,
+        "problem": state.problem,
+        "source": state.source,
+        "drained": drained,
+    }

@@ -12,7 +12,7 @@ from gateway.store.admin.pages import Place
 from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:
-    from gateway.services.admin.transactions import Transactions
+    from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import ModelPermissions, Project, TenantId
@@ -66,8 +66,9 @@ class Projects:
         self._transactions = transactions
         self._projects_max = projects_max
 
-    async def create(self, tenant_id: TenantId, name: str) -> Project:
+    async def create(self, caller: AdminCaller, name: str) -> Project:
         """Raises `RateLimited` where the tenant has as many as it may."""
+        tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             await rows.add_default(connection, tenant_id)
             if await rows.count(connection, tenant_id) >= self._projects_max:
@@ -76,7 +77,10 @@ class Projects:
                     "be, archived ones included. Ask the operator of this server for more.",
                     code="too_many_projects",
                 )
-            return await rows.insert(connection, tenant_id, ProjectId(ids.new_uuid()), name)
+            made = await rows.insert(connection, tenant_id, ProjectId(ids.new_uuid()), name)
+            told = {"name": name, "title": name}
+            await caller.note(connection, "project.created", _id(made), made.id, data=told)
+            return made
 
     async def get(self, tenant_id: TenantId, project_id: str) -> Project:
         """The project."""
@@ -98,16 +102,22 @@ class Projects:
                 connection, tenant_id, Place(limit, place), with_archived=with_archived
             )
 
-    async def rename(self, tenant_id: TenantId, project_id: str, name: str | None) -> Project:
+    async def rename(self, caller: AdminCaller, project_id: str, name: str | None) -> Project:
         """None leaves the name as it is."""
+        tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             if name is None:
                 return project
+            told = {"title": name}
+            await caller.note(
+                connection, "project.updated", project_id, project.id, changes_requested=told
+            )
             return await rows.rename(connection, tenant_id, project.id, name) or project
 
-    async def archive(self, tenant_id: TenantId, project_id: str) -> Project:
+    async def archive(self, caller: AdminCaller, project_id: str) -> Project:
         """None of its keys works any more. Raises `InvalidRequest` for the default project."""
+        tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             if project.is_default:
@@ -116,13 +126,24 @@ class Projects:
                     code="default_project",
                     param="project_id",
                 )
+            await caller.note(connection, "project.archived", project_id, project.id)
             return await rows.archive(connection, tenant_id, project.id) or project
 
     async def set_models(
-        self, tenant_id: TenantId, project_id: str, permissions: ModelPermissions | None
+        self, caller: AdminCaller, project_id: str, permissions: ModelPermissions | None
     ) -> Project:
         """Which models it may ask for; None: all that its tenant may use."""
+        tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
+            event, told = "harmony.model_permissions.deleted", {}
+            if permissions is not None:
+                event = "harmony.model_permissions.updated"
+                told = {"mode": permissions.mode, "model_ids": list(permissions.models)}
+            await caller.note(connection, event, project_id, project.id, changes_requested=told)
             changed = await rows.set_models(connection, tenant_id, project.id, permissions)
             return changed or project
+
+
+def _id(project: Project) -> str:
+    return ids.project_id(project.id)

@@ -13,7 +13,7 @@ from gateway.store.admin.pages import Place
 from gateway.tenancy import ServiceAccount
 
 if TYPE_CHECKING:
-    from gateway.services.admin.transactions import Transactions
+    from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import Project, ServiceAccountRole, TenantId
@@ -52,7 +52,12 @@ class ServiceAccounts:
         self._accounts_max = accounts_max
 
     async def insert(
-        self, connection: Connection, project: Project, name: str, role: ServiceAccountRole
+        self,
+        connection: Connection,
+        caller: AdminCaller,
+        project: Project,
+        name: str,
+        role: ServiceAccountRole,
     ) -> ServiceAccount:
         """Inside a transaction of the caller's. Raises `RateLimited` where there are as many as may
         be.
@@ -67,7 +72,11 @@ class ServiceAccounts:
         account = ServiceAccount(
             ids.new_uuid(), project.tenant_id, project.id, name, role, project.created_at
         )
-        return await rows.insert(connection, account)
+        made = await rows.insert(connection, account)
+        target = ids.service_account_id(made.id)
+        told = {"role": role}
+        await caller.note(connection, "service_account.created", target, project.id, data=told)
+        return made
 
     async def get(self, tenant_id: TenantId, project_id: str, account_id: str) -> ServiceAccount:
         """The account."""
@@ -88,7 +97,7 @@ class ServiceAccounts:
 
     async def change(
         self,
-        tenant_id: TenantId,
+        caller: AdminCaller,
         project_id: str,
         account_id: str,
         *,
@@ -96,18 +105,29 @@ class ServiceAccounts:
         role: ServiceAccountRole | None,
     ) -> ServiceAccount:
         """Change what is not None."""
+        tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             account = await required_account(connection, project, account_id)
             changed = await rows.change(connection, account, name=name, role=role)
             if changed is None:
                 raise unknown_account(account_id)
+            told = {"role": changed.role}
+            await caller.note(
+                connection,
+                "service_account.updated",
+                account_id,
+                project.id,
+                changes_requested=told,
+            )
             return changed
 
-    async def delete(self, tenant_id: TenantId, project_id: str, account_id: str) -> None:
+    async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> None:
         """Delete it; its keys end at once."""
+        tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             account = await required_account(connection, project, account_id)
             if not await rows.delete(connection, tenant_id, project.id, account.id):
                 raise unknown_account(account_id)
+            await caller.note(connection, "service_account.deleted", account_id, project.id)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.services.admin.keys import Keys
+    from gateway.services.admin.limits import ProjectLimits
     from gateway.services.admin.projects import Projects
     from gateway.services.admin.service_accounts import ServiceAccounts
     from gateway.services.usage import UsageReports
@@ -19,4 +20,5 @@ class AdminServices:
     projects: Projects
     service_accounts: ServiceAccounts
     keys: Keys
+    limits: ProjectLimits
     usage: UsageReports

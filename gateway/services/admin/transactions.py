@@ -4,22 +4,53 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from gateway import ids
+from gateway.governance.audit import OPERATOR, Actor, AuditEvent
+from gateway.store import audit_log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """Who changes something of which tenant: an admin key, or (None) the command line."""
+    """Who changes something of which tenant: an admin key, or (None) the command line; and for the
+    audit log, whence the request came.
+    """
 
     tenant_id: TenantId
     key_id: UUID | None = None
+    address: str | None = None
+    request_id: str | None = None
+
+    async def note(
+        self,
+        connection: Connection,
+        event: str,
+        target: str,
+        project_id: ProjectId | None = None,
+        **details: Any,
+    ) -> None:
+        """Add what was done to the audit log, in the transaction that did it and behind that."""
+        actor = OPERATOR
+        if self.key_id is not None:
+            actor = Actor("api_key", ids.api_key_id(self.key_id), "user")
+        told = AuditEvent(
+            event,
+            target,
+            actor=actor,
+            details=details,
+            project_id=project_id,
+            address=self.address,
+            request_id=self.request_id,
+        )
+        await audit_log.record(connection, self.tenant_id, told)
 
 
 class Transactions:

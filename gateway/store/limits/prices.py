@@ -35,7 +35,7 @@ UPDATE prices SET valid_until = :at
 WHERE tenant_id = :tenant AND model = CAST(:model AS text)
   AND service_tier = CAST(:tier AS text)
   AND (valid_until IS NULL OR valid_until > :at)
-  AND valid_from < :at
+  AND valid_from <= :at
 """)
 _ADD: Final = Statement(f"""
 INSERT INTO prices ({_COLUMNS})

@@ -25,7 +25,7 @@ _BUDGET: Final = "id, scope, scope_id, unit, span, cap, mode"
 _ALERT: Final = "id, scope, scope_id, unit, span, threshold, channel, created_at"
 _OWN: Final = """
     tenant_id = :tenant AND (
-        scope = 'tenant' OR scope = 'project' AND scope_id = :project
+        scope IN ('tenant', 'organization') OR scope = 'project' AND scope_id = :project
         OR scope = 'key' AND scope_id = :key
     )
 """
@@ -130,7 +130,7 @@ async def terms_of(database: Database, principal: Principal) -> Terms:
 
 async def limits(database: Database, tenant_id: TenantId) -> list[Limit]:
     """Every limit of a tenant, its projects and keys."""
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         return [_limit(row) for row in await connection.execute(_LIMITS, {"tenant": tenant_id})]
 
 
@@ -142,7 +142,7 @@ async def set_limits(
     gone: Sequence[Limit] = (),
 ) -> None:
     """Write limits, in place of those of the same name, and take others away: all or nothing."""
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         for limit in gone:
             await connection.execute(_UNSET, _row(tenant_id, limit))
         for limit in new:
@@ -153,7 +153,7 @@ async def set_limits(
 
 async def budgets(database: Database, tenant_id: TenantId) -> list[Budget]:
     """Every budget of a tenant, its projects and keys."""
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         return [_budget(row) for row in await connection.execute(_BUDGETS, {"tenant": tenant_id})]
 
 
@@ -165,7 +165,7 @@ async def set_budget(
     """
     place = _place(tenant_id, budget.scope, budget.scope_id)
     place |= {"unit": budget.unit, "span": budget.interval}
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         found = await connection.count(_UNSET_BUDGET, place)
         if not is_gone:
             new = {"id": budget.id, "cap": budget.cap, "mode": budget.mode}
@@ -178,13 +178,13 @@ async def alerts(
 ) -> list[SpendAlert]:
     """Those of one scope, the oldest first."""
     place = _place(tenant_id, scope, scope_id)
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
 
 
 async def add_alert(database: Database, tenant_id: TenantId, alert: SpendAlert) -> SpendAlert:
     """Write a new one."""
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         return alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
 
 
@@ -192,7 +192,7 @@ async def change_alert(
     database: Database, tenant_id: TenantId, alert: SpendAlert
 ) -> SpendAlert | None:
     """Change the one with its id; None when there is none in its scope."""
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_CHANGE_ALERT, _alert(tenant_id, alert))
     row = rows.one_or_none()
     return None if row is None else alert_of(row)
@@ -203,7 +203,7 @@ async def remove_alert(
 ) -> bool:
     """False when there is no such alert."""
     place = {**_place(tenant_id, scope, scope_id), "id": alert_id}
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         return bool(await connection.count(_UNSET_ALERT, place))
 
 

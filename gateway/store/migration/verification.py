@@ -147,7 +147,8 @@ GRANTS: Final = {
         "containers": _EVERYTHING,
         "files": _EVERYTHING,
         "file_chunks": "SELECT, INSERT, DELETE",
-        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
+        **dict.fromkeys(("limits", "budgets", "spend_alerts"), _EVERYTHING),
+        "prices": "SELECT",
     },
     RUNS_ROLE: {
         "tenants": "SELECT",

@@ -75,6 +75,9 @@ async def test_known_tenants_go_on_while_the_provider_is_away() -> None:
     with pytest.raises(StoreUnavailable):
         await too_old.ready([TENANT])
     assert too_old.find(TENANT) is not None  # who has begun to write goes on
+    await keyring.try_ready([OTHER, TENANT])
+    assert keyring.find(OTHER) is None
+    assert keyring.find(TENANT) is not None
 
 
 async def test_keys_that_are_destroyed_or_refused_open_nothing() -> None:

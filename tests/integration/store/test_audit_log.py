@@ -14,6 +14,7 @@ from gateway.services.audit import AuditLogs, AuditQuery
 from gateway.store import audit_log, retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.retention import RetentionPolicy
+from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
@@ -166,3 +167,15 @@ async def test_what_cannot_be_asked_for_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest):
         await AuditLogs(database).list_entries(tenant, AuditQuery(**query))  # type: ignore[arg-type]
+
+
+async def test_heads_are_written_to_the_process_log(database: Database, tenant: TenantId) -> None:
+    await record(database, tenant, *[AuditEvent("project.created", f"p{n}") for n in range(3)])
+    (head,) = await audit_log.heads(database, since_s=60, rows_max=9)
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert head == (tenant, 3, bytes.fromhex(state.head))
+    with captured_logs() as logged:
+        await AuditLogs(database).anchor()
+    assert [(one["tenant"], one["count"], one["rule"]) for one in logged] == [
+        (str(tenant), 3, state.head)
+    ]

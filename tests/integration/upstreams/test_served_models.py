@@ -55,6 +55,22 @@ async def test_an_adapter_of_sglang_is_asked_for_as_one() -> None:
     assert asked == [("base", "ad"), ("base", None)]
 
 
+async def test_an_adapter_of_that_name_of_another_base_model_is_not_used() -> None:
+    rows = [
+        {"id": "other", "parent": None, "max_model_len": 4096},
+        {"id": "ad", "parent": "other", "max_model_len": None},
+    ]
+    async with fleet(sglang(), sglang(rows=rows), sglang()) as known:
+        for _ in range(4):
+            await known.ids(replace(REQUEST, model="ad"))
+        assert known.served() == [2, 0, 2]
+        assert known.pool.parent_of("ad") == "base"
+        assert known.pool.models()[1] == ModelInfo("ad", 8192, "base")
+        assert any("gpu-1: its ad is an adapter of other" in one for one in known.pool.warnings)
+        await known.ids(replace(REQUEST, model="other"))
+        assert known.served() == [2, 1, 2]
+
+
 async def test_an_sglang_that_schedules_by_priority_is_always_sent_one() -> None:
     prioritised = sglang(enable_priority_scheduling=True)
     async with fleet(prioritised, sglang(enable_priority_scheduling=False)) as known:

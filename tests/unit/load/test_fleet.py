@@ -12,8 +12,8 @@ from tests.load.fleet.choices import Board, Routed
 from tests.load.fleet.events import World
 from tests.load.fleet.member import SLOTS, Job, SimulatedMember
 from tests.load.fleet.prompts import Message, SimulatedPrefix
-from tests.load.fleet.run import Fleet, Plan, simulate
-from tests.load.fleet.targets import BACK_WITHIN, TARGETS, missed
+from tests.load.fleet.run import Fleet, Plan, Result, Row, simulate
+from tests.load.fleet.targets import BACK_WITHIN, TARGETS, lost_by_replicas, missed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +86,27 @@ def test_one_of_eight_may_fail_and_come_back() -> None:
     before = result.between(150, 250).share
     assert result.between(290, 400).share > before - BACK_WITHIN
     assert result.in_time > 0.95
+
+
+def test_many_replicas_may_find_a_little_less_than_one() -> None:
+    assert list(lost_by_replicas("mix", {1: 0.95, 3: 0.96, 8: 0.93})) == []
+    assert list(lost_by_replicas("mix", {3: 0.96, 8: 0.5})) == []
+    assert list(lost_by_replicas("mix", {1: 0.95, 8: 0.91})) == [
+        "mix: 0.910 cached with 8 replicas, 0.950 with 1"
+    ]
+
+
+def test_a_part_of_a_result_is_of_that_time_and_of_these_sessions() -> None:
+    result = Result()
+    for row in (
+        Row(1.0, 10, 20, 0.5, "gpu-0", "chat"),
+        Row(2.0, 30, 30, 4.0, "gpu-1", "rag"),
+        Row(9.0, 0, 99, 1.0, "gpu-0", "chat"),
+    ):
+        result.add(row)
+    part = result.between(1.0, 9.0)
+    assert (part.share, part.in_time, part.by_member.total()) == (0.8, 0.5, 2)
+    assert result.between(0.0, 9.5, {"rag"}).share == 1.0
 
 
 def test_when_all_is_over_nothing_is_owed_by_anybody() -> None:

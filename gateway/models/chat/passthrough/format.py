@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import AnswerFormat, OutputRules
     from gateway.generation import ParserPosition, TokenParser
+    from gateway.models.chat.messages import ChatMessage
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 
 RAW: Final = "raw_message_tokens"
 """The shape that vLLM has for messages that it does not take apart."""
+_THOUGHTS: Final = ("reasoning", "reasoning_content")
+_SPEAKING: Final = frozenset({"user", "system", "tool"})
 _ABILITIES: Final = ("structured_outputs", "streaming", "background")
 FRAMING: Final = Framing(opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True)
 
@@ -181,7 +184,8 @@ class PassThroughFormat:
         items = [_worded(item) for item in items]
         see = Gallery(items, options.rendered, self._images).part if self._sees else None
         made = conversation(items, options, ANY, see)
-        lines = [orjson.dumps(self._options(options)), *map(orjson.dumps, made.messages)]
+        messages = made.messages if self._switched else _without_thoughts(made.messages)
+        lines = [orjson.dumps(self._options(options)), *map(orjson.dumps, messages)]
         ids = packed_lines(lines)
         tokens = prompt_tokens(ids)
         return Prompt(ids, made.spans(tokens), tokens)
@@ -190,6 +194,10 @@ class PassThroughFormat:
         """The first line."""
         fields: dict[str, Any] = {}
         if tools := functions(options):
+            strict = {tool.name for tool in options.tools if tool.strict}
+            for tool in tools:
+                if tool["function"]["name"] in strict:
+                    tool["function"]["strict"] = True  # else vLLM does not bind the arguments
             fields["tools"] = tools
         asked, template_kwargs = options.asked_effort, self._kwargs
         if self._switched is not None:
@@ -310,6 +318,17 @@ class PassThroughFormat:
         elif rules.answer is not None and not may_call:
             fields["response_format"] = _response_format(rules.answer)
         return Constraint(AnyText(()), exact=False, chat=fields) if fields else None
+
+
+def _without_thoughts(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """The messages as every server takes them; nothing of one that was but a thought."""
+    bare = [
+        {name: value for name, value in message.items() if name not in _THOUGHTS}
+        for message in messages
+    ]
+    return [
+        one for one in bare if one["content"] or one["role"] in _SPEAKING or "tool_calls" in one
+    ]
 
 
 def _worded(item: ContextItem) -> ContextItem:

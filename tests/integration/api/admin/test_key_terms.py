@@ -166,3 +166,28 @@ async def test_keys_outlive_their_pepper_and_are_hashed_again(database_url: str)
     after = known("another pepper")
     assert (await after.authenticate(secret)).key_id == key.id
     await database.close()
+
+
+async def test_what_was_changed_is_in_the_audit_log(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    project, key = await made(admin, "Audited")
+    projects = admin.admin.organization.projects
+    await projects.update(project.id, name="Audited again")
+    await projects.api_keys.delete(key.id, project_id=project.id)
+    await projects.archive(project.id)
+    database = site.gateway.process.default.foundation.database
+    found = Statement(
+        "SELECT type, target, actor, request_id FROM audit_log"
+        " WHERE project_id = :id ORDER BY number"
+    )
+    async with database.owner_transaction() as connection:
+        rows = await connection.execute(found, {"id": ids.parse_project_id(project.id)})
+    assert [row.type for row in rows] == [
+        *("project.created", "service_account.created", "api_key.created", "project.updated"),
+        *("api_key.deleted", "project.archived"),
+    ]
+    assert {rows[2].target, rows[4].target} == {key.id}
+    assert b'"kind":"api_key"' in rows[0].actor
+    assert all(row.request_id.startswith("req_") for row in rows)
+    assert not any(key.value in str(tuple(row)) for row in rows)

@@ -15,6 +15,7 @@ from tests.fakes.mcp_server import serving as serving_tools
 from tests.fakes.serving import serving
 from tests.fakes.stream import stream, texts
 from tests.fakes.text_server import DIALECTS, Said, TextServer, call, text
+from tests.fakes.websocket import connected
 from tests.integration.api.bodies import ADD, WEATHER, create, refused
 from tests.integration.api.following import created, ended, id_in, is_delta, listed, resumed, taken
 from tests.integration.api.passthrough.conftest import model
@@ -204,8 +205,8 @@ async def test_a_background_response_begins_its_turn_anew(passing: Passing) -> N
     assert whole["content"][0]["text"] == LONG
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (11, 7)
     assert await listed(resumed(passing.client, id_in(frames), 3)) == frames[4:]
-    first, second = (server.asked[0]["messages"] for server in passing.pair)
-    assert first == second
+    first, second = (body for server in passing.pair for body in server.asked)
+    assert first["messages"] == second["messages"]
 
 
 async def test_a_turn_is_not_begun_anew_twice(passing: Passing) -> None:
@@ -324,3 +325,13 @@ async def test_a_conversation_and_its_summary(passing: Passing) -> None:
         input=[*short.json()["output"], {"role": "user", "content": "go"}],
     )
     assert third["status"] == "completed"
+
+
+async def test_a_websocket_continues_what_is_not_stored(passing: Passing) -> None:
+    passing.servers["toy-vllm"].script = lambda body: text(f"{len(body['messages'])} messages")
+    async with connected(passing.gateway.url, passing.gateway.key) as peer:
+        first = await peer.response("one", model="toy-vllm", store=False)
+        again = await peer.response(
+            "two", model="toy-vllm", store=False, previous_response_id=first["id"]
+        )
+    assert [texts(one) for one in (first, again)] == [["1 messages"], ["3 messages"]]

@@ -234,6 +234,7 @@ def test_it_puts_nothing_into_the_models_mouth() -> None:
         True,
     ]
     assert FORMAT.knowing(b"anything") is FORMAT
+    assert FORMAT.new_parser(RULES, trace=True).feed([ANSWER]) == []
     assert (FORMAT.template_state, FORMAT.misfits({})) == (TEXT_STATE, ())
     FORMAT.check()
 

@@ -1,0 +1,199 @@
+"""Rate limits of projects; spend limits and spend alerts of an organization and its projects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gateway import ids
+from gateway.api.admin.pages import conversation_page, page_asked
+from gateway.api.admin.routes import AdminRoute
+from gateway.errors import ResourceNotFound, shown
+from gateway.limits.money import CENT
+from gateway.limits.terms import ALL_MODELS
+from gateway.protocol.admin.limits import (
+    RATE_LIMIT_PREFIX,
+    RateLimitUpdate,
+    SpendAlertUpdate,
+    SpendLimitUpdate,
+    rate_limit_body,
+    spend_alert_body,
+    spend_limit_body,
+)
+from gateway.protocol.admin.objects import deleted_body
+from gateway.protocol.request_errors import unknown_place
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from gateway.api.admin.routes import AdminCall
+    from gateway.services.admin.limits import ProjectLimits
+    from gateway.services.limits import Place
+
+    Json = dict[str, Any]
+
+ORGANIZATION = "/organization"
+PROJECT = "/organization/projects/{project_id}"
+
+
+def routes(limits: ProjectLimits) -> list[AdminRoute]:
+    """Those of limits, budgets and alerts."""
+    rates = RateLimitEndpoints(limits)
+    found = [
+        AdminRoute("GET", f"{PROJECT}/rate_limits", "rate_limits.read", rates.list),
+        AdminRoute("POST", f"{PROJECT}/rate_limits/{{id}}", "rate_limits.write", rates.update),
+    ]
+    for base, owner in ((ORGANIZATION, "organization"), (PROJECT, "project")):
+        spending = SpendEndpoints(limits, owner)
+        limit, alerts = f"{base}/spend_limit", f"{base}/spend_alerts"
+        one = f"{alerts}/{{alert_id}}"
+        found += [
+            AdminRoute("GET", limit, "spend.read", spending.limit),
+            AdminRoute("POST", limit, "spend.write", spending.set_limit),
+            AdminRoute("DELETE", limit, "spend.write", spending.delete_limit),
+            AdminRoute("GET", alerts, "spend.read", spending.alerts),
+            AdminRoute("POST", alerts, "spend.write", spending.create_alert),
+            AdminRoute("GET", one, "spend.read", spending.alert),
+            AdminRoute("POST", one, "spend.write", spending.update_alert),
+            AdminRoute("DELETE", one, "spend.write", spending.delete_alert),
+        ]
+    return found
+
+
+class RateLimitEndpoints:
+    """Endpoints of `…/rate_limits`: one for each model, and `rl-*` for all together."""
+
+    def __init__(self, limits: ProjectLimits) -> None:
+        self._limits = limits
+
+    async def list(self, call: AdminCall) -> Json:
+        """Of every model that is served, and of those that have limits."""
+        asked = page_asked(call.request.query_params)
+        place = await self._limits.place(call.principal.tenant_id, call.path["project_id"])
+        by_model = await self._limits.by_model(place)
+        bodies = [rate_limit_body(model, limits) for model, limits in by_model.items()]
+        return _page(bodies, asked.limit, asked.after, asked.before)
+
+    async def update(self, call: AdminCall) -> Json:
+        """Other values for one model."""
+        asked = await call.body(RateLimitUpdate)
+        place = await self._limits.place(call.principal.tenant_id, call.path["project_id"])
+        model = call.path["id"].removeprefix(RATE_LIMIT_PREFIX)
+        known = await self._limits.by_model(place)
+        if not call.path["id"].startswith(RATE_LIMIT_PREFIX) or model not in {*known, ALL_MODELS}:
+            raise ResourceNotFound(
+                f"No rate limit with id '{shown(call.path['id'])}' was found.",
+                code="rate_limit_not_found",
+                param="rate_limit_id",
+            )
+        limits = await self._limits.set(place, asked.values, model=model, mode=asked.harmony.mode)
+        return rate_limit_body(model, limits)
+
+
+class SpendEndpoints:
+    """Endpoints of `…/spend_limit` and `…/spend_alerts` of an organization, or of a project."""
+
+    def __init__(self, limits: ProjectLimits, owner: str) -> None:
+        self._limits = limits
+        self._owner = owner
+
+    async def limit(self, call: AdminCall) -> Json:
+        """The hard limit of a month."""
+        found = await self._limits.limits.budget(await self._place(call), "usd", "month")
+        if found is None:
+            raise ResourceNotFound(
+                "There is no spend limit. POST sets one.",
+                code="spend_limit_not_found",
+                param=None,
+            )
+        return spend_limit_body(self._owner, found.budget.cap, found.spent)
+
+    async def set_limit(self, call: AdminCall) -> Json:
+        """Another hard limit of a month."""
+        asked = await call.body(SpendLimitUpdate)
+        place = await self._place(call)
+        await self._limits.set_budget(place, asked.threshold_amount * CENT)
+        return await self.limit(call)
+
+    async def delete_limit(self, call: AdminCall) -> Json:
+        """No hard limit."""
+        await self.limit(call)
+        await self._limits.remove_budget(await self._place(call))
+        return deleted_body(f"{self._owner}.spend_limit")
+
+    async def alerts(self, call: AdminCall) -> Json:
+        """All alerts, the oldest first, or with `order=desc` the newest."""
+        asked = page_asked(call.request.query_params)
+        found = await self._limits.limits.alerts(await self._place(call))
+        bodies = [
+            spend_alert_body(self._owner, one.id, one.threshold, one.channel) for one in found
+        ]
+        bodies = bodies[::-1] if asked.order == "desc" else bodies
+        return _page(bodies, asked.limit, asked.after, asked.before)
+
+    async def create_alert(self, call: AdminCall) -> Json:
+        """Another alert."""
+        asked = await call.body(SpendAlertUpdate)
+        place = await self._place(call)
+        made = await self._limits.add_alert(place, asked.threshold_amount * CENT, asked.channel)
+        return spend_alert_body(self._owner, made.id, made.threshold, made.channel)
+
+    async def alert(self, call: AdminCall) -> Json:
+        """One alert."""
+        place, alert_id = await self._place(call), _alert_id(call)
+        for one in await self._limits.limits.alerts(place):
+            if one.id == alert_id:
+                return spend_alert_body(self._owner, one.id, one.threshold, one.channel)
+        raise _unknown_alert(call)
+
+    async def update_alert(self, call: AdminCall) -> Json:
+        """Another threshold, other recipients."""
+        asked = await call.body(SpendAlertUpdate)
+        place, alert_id = await self._place(call), _alert_id(call)
+        for one in await self._limits.limits.alerts(place):
+            if one.id == alert_id:
+                new = replace(one, threshold=asked.threshold_amount * CENT, channel=asked.channel)
+                await self._limits.limits.change_alert(place, new)
+                return spend_alert_body(self._owner, new.id, new.threshold, new.channel)
+        raise _unknown_alert(call)
+
+    async def delete_alert(self, call: AdminCall) -> Json:
+        """One alert less."""
+        place, alert_id = await self._place(call), _alert_id(call)
+        if not await self._limits.remove_alert(place, alert_id):
+            raise _unknown_alert(call)
+        return deleted_body(f"{self._owner}.spend_alert", call.path["alert_id"])
+
+    async def _place(self, call: AdminCall) -> Place:
+        if self._owner == "project":
+            return await self._limits.place(call.principal.tenant_id, call.path["project_id"])
+        return self._limits.organization(call.principal.tenant_id)
+
+
+def _alert_id(call: AdminCall) -> UUID:
+    found = ids.parse_spend_alert_id(call.path["alert_id"])
+    if found is None:
+        raise _unknown_alert(call)
+    return found
+
+
+def _unknown_alert(call: AdminCall) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"No spend alert with id '{shown(call.path['alert_id'])}' was found.",
+        code="spend_alert_not_found",
+        param="alert_id",
+    )
+
+
+def _page(bodies: list[Json], limit: int, after: str | None, before: str | None) -> Json:
+    """Those behind `after`, or right before `before`. Raises `InvalidRequest`."""
+    names = [body["id"] for body in bodies]
+    for asked in (after, before):
+        if asked is not None and asked not in names:
+            raise unknown_place()
+    if before is not None:
+        end = names.index(before)
+        begin = max(0, end - limit)
+        return conversation_page(bodies[begin:end], has_more=begin > 0)
+    begin = 0 if after is None else names.index(after) + 1
+    return conversation_page(bodies[begin : begin + limit], has_more=begin + limit < len(bodies))

@@ -1,0 +1,389 @@
+"""`limits`, `budgets` and `prices`: what tenants, projects and keys may use, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
+from uuid import UUID
+
+import typer
+
+from gateway import ids
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.limits.money import NANO, dollars
+from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval
+from gateway.services.limits import Limits, Place
+from gateway.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from gateway.limits.money import Component, Price
+    from gateway.limits.terms import Limit, Mode, Unit, What
+    from gateway.services.limits import BudgetState
+
+limits = typer.Typer(help="Set and list rate limits.", no_args_is_help=True)
+budgets = typer.Typer(help="Set and list budgets of money or tokens.", no_args_is_help=True)
+prices = typer.Typer(help="Set and list what models cost.", no_args_is_help=True)
+
+NONE: Final = "none"
+PER_MILLION: Final = 10**6
+_WINDOWS: Final = {MINUTE_S: "minute", DAY_S: "day", 0: "at once"}
+_OPTIONS: Final[tuple[tuple[What, int], ...]] = (
+    ("requests", MINUTE_S),
+    ("requests", DAY_S),
+    ("tokens", MINUTE_S),
+    ("tokens", DAY_S),
+    ("input_tokens", MINUTE_S),
+    ("output_tokens", MINUTE_S),
+    ("responses", 0),
+    ("websockets", 0),
+)
+
+T = TypeVar("T")
+TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
+Project = Annotated[str | None, typer.Option(help="One of its projects, by its id.")]
+KeyId = Annotated[str | None, typer.Option("--key", help="One of its keys, by its id.")]
+Number = Annotated[str | None, typer.Option(metavar="N|none", help="A number, or none: no limit.")]
+Observe = Annotated[
+    bool,
+    typer.Option("--observe", help="Count what it would refuse (metrics), and refuse nothing."),
+]
+
+
+def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
+    async def answer() -> T:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            return await question(Limits(database))
+
+    return run(answer())
+
+
+async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> Place:
+    tenant_id = await service.tenant(tenant)
+    if key is not None:
+        return Place(tenant_id, "key", _uuid(key, "--key"))
+    if project is not None:
+        found = ids.parse_project_id(project) or _uuid(project, "--project")
+        return Place(tenant_id, "project", found)
+    return Place.of_tenant(tenant_id)
+
+
+def _uuid(text: str, option: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no id.", param_hint=option) from None
+
+
+@limits.command("set")
+def set_limits(  # noqa: PLR0913 - its options
+    tenant: TenantName,
+    project: Project = None,
+    key: KeyId = None,
+    model: Annotated[str, typer.Option(help="Only requests for this model.")] = ALL_MODELS,
+    requests_per_minute: Number = None,
+    requests_per_day: Number = None,
+    tokens_per_minute: Number = None,
+    tokens_per_day: Number = None,
+    input_tokens_per_minute: Number = None,
+    output_tokens_per_minute: Number = None,
+    concurrent_responses: Number = None,
+    websockets: Number = None,
+    observe: Observe = False,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Set limits of a tenant, a project or a key. What is not named stays as it is."""
+    given = (
+        requests_per_minute, requests_per_day, tokens_per_minute, tokens_per_day,
+        input_tokens_per_minute, output_tokens_per_minute, concurrent_responses,
+        websockets,
+    )  # fmt: skip
+    values = {
+        one: _number(text) for one, text in zip(_OPTIONS, given, strict=True) if text is not None
+    }
+    mode: Mode = "observe" if observe else "enforce"
+
+    async def question(service: Limits) -> list[Limit]:
+        place = await _place(service, tenant, project, key)
+        return await service.set_limits(place, values, model=model, mode=mode)
+
+    _show_limits(_ask(config, question), as_json=json_)
+
+
+@limits.command("list")
+def list_limits(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
+    """List all limits of a tenant, its projects and its keys."""
+
+    async def question(service: Limits) -> list[Limit]:
+        return await service.limits(await service.tenant(tenant))
+
+    _show_limits(_ask(config, question), as_json=json_)
+
+
+@budgets.command("set")
+def set_budget(  # noqa: PLR0913 - its options
+    tenant: TenantName,
+    usd: Annotated[str | None, typer.Option(help="Dollars, as in 250 or 0.05.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=0, help="Tokens instead.")] = None,
+    interval: Annotated[
+        str, typer.Option(help="day, month (UTC), or none: it never begins anew.")
+    ] = "month",
+    project: Project = None,
+    key: KeyId = None,
+    observe: Observe = False,
+    alert_at: Annotated[
+        str, typer.Option(help="Percentages at which somebody is told, as in 50,80,100.")
+    ] = "",
+    config: Config = None,
+) -> None:
+    """Set a budget. Once it is spent new requests are answered 429; those under way end."""
+    if (usd is None) == (tokens is None):
+        raise typer.BadParameter("Give either --usd or --tokens.")
+    unit: Unit = "tokens" if usd is None else "usd"
+    cap = tokens if usd is None else _nano(usd)
+    assert cap is not None, "one of the two was given"
+    span = _interval(interval)
+    shares = [_percent(one) for one in alert_at.split(",") if one.strip()]
+    mode: Mode = "observe" if observe else "enforce"
+
+    async def question(service: Limits) -> None:
+        place = await _place(service, tenant, project, key)
+        await service.set_budget(place, cap, unit=unit, interval=span, mode=mode)
+        for share in shares:
+            threshold = cap * share // 100
+            channel: dict[str, object] = {"type": "operator", "percent": share}
+            await service.add_alert(place, threshold, channel, unit=unit, interval=span)
+
+    _ask(config, question)
+    terminal.show(f"budget of tenant {tenant} set")
+
+
+@budgets.command("remove")
+def remove_budget(
+    tenant: TenantName,
+    unit: Annotated[str, typer.Option(help="usd or tokens.")] = "usd",
+    interval: Annotated[str, typer.Option(help="day, month or none.")] = "month",
+    project: Project = None,
+    key: KeyId = None,
+    config: Config = None,
+) -> None:
+    """Remove a budget."""
+
+    async def question(service: Limits) -> bool:
+        place = await _place(service, tenant, project, key)
+        chosen: Unit = "tokens" if unit == "tokens" else "usd"
+        return await service.remove_budget(place, chosen, _interval(interval))
+
+    terminal.show("removed" if _ask(config, question) else "there was none")
+
+
+@budgets.command("list")
+def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
+    """List budgets, and what is spent of each."""
+
+    async def question(service: Limits) -> list[BudgetState]:
+        return await service.budgets(await service.tenant(tenant))
+
+    found = _ask(config, question)
+    if json_:
+        terminal.show(json.dumps([_budget(one) for one in found]))
+        return
+    terminal.table(
+        ("SCOPE", "ID", "INTERVAL", "CAP", "SPENT", "UNIT", "MODE"),
+        [
+            (
+                one.budget.scope,
+                str(one.budget.scope_id),
+                one.budget.interval,
+                _amount(one.budget.cap, one.budget.unit),
+                _amount(one.spent, one.budget.unit),
+                one.budget.unit,
+                one.budget.mode,
+            )
+            for one in found
+        ],
+    )
+
+
+Usd = Annotated[str | None, typer.Option(metavar="USD", help="Dollars for a million tokens.")]
+UsdEach = Annotated[str | None, typer.Option(metavar="USD", help="Dollars for a call.")]
+OfTenant = Annotated[str | None, typer.Option(help="Only for this tenant.")]
+Tier = Annotated[str, typer.Option(help="Only for this service tier.")]
+
+
+@prices.command("set")
+def set_price(  # noqa: PLR0913 - its options
+    model: Annotated[str, typer.Argument(help="Which model.")],
+    input_: Annotated[
+        str | None, typer.Option("--input", metavar="USD", help="For a million tokens of input.")
+    ] = None,
+    cached: Usd = None,
+    output: Usd = None,
+    tool_call: UsdEach = None,
+    web_search: UsdEach = None,
+    tenant: OfTenant = None,
+    tier: Tier = "*",
+    config: Config = None,
+) -> None:
+    """Set what a model costs from now on. What has been used keeps the price that it had."""
+    tokens: tuple[tuple[Component, str | None], ...] = (
+        ("input", input_), ("input_cached", cached), ("output", output)
+    )  # fmt: skip
+    calls: tuple[tuple[Component, str | None], ...] = (
+        ("tool_call", tool_call), ("web_search", web_search)
+    )  # fmt: skip
+    nano: dict[Component, int] = {
+        **{name: _nano(text, PER_MILLION) for name, text in tokens if text is not None},
+        **{name: _nano(text) for name, text in calls if text is not None},
+    }
+
+    async def question(service: Limits) -> Price:
+        tenant_id = None if tenant is None else await service.tenant(tenant)
+        return await service.set_price(model, nano, tenant_id=tenant_id, tier=tier)
+
+    price = _ask(config, question)
+    terminal.show(f"price {price.id} of {model} set")
+
+
+@prices.command("end")
+def end_price(
+    model: Annotated[str, typer.Argument(help="Which model.")],
+    tenant: OfTenant = None,
+    tier: Tier = "*",
+    config: Config = None,
+) -> None:
+    """End the price of a model: from now on another one counts, or none."""
+
+    async def question(service: Limits) -> bool:
+        tenant_id = None if tenant is None else await service.tenant(tenant)
+        return await service.end_price(model, tenant_id=tenant_id, tier=tier)
+
+    terminal.show("ended" if _ask(config, question) else "it has no such price")
+
+
+@prices.command("list")
+def list_prices(config: Config = None, json_: Json = False) -> None:
+    """List all prices, those that are over included."""
+    found = _ask(config, lambda service: service.prices())
+    if json_:
+        terminal.show(json.dumps([_price(one) for one in found]))
+        return
+    terminal.table(
+        ("MODEL", "TIER", "TENANT", "NANO-DOLLARS FOR EACH", "FROM", "UNTIL"),
+        [
+            (
+                one.model,
+                one.tier,
+                "all" if not one.tenant_id.int else str(one.tenant_id),
+                ", ".join(f"{name} {nano}" for name, nano in one.nano.items()),
+                one.valid_from.isoformat(timespec="seconds"),
+                one.valid_until.isoformat(timespec="seconds") if one.valid_until else "",
+            )
+            for one in found
+        ],
+    )
+
+
+def _show_limits(found: list[Limit], *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "scope": one.scope,
+                "id": str(one.scope_id),
+                "model": one.model,
+                "what": one.what,
+                "window_s": one.window_s,
+                "value": one.value,
+                "mode": one.mode,
+            }
+            for one in found
+        ]
+        terminal.show(json.dumps(rows))
+        return
+    terminal.table(
+        ("SCOPE", "ID", "MODEL", "LIMIT", "PER", "VALUE", "MODE"),
+        [
+            (
+                one.scope,
+                str(one.scope_id),
+                one.model,
+                one.what,
+                _WINDOWS[one.window_s],
+                str(one.value),
+                one.mode,
+            )
+            for one in found
+        ],
+    )
+
+
+def _number(text: str) -> int | None:
+    if text == NONE:
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise typer.BadParameter(f"{text!r} is neither a number nor '{NONE}'.")
+    return int(text)
+
+
+def _nano(text: str, units: int = 1) -> int:
+    """Dollars for so many units, as nano-dollars for one: an integer, or it would be rounded."""
+    try:
+        nano = Decimal(text) * NANO / units
+        whole = int(nano)
+    except (InvalidOperation, ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is no amount of dollars.") from None
+    if nano < 0 or nano != whole:
+        raise typer.BadParameter(f"{text} is not a whole number of nano-dollars for each.")
+    return whole
+
+
+def _percent(text: str) -> int:
+    if not text.strip().isdigit() or not 0 < int(text) <= 1_000:
+        raise typer.BadParameter(f"{text!r} is no percentage.", param_hint="--alert-at")
+    return int(text)
+
+
+def _interval(text: str) -> Interval:
+    for known in get_args(Interval):
+        if text == known:
+            found: Interval = known
+            return found
+    raise typer.BadParameter(f"{text!r} is neither day, month nor none.", param_hint="--interval")
+
+
+def _amount(amount: int, unit: str) -> str:
+    return dollars(amount) if unit == "usd" else str(amount)
+
+
+def _budget(one: BudgetState) -> dict[str, Any]:
+    budget = one.budget
+    return {
+        "scope": budget.scope,
+        "id": str(budget.scope_id),
+        "unit": budget.unit,
+        "interval": budget.interval,
+        "cap": _amount(budget.cap, budget.unit),
+        "spent": _amount(one.spent, budget.unit),
+        "mode": budget.mode,
+    }
+
+
+def _price(one: Price) -> dict[str, Any]:
+    return {
+        "id": str(one.id),
+        "model": one.model,
+        "tier": one.tier,
+        "tenant": None if not one.tenant_id.int else str(one.tenant_id),
+        "nano_per_unit": dict(one.nano),
+        "valid_from": one.valid_from.isoformat(),
+        "valid_until": one.valid_until.isoformat() if one.valid_until else None,
+    }

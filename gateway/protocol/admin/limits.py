@@ -1,0 +1,160 @@
+"""Rate limits, spend limits and spend alerts of the admin API: bodies and objects.
+
+Field for field those of openai-python 3.54 (`openai.types.admin.organization`), with what it has no
+field for under `harmony`. Amounts are in cents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from gateway import ids
+from gateway.limits.money import CENT
+from gateway.limits.terms import DAY_S, MINUTE_S
+from gateway.protocol.base import Count, Many, NullableModel, WireModel
+from gateway.protocol.request_errors import unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    from gateway.limits.terms import Limit, What
+
+Json = dict[str, Any]
+
+UNLIMITED: Final = 1_000_000_000
+"""Where there is no limit: OpenAI's object has a number there, always."""
+CENTS_MAX: Final = 10**11
+RECIPIENTS_MAX: Final = 20
+RATE_LIMIT_PREFIX: Final = "rl-"
+
+Address = Annotated[str, StringConstraints(max_length=254, pattern=r"^[^\s@]+@[^\s@]+$")]
+Subject = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\r\n]*$")]
+Cents = Annotated[Count, Field(le=CENTS_MAX)]
+
+_FIELDS: Final[dict[str, tuple[What, int]]] = {
+    "max_requests_per_1_minute": ("requests", MINUTE_S),
+    "max_tokens_per_1_minute": ("tokens", MINUTE_S),
+    "max_requests_per_1_day": ("requests", DAY_S),
+}
+_EXTRA_FIELDS: Final[dict[str, tuple[What, int]]] = {
+    "max_tokens_per_1_day": ("tokens", DAY_S),
+    "max_input_tokens_per_1_minute": ("input_tokens", MINUTE_S),
+    "max_output_tokens_per_1_minute": ("output_tokens", MINUTE_S),
+    "max_concurrent_responses": ("responses", 0),
+}
+_NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
+
+
+class RateLimitExtras(NullableModel):
+    """`harmony` of a rate limit; null takes a limit away."""
+
+    max_tokens_per_1_day: Count | None = None
+    max_input_tokens_per_1_minute: Count | None = None
+    max_output_tokens_per_1_minute: Count | None = None
+    max_concurrent_responses: Count | None = None
+    mode: Literal["enforce", "observe"] = "enforce"
+
+
+class RateLimitUpdate(NullableModel):
+    """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away."""
+
+    max_requests_per_1_minute: Count | None = None
+    max_tokens_per_1_minute: Count | None = None
+    max_requests_per_1_day: Count | None = None
+    batch_1_day_max_input_tokens: Count | None = None
+    max_audio_megabytes_per_1_minute: Count | None = None
+    max_images_per_1_minute: Count | None = None
+    harmony: RateLimitExtras = RateLimitExtras()
+
+    @property
+    def values(self) -> dict[tuple[What, int], int | None]:
+        """The new values, by what they limit. Raises `InvalidRequest` for what is not served."""
+        for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
+            raise unsupported(name, "Leave it out: this server limits requests and tokens")
+        own = {
+            what: getattr(self, name)
+            for name, what in _FIELDS.items()
+            if name in self.model_fields_set
+        }
+        more = {
+            what: getattr(self.harmony, name)
+            for name, what in _EXTRA_FIELDS.items()
+            if name in self.harmony.model_fields_set
+        }
+        return own | more
+
+
+class SpendLimitUpdate(WireModel):
+    """`POST …/spend_limit`."""
+
+    currency: Literal["USD"]
+    interval: Literal["month"]
+    threshold_amount: Cents
+
+
+class NotificationChannel(NullableModel):
+    """Who is told, and how: OpenAI knows e-mail alone."""
+
+    type: Literal["email"]
+    recipients: Annotated[Many[Address], Field(min_length=1, max_length=RECIPIENTS_MAX)]
+    subject_prefix: Subject | None = None
+
+
+class SpendAlertUpdate(WireModel):
+    """`POST …/spend_alerts` and `…/spend_alerts/{id}`."""
+
+    currency: Literal["USD"]
+    interval: Literal["month"]
+    notification_channel: NotificationChannel
+    threshold_amount: Cents
+
+    @property
+    def channel(self) -> Json:
+        """As it is kept, and shown again."""
+        given = self.notification_channel
+        return {
+            "type": given.type,
+            "recipients": list(given.recipients),
+            "subject_prefix": given.subject_prefix,
+        }
+
+
+def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
+    """`project.rate_limit`, of the limits that a project has for a model."""
+    values = {(one.what, one.window_s): one.value for one in limits}
+    modes = {one.mode for one in limits}
+    body: Json = {
+        "id": f"{RATE_LIMIT_PREFIX}{model}", "object": "project.rate_limit", "model": model
+    }  # fmt: skip
+    for name, what in _FIELDS.items():
+        if (value := values.get(what)) is not None or name in _NEEDED:
+            body[name] = UNLIMITED if value is None else value
+    extras = {name: values[what] for name, what in _EXTRA_FIELDS.items() if what in values}
+    mode = "observe" if modes == {"observe"} else "enforce"
+    return {**body, "harmony": {**extras, "mode": mode}}
+
+
+def spend_limit_body(owner: str, cap: int, spent: int) -> Json:
+    """`organization.spend_limit` or `project.spend_limit`; amounts in nano-dollars."""
+    return {
+        "object": f"{owner}.spend_limit",
+        "currency": "USD",
+        "interval": "month",
+        "threshold_amount": cap // CENT,
+        "enforcement": {"status": "enforcing" if spent >= cap else "inactive"},
+    }
+
+
+def spend_alert_body(owner: str, alert_id: UUID, threshold: int, channel: Json) -> Json:
+    """`organization.spend_alert` or `project.spend_alert`; the threshold in nano-dollars."""
+    return {
+        "id": ids.spend_alert_id(alert_id),
+        "object": f"{owner}.spend_alert",
+        "currency": "USD",
+        "interval": "month",
+        "threshold_amount": threshold // CENT,
+        "notification_channel": channel,
+    }

@@ -1,0 +1,265 @@
+"""Tells whom it concerns that a spend alert was reached: by a webhook of the operator, by e-mail.
+
+Each alert fires once an interval, and is told by whichever process takes it first; what could not
+be told is tried again. A webhook is signed as Standard Webhooks 1.0 has it
+(https://www.standardwebhooks.com), so that its receiver can use a library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import random
+import smtplib
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
+
+import orjson
+
+from gateway import ids
+from gateway.errors import StoreError
+from gateway.limits.money import begins, dollars
+from gateway.limits.terms import Interval
+from gateway.store.limits import alerts
+from gateway.telemetry import EventLog
+from gateway.tools.egress.network_policy import EgressRefused
+from gateway.tools.egress.transport import EGRESS_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.store.limits.alerts import Firing
+    from gateway.store.postgres.database import Database
+    from gateway.tools.egress.transport import EgressClient
+
+OK_BELOW: Final = 300
+SMTP_TIMEOUT_S: Final = 20.0
+
+_log = EventLog("gateway.alerts")
+
+
+class NotDelivered(Exception):
+    """Nobody was told; the message says why, for operators."""
+
+
+class Channel(Protocol):
+    """A way to tell somebody."""
+
+    def takes(self, firing: Firing) -> bool:
+        """Whether it is one for this alert."""
+        ...
+
+    async def tell(self, firing: Firing) -> None:
+        """Raises `NotDelivered`."""
+        ...
+
+    async def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
+class Webhook:
+    """The operator's, for every alert of every tenant."""
+
+    def __init__(self, url: str, secret: bytes, client: EgressClient) -> None:
+        self._url = url
+        self._secret = secret
+        self._client = client
+
+    def takes(self, firing: Firing) -> bool:
+        """All of them."""
+        del firing
+        return True
+
+    async def tell(self, firing: Firing) -> None:
+        """Post it; any answer below 300 is good."""
+        content = orjson.dumps(described(firing))
+        headers = signed(content, delivery_id(firing), firing.fired_at, self._secret)
+        try:
+            answer = await self._client.post(self._url, content=content, headers=headers)
+        except (*EGRESS_ERRORS, EgressRefused) as error:
+            raise NotDelivered(f"the webhook cannot be reached: {error}") from error
+        if answer.status_code >= OK_BELOW:
+            raise NotDelivered(f"the webhook answered {answer.status_code}")
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpServer:
+    """Where mail is sent. With `starttls` the connection is encrypted before anything is said."""
+
+    host: str
+    port: int
+    sender: str
+    user: str = ""
+    password: str = ""
+    starttls: bool = True
+    recipients: tuple[str, ...] = ()
+    """Those of alerts that name none."""
+
+
+class Mail:
+    """E-mail, for alerts that name recipients, and for others to the operator's."""
+
+    def __init__(self, server: SmtpServer) -> None:
+        self._server = server
+
+    def takes(self, firing: Firing) -> bool:
+        """Those that somebody can be written about."""
+        return bool(self._recipients(firing))
+
+    async def tell(self, firing: Firing) -> None:
+        """Send it, in a thread."""
+        try:
+            await asyncio.to_thread(self._send, written(firing, self._recipients(firing)))
+        except (OSError, smtplib.SMTPException) as error:
+            raise NotDelivered(f"mail cannot be sent: {type(error).__name__}") from error
+
+    async def close(self) -> None:
+        """Each mail has a connection of its own."""
+
+    def _recipients(self, firing: Firing) -> Sequence[str]:
+        return firing.alert.channel.get("recipients") or self._server.recipients
+
+    def _send(self, message: EmailMessage) -> None:
+        server = self._server
+        message["From"] = server.sender
+        with smtplib.SMTP(server.host, server.port, timeout=SMTP_TIMEOUT_S) as connection:
+            if server.starttls:
+                connection.starttls(context=ssl.create_default_context())
+            if server.user:
+                connection.login(server.user, server.password)
+            connection.send_message(message)
+
+
+class AlertDelivery:
+    """The rounds of one process."""
+
+    def __init__(
+        self,
+        database: Database,
+        channels: Sequence[Channel],
+        *,
+        interval_s: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._database = database
+        self._channels = channels
+        self._interval_s = interval_s
+        self._now = now
+
+    async def run(self) -> None:
+        """Go round until cancelled, whatever the database says."""
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311
+                await self._attempt()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connections of its channels."""
+        for channel in self._channels:
+            await channel.close()
+
+    async def _attempt(self) -> None:
+        try:
+            await self.round()
+        except StoreError as error:
+            _log.warning("alerts were not looked at, will be tried again", error=error)
+
+    async def round(self) -> int:
+        """Tell those that were reached; how many were told. Raises `StoreError`."""
+        now = self._now()
+        await alerts.reached(self._database, {one: begins(one, now) for one in get_args(Interval)})
+        told = 0
+        for firing in await alerts.take(self._database):
+            if await self._is_told(firing):
+                await alerts.sent(self._database, firing)
+                told += 1
+        return told
+
+    async def _is_told(self, firing: Firing) -> bool:
+        channels = [one for one in self._channels if one.takes(firing)]
+        is_told = False
+        for channel in channels:
+            try:
+                await channel.tell(firing)
+            except NotDelivered as error:
+                _log.warning("an alert was not delivered", reason=str(error), count=firing.attempts)
+            else:
+                is_told = True
+        return is_told
+
+
+def delivery_id(firing: Firing) -> str:
+    """The same for each attempt: receivers drop what they know."""
+    return f"{ids.spend_alert_id(firing.alert.id)}_{int(firing.starts_at.timestamp())}"
+
+
+def described(firing: Firing) -> dict[str, Any]:
+    """What a webhook is told. Amounts are nano-dollars, or tokens."""
+    alert = firing.alert
+    scope = "project" if alert.scope == "project" else "organization"
+    return {
+        "type": "spend_alert.reached",
+        "id": delivery_id(firing),
+        "created_at": int(firing.fired_at.timestamp()),
+        "data": {
+            "alert_id": ids.spend_alert_id(alert.id),
+            "tenant_id": str(firing.tenant_id),
+            "tenant": firing.tenant_name,
+            "scope": scope,
+            "project_id": ids.project_id(alert.scope_id) if scope == "project" else None,
+            "unit": alert.unit,
+            "interval": alert.interval,
+            "interval_start": int(firing.starts_at.timestamp()),
+            "threshold": alert.threshold,
+            "notification_channel": alert.channel,
+        },
+    }
+
+
+def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, str]:
+    """The headers of a webhook."""
+    timestamp = str(int(at.timestamp()))
+    payload = b".".join((id_.encode(), timestamp.encode(), content))
+    signature = base64.b64encode(hmac.digest(secret, payload, sha256)).decode()
+    return {
+        "content-type": "application/json",
+        "webhook-id": id_,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": f"v1,{signature}",
+    }
+
+
+def written(firing: Firing, recipients: Sequence[str]) -> EmailMessage:
+    """The mail, without its sender."""
+    alert = firing.alert
+    amount = (
+        f"{dollars(alert.threshold)} USD" if alert.unit == "usd" else f"{alert.threshold} tokens"
+    )
+    owner = firing.tenant_name
+    if alert.scope == "project":
+        owner = f"project {ids.project_id(alert.scope_id)} of {owner}"
+    span = {"day": "today", "month": "this month", "none": "in all"}[alert.interval]
+    prefix = alert.channel.get("subject_prefix")
+    message = EmailMessage()
+    message["To"] = ", ".join(recipients)
+    message["Subject"] = f"{f'{prefix} ' if prefix else ''}{owner}: {amount} spent {span}"
+    message["Message-ID"] = f"<{delivery_id(firing)}@harmony-gateway>"
+    message.set_content(
+        f"The spend of {owner} has reached {amount} {span}, which a spend alert was set for "
+        f"({ids.spend_alert_id(alert.id)}).\n\n"
+        "Nothing was stopped because of it. Spend limits stop requests; see "
+        "/v1/organization/spend_limit and /v1/organization/projects/{id}/spend_limit.\n"
+    )
+    return message

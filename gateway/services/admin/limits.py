@@ -1,0 +1,95 @@
+"""Limits and budgets as administrators of a tenant set them: of its projects, and of all of it.
+
+What the operator grants a tenant is not theirs to change; nothing of a project may be above it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.limits.terms import ALL_MODELS
+from gateway.services.admin.projects import required_project
+from gateway.services.limits import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.limits.terms import Limit, Mode, What
+    from gateway.services.admin.transactions import Transactions
+    from gateway.services.limits import Limits
+    from gateway.store.limits.rules import SpendAlert
+    from gateway.tenancy import TenantId
+
+
+class ProjectLimits:
+    """Raises `ResourceNotFound` for a project that the tenant does not have."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        limits: Limits,
+        *,
+        models: Callable[[], Sequence[str]],
+        forget: Callable[[], None],
+    ) -> None:
+        """`models` are those that are served; `forget` has keys looked up again in this process."""
+        self.limits = limits
+        self._transactions = transactions
+        self._models = models
+        self._forget = forget
+
+    def organization(self, tenant_id: TenantId) -> Place:
+        """What administrators set for all of the tenant."""
+        return Place(tenant_id, "organization", tenant_id)
+
+    async def place(self, tenant_id: TenantId, project_id: str) -> Place:
+        """That of a project."""
+        async with self._transactions.reading(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id)
+        return Place(tenant_id, "project", project.id)
+
+    async def by_model(self, place: Place) -> dict[str, list[Limit]]:
+        """The limits of a project by model: of all that are served, and those that have some."""
+        found: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
+        for limit in await self.limits.limits(place.tenant_id):
+            if (limit.scope, limit.scope_id) == (place.scope, place.scope_id):
+                found.setdefault(limit.model, []).append(limit)
+        return found
+
+    async def set(
+        self,
+        place: Place,
+        values: Mapping[tuple[What, int], int | None],
+        *,
+        model: str = ALL_MODELS,
+        mode: Mode = "enforce",
+    ) -> list[Limit]:
+        """As `Limits.set_limits`."""
+        changed = await self.limits.set_limits(place, values, model=model, mode=mode)
+        self._forget()
+        return changed
+
+    async def set_budget(self, place: Place, cap: int) -> None:
+        """Nano-dollars a month."""
+        await self.limits.set_budget(place, cap)
+        self._forget()
+
+    async def remove_budget(self, place: Place) -> None:
+        """No budget of money a month."""
+        await self.limits.remove_budget(place, "usd", "month")
+        self._forget()
+
+    async def add_alert(
+        self, place: Place, threshold: int, channel: dict[str, object]
+    ) -> SpendAlert:
+        """Have somebody told when so many nano-dollars are spent in a month."""
+        made = await self.limits.add_alert(place, threshold, channel)
+        self._forget()
+        return made
+
+    async def remove_alert(self, place: Place, alert_id: UUID) -> bool:
+        """Whether there was one."""
+        is_gone = await self.limits.remove_alert(place, alert_id)
+        self._forget()
+        return is_gone

@@ -1,0 +1,109 @@
+"""OpenAI's SDK sets limits of projects, spend limits and spend alerts, and they bind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+from gateway.limits.money import NANO
+from gateway.services.limits import Limits
+
+if TYPE_CHECKING:
+    from tests.integration.api.admin.conftest import AdminSite
+
+MODEL = "gpt-oss-20b"
+CHANNEL: dict[str, Any] = {"type": "email", "recipients": ["ops@example.com"]}
+
+
+async def new_project(admin: openai.AsyncOpenAI) -> str:
+    return (await admin.admin.organization.projects.create(name="limited")).id
+
+
+async def test_a_project_is_limited_by_what_its_administrator_sets(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    organization = admin.admin.organization.projects
+    project = await new_project(admin)
+    (before,) = [one async for one in organization.rate_limits.list_rate_limits(project)]
+    assert (before.id, before.model, before.object) == (f"rl-{MODEL}", MODEL, "project.rate_limit")
+    changed = await organization.rate_limits.update_rate_limit(
+        before.id, project_id=project, max_requests_per_1_minute=1, max_tokens_per_1_minute=50_000
+    )
+    assert (changed.max_requests_per_1_minute, changed.max_tokens_per_1_minute) == (1, 50_000)
+    account = await organization.service_accounts.create(project, name="ci")
+    assert account.api_key is not None
+    async with site.user(account.api_key.value) as user:
+        body = {"model": MODEL, "input": "x", "store": False}
+        answers = [await user.post("/v1/responses", json=body) for _ in range(2)]
+    assert [one.status_code for one in answers] == [200, 429]
+    assert answers[0].headers["x-ratelimit-limit-project-tokens"] == "50000"
+    assert f"in project {project} on requests per min" in answers[1].json()["error"]["message"]
+
+
+async def test_what_a_rate_limit_does_not_have_is_said(admin: openai.AsyncOpenAI) -> None:
+    rate_limits = admin.admin.organization.projects.rate_limits
+    project = await new_project(admin)
+    with pytest.raises(openai.BadRequestError, match="max_images_per_1_minute"):
+        await rate_limits.update_rate_limit(
+            f"rl-{MODEL}", project_id=project, max_images_per_1_minute=1
+        )
+    with pytest.raises(openai.NotFoundError):
+        await rate_limits.update_rate_limit(
+            "rl-gpt-9", project_id=project, max_requests_per_1_minute=1
+        )
+    changed = await rate_limits.update_rate_limit(
+        "rl-*",
+        project_id=project,
+        extra_body={"harmony": {"max_concurrent_responses": 4, "mode": "observe"}},
+    )
+    assert (changed.model_extra or {})["harmony"] == {
+        "max_concurrent_responses": 4,
+        "mode": "observe",
+    }
+
+
+@pytest.mark.parametrize("of", ["organization", "project"])
+async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
+    admin: openai.AsyncOpenAI, site: AdminSite, of: str
+) -> None:
+    service = Limits(site.gateway.process.default.foundation.database)
+    await service.set_price(MODEL, {"output": 200}, tenant_id=await service.tenant("acme"))
+    organization = admin.admin.organization
+    if of == "project":
+        named: dict[str, Any] = {"project_id": await new_project(admin)}
+        limit: Any = organization.projects.spend_limit
+        alerts: Any = organization.projects.spend_alerts
+    else:
+        named, limit, alerts = {}, organization.spend_limit, organization.spend_alerts
+    with pytest.raises(openai.NotFoundError):
+        await limit.retrieve(**named)
+    money = {"currency": "USD", "interval": "month"}
+    made = await limit.update(**named, **money, threshold_amount=12_345)
+    assert (made.object, made.threshold_amount) == (f"{of}.spend_limit", 12_345)
+    assert made.enforcement.status == "inactive"
+    (state,) = [
+        one
+        for one in await service.budgets(await service.tenant("acme"))
+        if one.budget.scope == of and one.budget.cap == 12_345 * NANO // 100
+    ]
+    assert state.spent == 0
+    ids = [
+        (await alerts.create(**named, **money, threshold_amount=n, notification_channel=CHANNEL)).id
+        for n in (100, 200, 300)
+    ]
+    assert [one.id async for one in alerts.list(**named, limit=2)] == ids
+    changed = await alerts.update(
+        ids[0], **named, **money, threshold_amount=150, notification_channel=CHANNEL
+    )
+    assert (changed.object, changed.threshold_amount) == (f"{of}.spend_alert", 150)
+    assert (await alerts.retrieve(ids[0], **named)).notification_channel.recipients == [
+        "ops@example.com"
+    ]
+    assert (await alerts.delete(ids[0], **named)).deleted
+    with pytest.raises(openai.NotFoundError):
+        await alerts.retrieve(ids[0], **named)
+    assert (await limit.delete(**named)).deleted
+    for one in ids[1:]:
+        await alerts.delete(one, **named)

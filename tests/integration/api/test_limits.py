@@ -1,0 +1,303 @@
+"""Limits and budgets over the wire: what is charged on every way out, and what a refusal says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
+from websockets.exceptions import InvalidStatus
+
+from gateway.limits.money import NANO
+from gateway.limits.terms import DAY_S, MINUTE_S
+from gateway.services.limits import Limits, Place
+from gateway.store.postgres.statements import Statement
+from tests.fakes.gateway import new_key
+from tests.fakes.http_client import NO_TLS, http_client
+from tests.fakes.stream import stream
+from tests.fakes.websocket import connected
+from tests.integration.api.bodies import MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import httpx2
+
+    from gateway.limits.terms import What
+    from gateway.settings import Settings
+    from tests.fakes.gateway import RunningGateway
+
+    Way = Callable[["Limited"], Awaitable[int]]
+    """Has a response made, and says how many tokens it took."""
+
+A_DAY = 100_000
+COST = Statement("""
+SELECT input_tokens, cached_tokens, output_tokens, price_id, cost_nano, input_cost_nano,
+       cached_cost_nano, output_cost_nano, tools_cost_nano
+FROM usage WHERE tenant_id = :tenant
+""")
+DRAINED = Statement(
+    "UPDATE buckets SET level = -1, at = clock_timestamp() WHERE tenant_id = :tenant"
+)
+
+
+@dataclass
+class Limited:
+    """A tenant of its own, its key, and the services that set its limits."""
+
+    gateway: RunningGateway
+    client: httpx2.AsyncClient
+    key: str
+    limits: Limits
+    place: Place
+
+    async def set(self, what: What, value: int, window_s: int = DAY_S, **more: Any) -> None:
+        await self.limits.set_limits(self.place, {(what, window_s): value}, **more)
+
+    def left(self, what: str) -> float:
+        """What is left of the bucket, by the account of the process."""
+        gates = self.gateway.process.default.replica.limiter.gates
+        found = [
+            bucket.available(gates._clock())
+            for (tenant, name), bucket in gates.known()
+            if tenant == self.place.tenant_id and f"/{what}/" in name
+        ]
+        assert len(found) == 1
+        return found[0]
+
+    def places(self) -> int:
+        gates = self.gateway.process.default.replica.limiter.gates
+        return sum(n for (tenant, _), n in gates.places.items() if tenant == self.place.tenant_id)
+
+    def openai(self, **options: Any) -> AsyncOpenAI:
+        return AsyncOpenAI(
+            base_url=f"{self.gateway.url}/v1",
+            api_key=self.key,
+            http_client=DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS, **options),
+        )
+
+
+@pytest.fixture
+async def limited(
+    gateway: RunningGateway, settings: Settings, request: pytest.FixtureRequest
+) -> AsyncIterator[Limited]:
+    name = re.sub(r"[^A-Za-z0-9]", "-", request.node.name)[-60:].strip("-")
+    key = await new_key(settings, name)
+    service = Limits(gateway.process.default.foundation.database)
+    place = Place.of_tenant(await service.tenant(name))
+    async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
+        yield Limited(gateway, client, key, service, place)
+
+
+def said(usage: dict[str, int]) -> int:
+    tokens_in = usage.get("input_tokens", usage.get("prompt_tokens"))
+    tokens_out = usage.get("output_tokens", usage.get("completion_tokens"))
+    assert tokens_in is not None
+    assert tokens_out is not None
+    return tokens_in + tokens_out
+
+
+async def post(limited: Limited, path: str, **body: Any) -> int:
+    answer = await limited.client.post(path, json={"model": MODEL, **body})
+    assert answer.status_code == 200, answer.text
+    return said(answer.json()["usage"])
+
+
+async def streamed(limited: Limited) -> int:
+    events = await stream(limited.client, {"model": MODEL, "input": "Hello there"})
+    return said(events[-1]["response"]["usage"])
+
+
+async def background(limited: Limited) -> int:
+    body = {"model": MODEL, "input": "Hello there", "background": True}
+    made = (await limited.client.post("/v1/responses", json=body)).json()
+    while made["status"] in {"queued", "in_progress"}:
+        made = (await limited.client.get(f"/v1/responses/{made['id']}")).json()
+    return said(made["usage"])
+
+
+async def over_a_websocket(limited: Limited) -> int:
+    async with connected(limited.gateway.url, limited.key) as socket:
+        response = await socket.response("Hello there", store=False)
+    return said(response["usage"])
+
+
+WAYS: dict[str, Way] = {
+    "stored": lambda one: post(one, "/v1/responses", input="Hello there"),
+    "unstored": lambda one: post(one, "/v1/responses", input="Hello there", store=False),
+    "incomplete": lambda one: post(
+        one, "/v1/responses", input="Hello there", max_output_tokens=16, store=False
+    ),
+    "chat": lambda one: post(
+        one, "/v1/chat/completions", messages=[{"role": "user", "content": "Hello there"}]
+    ),
+    "completions": lambda one: post(one, "/v1/completions", prompt="Hello there"),
+    "compact": lambda one: post(one, "/v1/responses/compact", input="Hello there"),
+    "stream": streamed,
+    "background": background,
+    "websocket": over_a_websocket,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_every_way_out_is_charged_what_was_generated(limited: Limited, way: str) -> None:
+    await limited.set("tokens", A_DAY)
+    await limited.set("responses", 5, 0)
+    tokens = await WAYS[way](limited)
+    assert tokens > 16
+    # A little has come back meanwhile: about one a second.
+    assert A_DAY - tokens <= limited.left("tokens") <= A_DAY - tokens + 15
+    assert limited.places() == 0
+
+
+async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
+    limited: Limited,
+) -> None:
+    await limited.set("tokens", A_DAY)
+    await limited.set("responses", 1, 0)
+    body = {"model": MODEL, "stream": True, "store": False}
+    slow = "[[sim tokens_per_s=50 tokens=100000 think=none]] go"
+    async with limited.client.stream("POST", "/v1/responses", json={**body, "input": slow}) as one:
+        assert one.status_code == 200
+        async for line in one.aiter_lines():
+            if "delta" in line:
+                break
+        assert limited.places() == 1
+        refused = await limited.client.post("/v1/responses", json={**body, "input": "x"})
+        assert refused.status_code == 429
+        assert "concurrent responses: Limit 1, Used 1" in refused.json()["error"]["message"]
+    while limited.places():
+        await limited.client.get("/v1/models")
+    used = A_DAY - limited.left("tokens")
+    assert 0 < used < 1_024  # what was reserved was more
+
+
+async def test_a_key_has_as_many_websockets_as_it_may(limited: Limited) -> None:
+    await limited.set("websockets", 1, 0)
+    async with connected(limited.gateway.url, limited.key) as socket:
+        assert (await socket.response("Hello", store=False))["status"] == "completed"
+        with pytest.raises(InvalidStatus) as refused:
+            async with connected(limited.gateway.url, limited.key):
+                raise NotImplementedError
+        assert refused.value.response.status_code == 429
+    while limited.places():
+        await limited.client.get("/v1/models")
+    async with connected(limited.gateway.url, limited.key) as socket:
+        assert (await socket.response("Hello", store=False))["status"] == "completed"
+
+
+async def test_a_refusal_says_when_and_the_answers_before_what_is_left(limited: Limited) -> None:
+    await limited.set("requests", 2, MINUTE_S)
+    await limited.set("tokens", 60_000, MINUTE_S)
+    body = {"model": MODEL, "input": "Hello there", "store": False}
+    answers = [await limited.client.post("/v1/responses", json=body) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    first, _, last = answers
+    assert first.headers["x-ratelimit-limit-requests"] == "2"
+    assert first.headers["x-ratelimit-remaining-requests"] == "1"
+    assert first.headers["x-ratelimit-limit-tokens"] == "60000"
+    assert 50_000 < int(first.headers["x-ratelimit-remaining-tokens"]) < 60_000
+    assert re.fullmatch(r"\d+(\.\d+)?s", first.headers["x-ratelimit-reset-requests"])
+    error = last.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == (
+        "requests", "rate_limit_exceeded", None
+    )  # fmt: skip
+    assert re.fullmatch(
+        rf"Rate limit reached for {MODEL} in organization \S+ on requests per min \(RPM\): Limit "
+        r"2, Used \d, Requested 1\. Please try again in \d+(\.\d+)?s\.",
+        error["message"],
+    )
+    assert 1 <= int(last.headers["retry-after"]) <= 60
+    assert int(last.headers["retry-after-ms"]) <= 1_000 * int(last.headers["retry-after"])
+    assert last.headers["x-ratelimit-remaining-requests"] == "0"
+    assert "x-should-retry" not in last.headers
+
+
+async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
+    await limited.set("tokens", 50, MINUTE_S)
+    body = {"model": MODEL, "input": "Hello there", "store": False}
+    answer = await limited.client.post("/v1/responses", json=body)
+    assert answer.status_code == 429
+    error = answer.json()["error"]
+    assert error["type"] == "tokens"
+    assert error["message"].startswith(f"Request too large for {MODEL} in organization ")
+    assert error["message"].endswith("Lower 'max_output_tokens' or the input.")
+    assert answer.headers["x-should-retry"] == "false"
+    assert "retry-after" not in answer.headers
+
+
+async def test_what_is_only_observed_refuses_nothing(limited: Limited) -> None:
+    await limited.set("requests", 1, MINUTE_S, mode="observe")
+    body = {"model": MODEL, "input": "Hello there", "store": False}
+    answers = [await limited.client.post("/v1/responses", json=body) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 200]
+    metrics = (await limited.client.get("/metrics")).text
+    assert 'gateway_limit_would_refuse_total{what="requests"}' in metrics
+
+
+async def test_a_spent_budget_is_tried_once_by_openais_client(limited: Limited) -> None:
+    await limited.limits.set_budget(limited.place, 100, unit="tokens")
+    assert await post(limited, "/v1/responses", input="x", max_output_tokens=16) > 50
+    asked: list[str] = []
+
+    async def count(request: httpx2.Request) -> None:
+        asked.append(request.url.path)
+
+    async with limited.openai(event_hooks={"request": [count]}) as client:
+        with pytest.raises(RateLimitError) as refused:
+            await client.responses.create(model=MODEL, input="x")
+    assert len(asked) == 1
+    assert refused.value.code == "insufficient_quota"
+    assert refused.value.type == "insufficient_quota"
+    assert "monthly token budget" in refused.value.message
+    assert "It resets at " in refused.value.message
+
+
+async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Limited) -> None:
+    await limited.set("requests", 60, MINUTE_S)
+    await post(limited, "/v1/responses", input="x", store=False)
+    gates = limited.gateway.process.default.replica.limiter.gates
+    database = limited.gateway.process.default.foundation.counters
+    async with database.runs_transaction() as connection:
+        await connection.execute(DRAINED, {"tenant": limited.place.tenant_id})
+    for key in [key for key, _ in gates.known() if key[0] == limited.place.tenant_id]:
+        del gates._buckets[key]
+    statuses: list[tuple[int, str | None]] = []
+
+    async def note(response: httpx2.Response) -> None:
+        statuses.append((response.status_code, response.headers.get("retry-after-ms")))
+
+    async with limited.openai(event_hooks={"response": [note]}) as client:
+        made = await client.responses.create(model=MODEL, input="x", store=False)
+    assert made.status == "completed"
+    assert [status for status, _ in statuses] == [429, 200]
+    assert statuses[0][1] is not None
+    assert 100 <= int(statuses[0][1]) <= 2_500
+
+
+async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
+    nano = {"input": 50, "input_cached": 5, "output": 200}
+    tenant = limited.place.tenant_id
+    price = await limited.limits.set_price(MODEL, nano, tenant_id=tenant)  # type: ignore[arg-type]
+    await limited.limits.set_budget(limited.place, NANO)
+    limited.gateway.process.default.replica.limiter._prices_at = float("-inf")
+    await post(limited, "/v1/responses", input="Hello there")
+    database = limited.gateway.process.default.foundation.database
+    async with database.transaction(tenant) as connection:
+        row = (await connection.execute(COST, {"tenant": tenant})).one()
+    assert row.price_id == price.id
+    cost = price.tokens(
+        input_tokens=row.input_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.output_tokens,
+    )
+    assert cost > 0
+    assert row.cost_nano == cost
+    parts = row.input_cost_nano + row.cached_cost_nano + row.output_cost_nano + row.tools_cost_nano
+    assert parts == cost
+    await limited.gateway.process.default.replica.limiter.once()
+    state = await limited.limits.budget(limited.place, "usd", "month")
+    assert state is not None
+    assert state.spent == cost

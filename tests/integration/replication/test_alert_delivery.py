@@ -1,0 +1,146 @@
+"""Spend alerts: each is told once an interval, to a real webhook and a real SMTP conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email import message_from_bytes
+from email.policy import default
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.limits.money import NANO, begins
+from gateway.limits.terms import meter_of
+from gateway.replication.alert_delivery import AlertDelivery, Mail, SmtpServer
+from gateway.services.limits import Limits, Place
+from gateway.settings.rate_limits import Alerts
+from gateway.store.limits.counters import SpendRow, Told, exchange
+from gateway.store.postgres.statements import Statement
+from gateway.wiring.alerts import alert_channels
+from tests.fakes.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+SECRET = "secret-of-the-tests"
+
+
+class Receiver:
+    """Keeps what is posted to it; `statuses` are its next answers, then 204."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[dict[str, str], bytes]] = []
+        self.statuses: list[int] = []
+
+    async def take(self, request: Request) -> Response:
+        self.heard.append((dict(request.headers), await request.body()))
+        return Response(status_code=self.statuses.pop(0) if self.statuses else 204)
+
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/hook", self.take, methods=["POST"])])
+
+
+async def spend(database: Database, tenant: TenantId, amount: int, replica: str = "r") -> None:
+    meter = meter_of("tenant", tenant, "usd", "month")
+    row = SpendRow(tenant, meter, begins("month", datetime.now(UTC)), amount)
+    await exchange(database, replica, Told(spend=[row]), is_round=False)
+
+
+@pytest.fixture
+async def place(database: Database, tenant: TenantId) -> Place:
+    return Place.of_tenant(tenant)
+
+
+async def test_an_alert_is_told_once_by_a_signed_webhook(database: Database, place: Place) -> None:
+    limits, receiver = Limits(database), Receiver()
+    await limits.add_alert(place, NANO, {"type": "operator", "percent": 50})
+    receiver.statuses = [500]
+    async with serving(receiver.app()) as url:
+        channels = alert_channels(
+            Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
+        )
+        delivery = AlertDelivery(database, channels, interval_s=1)
+        await spend(database, place.tenant_id, NANO - 1)
+        assert await delivery.round() == 0
+        await spend(database, place.tenant_id, 1, "another")
+        assert await delivery.round() == 0  # answered 500
+        await again(database)
+        assert await delivery.round() == 1
+        assert await delivery.round() == 0
+        await delivery.close()
+    (_, _), (headers, content) = receiver.heard
+    payload = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + content
+    signature = base64.b64encode(hmac.digest(SECRET.encode(), payload, sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{signature}"
+    told = orjson.loads(content)
+    assert told["type"] == "spend_alert.reached"
+    assert (told["data"]["threshold"], told["data"]["scope"]) == (NANO, "organization")
+    assert receiver.heard[0][0]["webhook-id"] == headers["webhook-id"]
+
+
+async def test_who_an_alert_names_is_written_to(database: Database, place: Place) -> None:
+    recipients = ["ops@example.com", "cfo@example.com"]
+    channel: dict[str, object] = {
+        "type": "email", "recipients": recipients, "subject_prefix": "[acme]"
+    }  # fmt: skip
+    await Limits(database).add_alert(place, NANO, channel)
+    await spend(database, place.tenant_id, 2 * NANO)
+    async with smtp_server() as (port, said):
+        server = SmtpServer("127.0.0.1", port, "gateway@example.com", starttls=False)
+        assert await AlertDelivery(database, [Mail(server)], interval_s=1).round() == 1
+    text = b"".join(said)
+    assert b"TO:<ops@example.com>" in text
+    assert b"TO:<cfo@example.com>" in text
+    begin = text.index(b"\r\n", text.lower().index(b"\r\ndata") + 2) + 2
+    subject = message_from_bytes(text[begin:], policy=default)["Subject"].strip()
+    assert subject.startswith("[acme] ")
+    assert subject.endswith("1.00 USD spent this month")
+
+
+async def again(database: Database) -> None:
+    async with database.runs_transaction() as connection:
+        await connection.execute(Statement("UPDATE alert_firings SET due_at = now()"), {})
+
+
+@asynccontextmanager
+async def smtp_server() -> AsyncIterator[tuple[int, list[bytes]]]:
+    """Takes one mail after the other (RFC 5321), and keeps every line that it hears."""
+    said: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 ready\r\n")
+        is_data = False
+        while line := await reader.readline():
+            said.append(line)
+            if is_data:
+                is_data = line != b".\r\n"
+                answer = b"" if is_data else b"250 taken\r\n"
+            elif line.upper().startswith(b"DATA"):
+                is_data, answer = True, b"354 go on\r\n"
+            elif line.upper().startswith(b"QUIT"):
+                writer.write(b"221 bye\r\n")
+                break
+            else:
+                answer = b"250 ok\r\n"
+            writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server: Any = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], said

@@ -1,0 +1,136 @@
+"""Slices of a bucket: what all take together is never more than the bucket gave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.limits.bucket import IDLE_S, SPACING_S, Bucket
+
+if TYPE_CHECKING:
+    from gateway.limits.bucket import Ask
+
+RATE, CAPACITY, REPLICAS = 10.0, 600.0, 3
+
+
+class Row:
+    """The row of a bucket, as the statement of `store.limits.counters` has it."""
+
+    def __init__(self) -> None:
+        self.level, self.at = CAPACITY, 0.0
+
+    def answer(self, ask: Ask, now: float) -> tuple[float, float]:
+        filled = min(ask.capacity, self.level + ask.rate * (now - self.at)) + ask.change
+        level = max(-ask.capacity, min(ask.capacity, filled))
+        granted = max(0.0, min(ask.want, level))
+        self.level, self.at = level - granted, now
+        return granted, self.level
+
+
+class Slices(RuleBasedStateMachine):
+    """Replicas that take, give back, use more than they took, and ask in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.row, self.forgiven = 0.0, Row(), 0.0
+        self.buckets = [Bucket(RATE, CAPACITY, 0.0) for _ in range(REPLICAS)]
+        self.used = self.held_most = 0.0
+
+    @rule(number=st.integers(0, REPLICAS - 1), cost=st.floats(1, 200))
+    def take(self, number: int, cost: float) -> None:
+        bucket = self.buckets[number]
+        bucket.demand(cost, self.now)
+        if bucket.held >= cost:
+            bucket.take(cost)
+            self.used += cost
+        elif bucket.is_worth_asking(cost, self.now):
+            bucket.need(cost)
+
+    @rule(number=st.integers(0, REPLICAS - 1), amount=st.floats(-100, 100))
+    def settle(self, number: int, amount: float) -> None:
+        """More was used than was taken, or less (never less than nothing in all)."""
+        amount = min(amount, self.used)
+        self.buckets[number].give_back(amount)
+        self.used -= amount
+
+    @rule(number=st.integers(0, REPLICAS - 1), seconds=st.floats(0, 5), is_lost=st.booleans())
+    def sync(self, number: int, seconds: float, is_lost: bool) -> None:
+        self.now += seconds
+        bucket = self.buckets[number]
+        if (ask := bucket.ask(self.now)) is None:
+            return
+        if is_lost:
+            bucket.held += ask.change
+            bucket.is_asked = False
+            return
+        before = min(CAPACITY, self.row.level + RATE * (self.now - self.row.at)) + ask.change
+        self.forgiven += max(0.0, -CAPACITY - before)
+        bucket.answered(*self.row.answer(ask, self.now), self.now)
+
+    @invariant()
+    def nobody_made_any(self) -> None:
+        held = sum(bucket.held for bucket in self.buckets)
+        made = CAPACITY + RATE * self.now + self.forgiven
+        assert self.used + held + self.row.level <= made + 1e-6 * max(1.0, made, self.used)
+
+
+TestSlices = Slices.TestCase
+TestSlices.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_what_is_idle_goes_back() -> None:
+    bucket = Bucket(RATE, CAPACITY, 0.0)
+    bucket.demand(5, 0.0)
+    bucket.need(5)
+    ask = bucket.ask(0.0)
+    assert ask is not None
+    bucket.answered(ask.want, 100.0, 0.0)
+    bucket.take(5)
+    assert bucket.ask(IDLE_S - 0.1) is not None or bucket.held >= 0
+    held = bucket.held
+    ask = bucket.ask(IDLE_S + 1)
+    assert ask is not None
+    assert (ask.change, ask.want, bucket.held) == (held, 0.0, 0.0)
+
+
+def test_what_was_refused_is_not_asked_for_before_it_can_be_there() -> None:
+    bucket = Bucket(RATE, CAPACITY, 0.0)
+    assert bucket.is_worth_asking(50, 0.0)
+    bucket.need(50)
+    ask = bucket.ask(0.0)
+    assert ask is not None
+    bucket.answered(0.0, 10.0, 0.0)
+    assert not bucket.is_worth_asking(50, SPACING_S / 2)
+    assert not bucket.is_worth_asking(50, 3.9)
+    assert bucket.until_fits_s(50, 0.0) == pytest.approx(4.0)
+    assert bucket.is_worth_asking(50, 4.1)
+    assert not bucket.is_worth_asking(CAPACITY + 1, 10_000.0)
+    assert ask.want >= 50
+
+
+@given(st.integers(1, 8), st.floats(1, 500))
+def test_without_a_database_all_together_have_no_more_than_the_limit(
+    replicas: int, seconds: float
+) -> None:
+    taken = 0.0
+    for _ in range(replicas):
+        bucket = Bucket(RATE, CAPACITY, 0.0)
+        bucket.demand(1, 0.0)
+        bucket.need(1)
+        ask = bucket.ask(0.0)
+        assert ask is not None
+        bucket.failed(ask, 0.0, replicas=replicas, until=400.0)
+        for now in (0.0, seconds / 2, seconds, seconds):
+            bucket.demand(1, now)
+            taken += bucket.held
+            bucket.take(bucket.held)
+            assert bucket.until_full_s(now) >= 0
+        assert bucket.is_detached
+        assert not bucket.is_worth_asking(1, seconds)
+        assert bucket.until_fits_s(1, seconds) > 0
+        bucket.resize(RATE, CAPACITY)
+    assert taken <= CAPACITY + RATE * min(seconds, 400.0) + 1e-6
