@@ -26,11 +26,12 @@ from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.services.audit import AuditLogs
-from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
+from gateway.services.governance.audit import AuditLogs
+from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
-from gateway.store.notifications import Listener, Notice
+from gateway.store.replicas import drains, notifications, placements
+from gateway.store.replicas.notifications import Listener, Notice
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 from gateway.engine.summarizer import Summarizer
 from gateway.protocol.hosted.grants import ToolBudget
-from gateway.services.compaction import CompactionLimits, Compactor
 from gateway.services.containers import ContainerBounds, Containers
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
 from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck
-from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.passing import PassThrough
-from gateway.services.prompt_executor import PromptExecutor
 from gateway.services.retrieval import Retrieval
-from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
-from gateway.services.tool_grants import ToolGrants
+from gateway.services.runs.compaction import CompactionLimits, Compactor
+from gateway.services.runs.history_source import HistorySource
+from gateway.services.runs.prompt_executor import PromptExecutor
+from gateway.services.runs.run_builder import RunBuilder
+from gateway.services.runs.spec_builder import SpecBuilder, SystemMessage
+from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.upstreams.passing import Passing
 from gateway.wiring.foundation import Foundation

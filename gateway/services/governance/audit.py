@@ -11,8 +11,8 @@ from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, Chain, shown
 from gateway.protocol.request_errors import unknown_place
-from gateway.store import audit_log
-from gateway.store.audit_log import AuditFilter
+from gateway.store.governance import audit_log
+from gateway.store.governance.audit_log import AuditFilter
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
