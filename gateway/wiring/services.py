@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from gateway.protocol.traces import TraceRecord
-    from gateway.replication.limiter import Limiter
     from gateway.settings import Settings
     from gateway.tenancy import TenantId
     from gateway.wiring.shared import Shared
@@ -105,7 +104,7 @@ class Services:
                 limiter=replica.limiter,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
-            pass_through=_pass_through(base, models, replica.limiter),
+            pass_through=_pass_through(base, models, replica),
             run_builder=run_builder,
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -177,7 +176,7 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
     )
 
 
-def _pass_through(base: Foundation, models: Models, limiter: Limiter) -> PassThrough:
+def _pass_through(base: Foundation, models: Models, replica: Replica) -> PassThrough:
     upstream = base.settings.upstream
     passing = Passing(
         base.pool,
@@ -185,7 +184,8 @@ def _pass_through(base: Foundation, models: Models, limiter: Limiter) -> PassThr
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )
-    return PassThrough(passing, models, base.executor, base.metrics, limiter)
+    book = replica.dependencies.archive.book
+    return PassThrough(passing, models, base.executor, base.metrics, replica.limiter, book)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
