@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
 from gateway.store.replicas.notifications import Notice
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable

@@ -21,7 +21,7 @@ from gateway.generation import TokenUsage
 from gateway.limits.charge import Used
 from gateway.protocol.passed import PATHS
 from gateway.store.usage import Metered, UsageLine
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.replication.limiter import Limiter
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import Principal, TenantId
     from gateway.upstreams.passing import Passing
 

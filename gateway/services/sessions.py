@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.protocol.context_item import ContextItem
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 ITEM_BYTES: Final = 400
 """What an item costs beside its JSON and its ids: objects, and the places they stand in."""

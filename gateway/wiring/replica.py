@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.settings import Settings
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.wiring.foundation import Foundation
 
 
@@ -191,21 +191,26 @@ class Replica:
                 scheduler.run,
                 reaper.run,
                 limiter.run,
-                *_alerting(base),
-                SpendAudit(
-                    base.counters,
-                    metrics,
-                    interval_s=settings.rate_limits.reconcile_interval_s,
-                ).run,
-                housekeeping(settings, database).run,
-                AuditLogs(database).run,
-                *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
                 *([drained.run] if drained is not None else []),
                 *([rooms.run] if rooms.executor is not None else []),
+                *_accounting(base),
             ),
         )
+
+
+def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What any replica does now and then for all: cleaning up, adding up, checking, telling."""
+    settings, database, metrics = base.settings, base.database, base.metrics
+    audit = SpendAudit(base.counters, metrics, interval_s=settings.rate_limits.reconcile_interval_s)
+    return [
+        *_alerting(base),
+        audit.run,
+        housekeeping(settings, database).run,
+        AuditLogs(database).run,
+        *ledger_jobs(settings, database, metrics, owner=base.owner),
+    ]
 
 
 def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:

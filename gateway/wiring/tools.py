@@ -14,7 +14,7 @@ from gateway.protocol.hosted.tools import AutoContainer
 from gateway.services.containers import AskedContainer
 from gateway.store.tools import approvals
 from gateway.store.tools.mcp_servers import OPERATOR
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence

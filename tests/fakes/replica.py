@@ -34,7 +34,7 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.store import claims, events, responses
 from gateway.store.claims import ClaimTerms
 from gateway.store.events import LogBatch
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, run_spec, says
 from tests.fakes.telling import tell

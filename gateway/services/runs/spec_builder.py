@@ -23,7 +23,7 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.metering import NOBODY, tags_of, who_asks
+from gateway.metering import NOBODY, Metering, tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
-    from gateway.generation import Prompt
+    from gateway.generation import Prompt, Sampling
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
@@ -336,15 +336,7 @@ class SpecBuilder:
             root_created_at=history.root_created_at,
             rules=written.rules,
             checker=written.checker,
-            reasoning_budget=reasoning_budget(
-                request,
-                policy,
-                max_tokens=sampling.max_tokens,
-                answer_share=self._answer_share,
-                framing_tokens=format_.framing_tokens,
-            )
-            if prompt.text_tokens is None
-            else None,
+            reasoning_budget=self._reasoning_budget(given, prompt, sampling, format_),
             priority=PRIORITIES[written.echo["service_tier"]],
             durable=is_durable,
             streamed=request.stream,
@@ -359,13 +351,32 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
-            who=NOBODY
-            if command.principal.keeps_nothing
-            else who_asks(
-                *(self._cache_salt_key, command.principal.tenant_id),
-                request.safety_identifier or request.user,
-                tags_of(request.metadata, policy.declared_tags),
-            ),
+            who=self._who(command),
+        )
+
+    def _who(self, command: CreateCommand) -> Metering:
+        """Who asks, as the usage line says it."""
+        principal, request = command.principal, command.request
+        if principal.keeps_nothing:
+            return NOBODY
+        return who_asks(
+            *(self._cache_salt_key, principal.tenant_id),
+            request.safety_identifier or request.user,
+            tags_of(request.metadata, principal.policy.declared_tags),
+        )
+
+    def _reasoning_budget(
+        self, given: RunInput, prompt: Prompt, sampling: Sampling, format_: ModelFormat
+    ) -> int | None:
+        """How many ids the model may think; None where its server does not tell ids."""
+        if prompt.text_tokens is not None:
+            return None
+        return reasoning_budget(
+            given.command.request,
+            given.command.principal.policy,
+            max_tokens=sampling.max_tokens,
+            answer_share=self._answer_share,
+            framing_tokens=format_.framing_tokens,
         )
 
     def _head(

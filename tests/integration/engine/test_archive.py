@@ -22,7 +22,7 @@ from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas.notifications import Notice
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
 from tests.fakes.replica import (

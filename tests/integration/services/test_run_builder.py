@@ -21,7 +21,7 @@ from gateway.services.runs.prompt_executor import PromptExecutor
 from gateway.services.runs.run_builder import DueSummary, RunBuilder
 from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder, SystemMessage
 from gateway.services.runs.tool_grants import ToolGrants
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantPolicy
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client

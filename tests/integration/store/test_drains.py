@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import drains
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.membership.drains import TOLD_AGAIN_S, Drains
 
 if TYPE_CHECKING:
