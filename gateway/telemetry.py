@@ -667,6 +667,9 @@ class Metrics:
         self._limit_observed = self._counter(
             "limit_would_refuse", "Those that one would have refused that is only observed.", "what"
         )
+        self._spend_corrections = self._counter(
+            "spend_corrected", "Budgets and alerts whose spending was not what usage has."
+        )
         self._limit_syncs = self._histogram(
             "gateway_limit_sync_seconds",
             "Exchanges of limits with the database.",
@@ -687,6 +690,10 @@ class Metrics:
     def limit_would_refuse(self, what: str) -> None:
         """Count a request that a limit would have refused that is only observed."""
         self._limit_observed.labels(what).inc()
+
+    def spend_corrected(self, count: int) -> None:
+        """Count meters that were put right."""
+        self._spend_corrections.inc(count)
 
     def limits_synced(self, outcome: Literal["ok", "failed"], seconds: float) -> None:
         """Observe one exchange of limits with the database."""

@@ -20,7 +20,7 @@ from gateway.generation import TokenUsage
 from gateway.sealing import Binding, SealBroken
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
-from gateway.store.notifications import Notice
+from gateway.store.replicas.notifications import Notice
 from gateway.store.tools import run_secrets, tool_calls
 from gateway.telemetry import EventLog
 

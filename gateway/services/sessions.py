@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from gateway.cache import LruCache
 from gateway.errors import Leaving, RateLimited
-from gateway.services.history_source import History
+from gateway.services.runs.history_source import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,12 +25,14 @@ from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
+from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.services.audit import AuditLogs
-from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
+from gateway.services.governance.audit import AuditLogs
+from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
-from gateway.store.notifications import Listener, Notice
+from gateway.store.replicas import drains, notifications, placements
+from gateway.store.replicas.notifications import Listener, Notice
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
@@ -190,6 +192,11 @@ class Replica:
                 reaper.run,
                 limiter.run,
                 *_alerting(base),
+                SpendAudit(
+                    base.counters,
+                    metrics,
+                    interval_s=settings.rate_limits.reconcile_interval_s,
+                ).run,
                 housekeeping(settings, database).run,
                 AuditLogs(database).run,
                 *ledger_jobs(settings, database, metrics, owner=base.owner),

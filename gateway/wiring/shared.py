@@ -15,7 +15,7 @@ from gateway.models.format import FormatOptions, SchemaLimits
 from gateway.models.registry import CHAT, PASSTHROUGH, Formats
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
-from gateway.services.images import ImageFetcher, ImageVisits
+from gateway.services.runs.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
 from gateway.settings.web import host_and_port
 from gateway.store.tenant_keys import TenantKeys

@@ -26,7 +26,7 @@ from gateway.api.request_context import RequestRecord
 from gateway.api.streaming import Later
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.responses.websocket import read_turn
-from gateway.services.run_builder import CreateCommand
+from gateway.services.runs.spec_builder import CreateCommand
 from gateway.services.sessions import Memory
 
 if TYPE_CHECKING:

@@ -8,9 +8,11 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
+from gateway.governance.audit import AuditEvent
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
+    audit_log,
     claims,
     endings,
     events,
@@ -329,11 +331,12 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "traces", of_tenant | span | {"received_at": CREATED})
         await add_rows(connection, "mcp_servers", of_tenant | {"id": uuid} | SERVER)
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
+        await audit_log.record(connection, tenant, AuditEvent("project.created", "p"))
     async with database.runs_transaction() as connection:
         for table in ("usage_hours", "usage_minutes", "usage_end_user_days", "usage_cursors"):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
     async with database.owner_transaction() as connection:
-        for table in ("audit_log", "limits", "budgets", "spend_alerts", "prices"):
+        for table in ("limits", "budgets", "spend_alerts", "prices"):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
     await pages.put(database, tenant, StoredPage("", "secret", "secret"), asked="")
     await documents.put(database, tenant, [Document("x:", "secret", "secret")], language="simple")

@@ -17,7 +17,7 @@ from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -63,6 +63,9 @@ _PAGES: Final = {
 """By whether it goes towards newer entries."""
 _NUMBER: Final = Statement("""
 SELECT number FROM audit_log WHERE tenant_id = :tenant AND id = :id
+""")
+_PROJECTS: Final = Statement("""
+SELECT id, name FROM projects WHERE id = ANY(CAST(:ids AS uuid[]))
 """)
 _CHAINS: Final = Statement("SELECT DISTINCT tenant_id FROM audit_log ORDER BY tenant_id")
 _HEADS: Final = Statement("""
@@ -135,6 +138,13 @@ async def page(
         rows = await connection.execute(_PAGES[is_newer], parameters)
     entries = [_entry(row) for row in rows[:limit]]
     return (entries[::-1] if is_newer else entries), len(rows) > limit
+
+
+async def project_names(database: Database, projects: Collection[UUID]) -> dict[UUID, str]:
+    """The names of these projects, by their ids."""
+    async with database.owner_transaction() as connection:
+        rows = await connection.execute(_PROJECTS, {"ids": list(projects)})
+    return {row.id: row.name for row in rows}
 
 
 async def chains(database: Database) -> list[UUID]:

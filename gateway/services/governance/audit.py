@@ -11,9 +11,10 @@ from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, Chain, shown
 from gateway.protocol.request_errors import unknown_place
-from gateway.store import audit_log
-from gateway.store.audit_log import AuditFilter
+from gateway.store.governance import audit_log
+from gateway.store.governance.audit_log import AuditFilter
 from gateway.telemetry import EventLog
+from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -135,6 +136,18 @@ class AuditLogs:
         return ChainState(
             chain, checked.count, checked.number, checked.hash.hex(), tuple(checked.faults)
         )
+
+
+def project_names(database: Database) -> Projects:
+    """Ids and names of projects, as clients see them, from their table."""
+
+    async def find(asked: Collection[UUID]) -> dict[UUID, dict[str, str]]:
+        named = await audit_log.project_names(database, asked)
+        return {
+            uuid: {"id": ids.project_id(ProjectId(uuid)), "name": named[uuid]} for uuid in named
+        }
+
+    return find
 
 
 def _filter(query: AuditQuery) -> AuditFilter:
