@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gateway import ids
 from gateway.governance.audit import OPERATOR, Actor
 from gateway.services.admin.projects import required_project
-from gateway.services.data_retention import DataRetention
+from gateway.services.governance.data_retention import DataRetention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,6 @@ from gateway.governance.audit import AuditEvent
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
-    audit_log,
     claims,
     endings,
     events,
@@ -24,6 +23,7 @@ from gateway.store import (
     usage,
 )
 from gateway.store import conversations as conversation_rows
+from gateway.store.governance import audit_log
 from gateway.store.idempotency import IdempotencyKey
 from gateway.store.migration.tables import metadata
 from gateway.store.postgres.database import Database
