@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
 
-    Projects = Callable[[Collection[UUID]], Awaitable[Mapping[UUID, Mapping[str, str]]]]
+    Projects = Callable[[UUID, Collection[UUID]], Awaitable[Mapping[UUID, Mapping[str, str]]]]
 
 LIMIT_DEFAULT: Final = 20
 LIMIT_MAX: Final = 100
@@ -88,7 +88,9 @@ class AuditLogs:
             raise unknown_place()
         entries, has_more = found
         named = {one.project_id for one in entries if one.project_id is not None}
-        names = await self._projects(named) if self._projects and named else {}
+        names: Mapping[UUID, Mapping[str, str]] = {}
+        if self._projects is not None and tenant_id is not None and named:
+            names = await self._projects(tenant_id, named)
         data = [
             shown(
                 entry,
@@ -141,8 +143,8 @@ class AuditLogs:
 def project_names(database: Database) -> Projects:
     """Ids and names of projects, as clients see them, from their table."""
 
-    async def find(asked: Collection[UUID]) -> dict[UUID, dict[str, str]]:
-        named = await audit_log.project_names(database, asked)
+    async def find(tenant_id: UUID, asked: Collection[UUID]) -> dict[UUID, dict[str, str]]:
+        named = await audit_log.project_names(database, tenant_id, asked)
         return {
             uuid: {"id": ids.project_id(ProjectId(uuid)), "name": named[uuid]} for uuid in named
         }

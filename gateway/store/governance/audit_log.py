@@ -15,6 +15,7 @@ from gateway import ids
 from gateway.governance.audit import BEGINNING, AuditEntry, entry_of
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import EVERYONE
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.governance.audit import AuditEvent
-    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row, Transaction
 
 KEPT_DAYS: Final = 400
 """The trigger lets older entries go; the migration has the same number."""
@@ -127,7 +128,7 @@ async def page(
     """
     chain = tenant_id or EVERYONE
     parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **asdict(wanted)}
-    async with database.owner_transaction() as connection:
+    async with _reading(database, tenant_id) as connection:
         place = after or before
         if place is not None:
             number = await connection.scalar(_NUMBER, {"tenant": chain, "id": place})
@@ -140,9 +141,20 @@ async def page(
     return (entries[::-1] if is_newer else entries), len(rows) > limit
 
 
-async def project_names(database: Database, projects: Collection[UUID]) -> dict[UUID, str]:
-    """The names of these projects, by their ids."""
-    async with database.owner_transaction() as connection:
+def _reading(database: Database, tenant_id: UUID | None) -> Transaction:
+    """As whoever serves, who need not own the table, may read a tenant's chain; the operator's only
+    its owner.
+    """
+    if tenant_id is None or tenant_id == EVERYONE:
+        return database.owner_transaction()
+    return database.transaction(TenantId(tenant_id))
+
+
+async def project_names(
+    database: Database, tenant_id: UUID, projects: Collection[UUID]
+) -> dict[UUID, str]:
+    """The names of these projects of a tenant, by their ids."""
+    async with _reading(database, tenant_id) as connection:
         rows = await connection.execute(_PROJECTS, {"ids": list(projects)})
     return {row.id: row.name for row in rows}
 
@@ -158,7 +170,7 @@ async def heads(
 ) -> list[tuple[UUID, int, bytes]]:
     """Chain, number and hash of the last entry of each chain that was added to lately."""
     parameters = {"since_s": since_s, "row_limit": rows_max}
-    async with database.owner_transaction() as connection:
+    async with database.runs_transaction() as connection:
         return [tuple(row) for row in await connection.execute(_HEADS, parameters)]
 
 
