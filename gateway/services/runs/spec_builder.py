@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
     from gateway.generation import Prompt
+    from gateway.metering import Metering
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
@@ -359,13 +360,16 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
-            who=NOBODY
-            if command.principal.keeps_nothing
-            else who_asks(
-                *(self._cache_salt_key, command.principal.tenant_id),
-                request.safety_identifier or request.user,
-                tags_of(request.metadata, policy.declared_tags),
-            ),
+            who=self._who(command.principal, request),
+        )
+
+    def _who(self, principal: Principal, request: CreateResponse) -> Metering:
+        if principal.keeps_nothing:
+            return NOBODY
+        return who_asks(
+            *(self._cache_salt_key, principal.tenant_id),
+            request.safety_identifier or request.user,
+            tags_of(request.metadata, principal.policy.declared_tags),
         )
 
     def _head(
