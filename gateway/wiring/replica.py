@@ -170,14 +170,7 @@ class Replica:
             dependencies=dependencies,
             runs=runs,
             lease_keeper=lease_keeper,
-            feed=Feed(
-                dependencies.live_logs,
-                watcher,
-                partial(flushes.read, database),
-                base.new_fold_for,
-                limits=settings.journal.fill(FeedLimits),
-                followers=metrics.followers,
-            ),
+            feed=_feed(base, dependencies, watcher),
             scheduler=scheduler,
             notifier=notifier,
             rooms=rooms,
@@ -198,6 +191,18 @@ class Replica:
                 *_accounting(base),
             ),
         )
+
+
+def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) -> Feed:
+    """Events of what is generated here, or written by other replicas."""
+    return Feed(
+        dependencies.live_logs,
+        watcher,
+        partial(flushes.read, base.database),
+        base.new_fold_for,
+        limits=base.settings.journal.fill(FeedLimits),
+        followers=base.metrics.followers,
+    )
 
 
 def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
