@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import StoreError
 from gateway.store.limits.reconciliation import reconcile
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database

@@ -10,9 +10,11 @@ from gateway.services.admin.keys import KeyPolicy, Keys
 from gateway.services.admin.limits import ProjectLimits
 from gateway.services.admin.operations import Operations
 from gateway.services.admin.projects import Projects
+from gateway.services.admin.retention import RetentionControls
 from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
+from gateway.services.governance.audit import AuditLogs, project_names
 from gateway.services.ledger import LedgerOperations
 from gateway.services.limits import Limits
 from gateway.services.usage import UsageReports
@@ -56,6 +58,8 @@ def admin_services(
             rows_max=settings.ledger.results_max,
             clock=time.time,
         ),
+        audit=AuditLogs(database, project_names(database)),
+        retention=RetentionControls(database, transactions, access.forget),
     )
 
 

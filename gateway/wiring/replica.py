@@ -27,11 +27,12 @@ from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.services.audit import AuditLogs
-from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
+from gateway.services.governance.audit import AuditLogs
+from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
-from gateway.store.notifications import Listener, Notice
+from gateway.store.replicas import drains, notifications, placements
+from gateway.store.replicas.notifications import Listener, Notice
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.settings import Settings
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.wiring.foundation import Foundation
 
 
@@ -190,21 +191,26 @@ class Replica:
                 scheduler.run,
                 reaper.run,
                 limiter.run,
-                *_alerting(base),
-                SpendAudit(
-                    base.counters,
-                    metrics,
-                    interval_s=settings.rate_limits.reconcile_interval_s,
-                ).run,
-                housekeeping(settings, database).run,
-                AuditLogs(database).run,
-                *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
                 *([drained.run] if drained is not None else []),
                 *([rooms.run] if rooms.executor is not None else []),
+                *_accounting(base),
             ),
         )
+
+
+def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What any replica does now and then for all: cleaning up, adding up, checking, telling."""
+    settings, database, metrics = base.settings, base.database, base.metrics
+    audit = SpendAudit(base.counters, metrics, interval_s=settings.rate_limits.reconcile_interval_s)
+    return [
+        *_alerting(base),
+        audit.run,
+        housekeeping(settings, database).run,
+        AuditLogs(database).run,
+        *ledger_jobs(settings, database, metrics, owner=base.owner),
+    ]
 
 
 def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:

@@ -62,7 +62,7 @@ def upgrade() -> None:
     op.execute(f"CREATE POLICY own_tenant ON audit_log USING (tenant_id = {CURRENT_TENANT})")
     op.execute(f"CREATE POLICY operator ON audit_log USING (current_user <> '{APP_ROLE}')")
     op.execute(f"GRANT SELECT, INSERT ON audit_log TO {APP_ROLE}")
-    op.execute(f"GRANT SELECT (tenant_id, number, at), DELETE ON audit_log TO {RUNS_ROLE}")
+    op.execute(f"GRANT SELECT (tenant_id, number, at, hash), DELETE ON audit_log TO {RUNS_ROLE}")
 
 
 def downgrade() -> None:

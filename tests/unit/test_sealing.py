@@ -12,7 +12,15 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.sealing import Binding, SealBroken, Sealer, SealingSecret, Unsealed, derived_keys
+from gateway.sealing import (
+    Binding,
+    DataKey,
+    SealBroken,
+    Sealer,
+    SealingSecret,
+    Unsealed,
+    derived_keys,
+)
 from tests.fakes.examples import examples
 
 TENANT, OTHER_TENANT = UUID(int=1), UUID(int=2)
@@ -169,3 +177,20 @@ def test_an_id_that_is_no_id_cannot_be_sealed() -> None:
 def test_keys_are_derived_as_the_standard_says(secret: bytes, info: bytes) -> None:
     whole = HKDF(SHA256(), length=64, salt=None, info=info).derive(secret)
     assert b"".join(derived_keys(secret, info)) == whole
+
+
+@pytest.mark.parametrize("size", [0, 16, 31, 33])
+def test_a_data_key_has_32_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        DataKey(bytes(size))
+
+
+def test_a_data_key_seals_otherwise_each_time_and_names_the_same() -> None:
+    key = DataKey(bytes(32))
+    one, two = (key.seal(b"words", b"place") for _ in range(2))
+    assert one != two
+    assert len(one) == len(b"words") + DataKey.OVERHEAD_BYTES
+    assert key.seal_name(b"name", b"place") == key.seal_name(b"name", b"place")
+    assert key.open(key.seal_name(b"name", b"place"), b"place") == b"name"
+    with pytest.raises(SealBroken):
+        key.open(one, b"elsewhere")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import keys, ledger, limits, operators, projects, service_accounts, usage
+from gateway.api.admin import (
+    governance,
+    keys,
+    ledger,
+    limits,
+    operators,
+    projects,
+    service_accounts,
+    usage,
+)
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
@@ -21,6 +30,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *keys.routes(services.keys),
         *limits.routes(services.limits),
         *usage.routes(services.usage),
+        *governance.routes(services.audit, services.retention),
     ]
 
 

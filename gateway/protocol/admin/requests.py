@@ -68,6 +68,12 @@ class ProjectCreate(NullableModel):
         _check_absent(self, "external_key_id", "geography", "residency")
 
 
+class DataRetentionUpdate(WireModel):
+    """What is to be kept (`gateway.tenancy.retention`)."""
+
+    retention_type: Annotated[str, Field(max_length=64)]
+
+
 class ProjectUpdate(NullableModel):
     """`POST /organization/projects/{id}`: what is left out stays."""
 

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from gateway.services.admin.keys import Keys
     from gateway.services.admin.limits import ProjectLimits
     from gateway.services.admin.projects import Projects
+    from gateway.services.admin.retention import RetentionControls
     from gateway.services.admin.service_accounts import ServiceAccounts
+    from gateway.services.governance.audit import AuditLogs
     from gateway.services.usage import UsageReports
 
 
@@ -22,3 +24,5 @@ class AdminServices:
     keys: Keys
     limits: ProjectLimits
     usage: UsageReports
+    audit: AuditLogs
+    retention: RetentionControls

@@ -163,7 +163,7 @@ GRANTS: Final = {
         "tool_approvals": "SELECT, DELETE",
         "containers": "SELECT (tenant_id, id, expires_at), DELETE",
         "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
-        "audit_log": "SELECT (tenant_id, number, at), DELETE",
+        "audit_log": "SELECT (tenant_id, number, at, hash), DELETE",
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,

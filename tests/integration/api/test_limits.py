@@ -15,7 +15,7 @@ from gateway.limits.terms import DAY_S, MINUTE_S
 from gateway.replication.spend_audit import SpendAudit
 from gateway.services.limits import Limits, Place
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import NO_TLS, http_client
 from tests.fakes.stream import stream

@@ -11,9 +11,10 @@ from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, Chain, shown
 from gateway.protocol.request_errors import unknown_place
-from gateway.store import audit_log
-from gateway.store.audit_log import AuditFilter
-from gateway.telemetry import EventLog
+from gateway.store.governance import audit_log
+from gateway.store.governance.audit_log import AuditFilter
+from gateway.telemetry.logs import EventLog
+from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
 
-    Projects = Callable[[Collection[UUID]], Awaitable[Mapping[UUID, Mapping[str, str]]]]
+    Projects = Callable[[UUID, Collection[UUID]], Awaitable[Mapping[UUID, Mapping[str, str]]]]
 
 LIMIT_DEFAULT: Final = 20
 LIMIT_MAX: Final = 100
@@ -87,7 +88,9 @@ class AuditLogs:
             raise unknown_place()
         entries, has_more = found
         named = {one.project_id for one in entries if one.project_id is not None}
-        names = await self._projects(named) if self._projects and named else {}
+        names: Mapping[UUID, Mapping[str, str]] = {}
+        if self._projects is not None and tenant_id is not None and named:
+            names = await self._projects(tenant_id, named)
         data = [
             shown(
                 entry,
@@ -135,6 +138,18 @@ class AuditLogs:
         return ChainState(
             chain, checked.count, checked.number, checked.hash.hex(), tuple(checked.faults)
         )
+
+
+def project_names(database: Database) -> Projects:
+    """Ids and names of projects, as clients see them, from their table."""
+
+    async def find(tenant_id: UUID, asked: Collection[UUID]) -> dict[UUID, dict[str, str]]:
+        named = await audit_log.project_names(database, tenant_id, asked)
+        return {
+            uuid: {"id": ids.project_id(ProjectId(uuid)), "name": named[uuid]} for uuid in named
+        }
+
+    return find
 
 
 def _filter(query: AuditQuery) -> AuditFilter:

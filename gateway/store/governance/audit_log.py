@@ -15,14 +15,15 @@ from gateway import ids
 from gateway.governance.audit import BEGINNING, AuditEntry, entry_of
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import EVERYONE
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
     from uuid import UUID
 
     from gateway.governance.audit import AuditEvent
-    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row, Transaction
 
 KEPT_DAYS: Final = 400
 """The trigger lets older entries go; the migration has the same number."""
@@ -63,6 +64,9 @@ _PAGES: Final = {
 """By whether it goes towards newer entries."""
 _NUMBER: Final = Statement("""
 SELECT number FROM audit_log WHERE tenant_id = :tenant AND id = :id
+""")
+_PROJECTS: Final = Statement("""
+SELECT id, name FROM projects WHERE id = ANY(CAST(:ids AS uuid[]))
 """)
 _CHAINS: Final = Statement("SELECT DISTINCT tenant_id FROM audit_log ORDER BY tenant_id")
 _HEADS: Final = Statement("""
@@ -124,7 +128,7 @@ async def page(
     """
     chain = tenant_id or EVERYONE
     parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **asdict(wanted)}
-    async with database.owner_transaction() as connection:
+    async with _reading(database, tenant_id) as connection:
         place = after or before
         if place is not None:
             number = await connection.scalar(_NUMBER, {"tenant": chain, "id": place})
@@ -135,6 +139,24 @@ async def page(
         rows = await connection.execute(_PAGES[is_newer], parameters)
     entries = [_entry(row) for row in rows[:limit]]
     return (entries[::-1] if is_newer else entries), len(rows) > limit
+
+
+def _reading(database: Database, tenant_id: UUID | None) -> Transaction:
+    """As whoever serves, who need not own the table, may read a tenant's chain; the operator's only
+    its owner.
+    """
+    if tenant_id is None or tenant_id == EVERYONE:
+        return database.owner_transaction()
+    return database.transaction(TenantId(tenant_id))
+
+
+async def project_names(
+    database: Database, tenant_id: UUID, projects: Collection[UUID]
+) -> dict[UUID, str]:
+    """The names of these projects of a tenant, by their ids."""
+    async with _reading(database, tenant_id) as connection:
+        rows = await connection.execute(_PROJECTS, {"ids": list(projects)})
+    return {row.id: row.name for row in rows}
 
 
 async def chains(database: Database) -> list[UUID]:
@@ -148,7 +170,7 @@ async def heads(
 ) -> list[tuple[UUID, int, bytes]]:
     """Chain, number and hash of the last entry of each chain that was added to lately."""
     parameters = {"since_s": since_s, "row_limit": rows_max}
-    async with database.owner_transaction() as connection:
+    async with database.runs_transaction() as connection:
         return [tuple(row) for row in await connection.execute(_HEADS, parameters)]
 
 

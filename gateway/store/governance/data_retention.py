@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.store import audit_log
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import DEFAULT_PROJECT_NAME, default_project
 
@@ -42,7 +42,7 @@ RETURNING true
 
 async def of_tenant(database: Database, tenant_id: TenantId) -> Retention | None:
     """None: there is no such tenant."""
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_OF_TENANT, {"tenant": tenant_id})).one_or_none()
     return None if row is None else Retention(row.retention_type)
 
@@ -50,7 +50,7 @@ async def of_tenant(database: Database, tenant_id: TenantId) -> Retention | None
 async def set_of_tenant(
     database: Database, tenant_id: TenantId, type_: str, event: AuditEvent
 ) -> bool:
-    """False: there is no such tenant."""
+    """False: there is no such tenant. Tenants are changed by the owner of their table alone."""
     async with database.owner_transaction() as connection:
         wanted = {"tenant": tenant_id, "type": type_}
         if not await connection.scalar(_SET_OF_TENANT, wanted):
@@ -64,7 +64,7 @@ async def of_project(
 ) -> Retention | None:
     """None: there is no row of it."""
     asked = {"tenant": tenant_id, "project": project_id}
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_OF_PROJECT, asked)).one_or_none()
     return None if row is None else Retention(row.retention_type)
 
@@ -77,7 +77,7 @@ async def set_of_project(
     wanted["name"] = DEFAULT_PROJECT_NAME
     is_default = project_id == default_project(tenant_id)
     statement = _SET_OF_DEFAULT if is_default else _SET_OF_PROJECT
-    async with database.owner_transaction() as connection:
+    async with database.transaction(tenant_id) as connection:
         if not await connection.scalar(statement, wanted):
             return False
         await audit_log.record(connection, tenant_id, event)
