@@ -442,6 +442,10 @@ class Pool:
         roomy = [member for member in choices if slots(member.name).has_room(work)]
         if not (roomy or passes):
             return None
+        if not passes:
+            free = sum(slots(one.name).bound - slots(one.name).in_flight for one in roomy)
+            if not admission.shares.has_share(request.cache_salt, free):
+                return None
         member, watched = self._dispatch(roomy or choices, request, sink, turn)
         prompt = len(request.prompt_ids)
         slot = admission.slots(member.name).take(work, prompt)

@@ -33,7 +33,6 @@ FAST: Final = "[[sim tokens=100000 think=none]] go"
 SHORT: Final = "[[sim tokens=20 think=none]] go"
 ASKED: Final = 100
 SECTIONS: Final[dict[str, Any]] = {
-    "admission": {"slots_start": 4096, "slots_min": 4096},
     "server": {"connections_max": 4096},
 }
 
@@ -84,6 +83,9 @@ async def seen(one: httpx2.AsyncClient) -> tuple[Counter[int], list[float]]:
 
 
 def told(name: str, statuses: Counter[int], waits: list[float]) -> None:
+    if not waits:
+        print(f"{name}: B {dict(statuses)}, no first token", flush=True)
+        return
     p50, p99 = (1000 * waits[int(q * (len(waits) - 1))] for q in (0.5, 0.99))
     print(f"{name}: B {dict(statuses)}, first token p50 {p50:.0f} ms, p99 {p99:.0f} ms", flush=True)
 
@@ -128,7 +130,7 @@ async def main(floods: list[str]) -> None:
                     ),
                 }
                 task = asyncio.create_task(many(*works[flood]))
-                await asyncio.sleep(5)
+                await asyncio.sleep(8)
                 told(flood, *await seen(b))
                 task.cancel()
                 with suppress(asyncio.CancelledError, ExceptionGroup):

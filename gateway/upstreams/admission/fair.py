@@ -37,6 +37,8 @@ CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
 EXPECTED_AT_FIRST: Final = 256.0
 ALPHA: Final = 0.1
 """Weight of the latest output among those that the next one is expected from."""
+SHARE_OF_FREE_SLOTS: Final = 19
+"""So many times as many slots as are free one tenant may have: alone 95 of 100."""
 TENANTS_MAX: Final = 4_096
 """Whose counters are kept; of those that have nothing under way the least recently used go."""
 
@@ -111,6 +113,13 @@ class FairShares:
             account.served = max(account.served, self._now)
         self._now = max(self._now, account.served)
         return Service(account, prompt, CLASS_WEIGHTS[work])
+
+    def has_share(self, tenant: str, free: int) -> bool:
+        """Whether a tenant may take one more of so many free slots. Whoever has nearly all waits
+        before the last ones are taken: its streams may be long, and others come.
+        """
+        account = self._accounts.get(tenant)
+        return account is None or account.running < SHARE_OF_FREE_SLOTS * free
 
     def _forget(self) -> None:
         while len(self._accounts) > TENANTS_MAX:

@@ -72,6 +72,16 @@ def test_in_the_end_each_has_been_counted_what_it_had(
         assert not shares.account(name).running
 
 
+def test_the_last_slots_are_left_for_others() -> None:
+    shares = FairShares()
+    assert shares.has_share("a", 0)  # whether there is a slot at all is another question
+    for _ in range(95):
+        shares.serve("a", 1, DEFAULT)
+    assert shares.has_share("a", 6)
+    assert not shares.has_share("a", 5)
+    assert shares.has_share("b", 5)
+
+
 def test_the_best_class_costs_least() -> None:
     shares = FairShares()
     for work in WorkClass:
