@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from starlette.exceptions import HTTPException
 
-from gateway import ids, telemetry
+from gateway import ids
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
 from gateway.api.urls import known_path
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 API_VERSION: Final = b"2020-10-01"
 """What OpenAI answers in `openai-version`."""
@@ -50,7 +51,7 @@ _STATUSES: Final[dict[str, int | None]] = {
 }
 """The messages that an answer starts with, and their status; None: they say it themselves."""
 
-_log = telemetry.EventLog("gateway.api")
+_log = logs.EventLog("gateway.api")
 
 
 class RequestContext:
@@ -70,7 +71,7 @@ class RequestContext:
             return
         scope["record"] = record = RequestRecord(scope)
         send = partial(record.send, send)
-        telemetry.bind_anew(request_id=record.request_id)
+        logs.bind_anew(request_id=record.request_id)
         self._metrics.requests_in_flight += 1
         try:
             _note_client_request_id(scope, record)

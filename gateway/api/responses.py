@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.create import CreateResponse, Parameters
     from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval
-    from gateway.services.run_builder import RunBuilder
+    from gateway.services.runs.run_builder import RunBuilder
 
     Headers = Sequence[tuple[bytes, bytes]]
     Answer = Callable[[Scope, CreateResponse, int], Awaitable[tuple[bytes, Headers]]]

@@ -18,7 +18,7 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import StartupError, UpstreamUnavailable
 from gateway.settings import load_settings
-from gateway.store import drains
+from gateway.store.replicas import drains
 from gateway.tenancy import FIRST_DATABASE
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from gateway.settings import Settings
-    from gateway.store.drains import Drain
     from gateway.store.postgres.database import Database
+    from gateway.store.replicas.drains import Drain
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
     from gateway.upstreams.probe import Description

@@ -12,26 +12,21 @@ from typing_extensions import override
 
 from gateway import __version__
 from gateway.cli import (
-    access,
     adapters,
-    audit,
     backends,
     configuration,
     containers,
-    data,
     database,
-    encryption,
     launch,
-    limits,
     mcp,
     pages,
     terminal,
-    usage,
 )
 from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
+from gateway.cli.governance import audit, data, encryption
 from gateway.cli.serve import serve, simulate
-from gateway.cli.tenancy import operators, projects
+from gateway.cli.tenancy import access, limits, operators, projects, usage
 
 _NONE_OF: Final = re.compile(
     r"(?:Value error, )?(?P<said>'(?P<given>.*)' is not one of (?P<known>.*)\.)"

@@ -12,7 +12,7 @@ from gateway.errors import ConfigError, StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
-from gateway.telemetry import EventLog, configure_logging
+from gateway.telemetry.logs import EventLog, configure_logging
 from gateway.tools.python.self_test import choose
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
 from gateway.wiring.python import linux_engine

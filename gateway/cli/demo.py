@@ -43,7 +43,7 @@ from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
-from gateway.telemetry import configure_logging
+from gateway.telemetry.logs import configure_logging
 from gateway.tenancy import FIRST_DATABASE
 from gateway.wiring.admin import admin_services
 from gateway.wiring.foundation import access

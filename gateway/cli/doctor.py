@@ -26,7 +26,7 @@ from gateway.services.models import GENERATES
 from gateway.settings import load_settings
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import REVISION
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 from gateway.upstreams.backend import Timeouts

@@ -15,7 +15,7 @@ from gateway.cli.provision import connected, provisioned
 from gateway.errors import StartupError
 from gateway.settings import load_settings
 from gateway.store.tools import documents
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import FIRST_DATABASE
 from gateway.wiring.foundation import access
 

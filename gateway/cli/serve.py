@@ -15,7 +15,7 @@ from gateway.server.server import Server, listen, stopped_by_signals, until_stop
 from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
-from gateway.telemetry import EventLog, configure_logging
+from gateway.telemetry.logs import EventLog, configure_logging
 
 if TYPE_CHECKING:
     import socket

@@ -36,7 +36,7 @@ from urllib.parse import quote
 
 from gateway.devdb.postmaster import Postmaster, adopt_pid_file
 from gateway.errors import DatabaseInUse, StartupError
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

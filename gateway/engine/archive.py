@@ -20,9 +20,9 @@ from gateway.generation import TokenUsage
 from gateway.sealing import Binding, SealBroken
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
-from gateway.store.notifications import Notice
+from gateway.store.replicas.notifications import Notice
 from gateway.store.tools import run_secrets, tool_calls
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from array import array
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse, StoredResponse
     from gateway.store.usage import UsageLine
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
 
 Row = TypeVar("Row")

@@ -22,13 +22,13 @@ from gateway.store import endings
 from gateway.store.endings import FinishedResponse
 from gateway.store.tools.tool_calls import AuditedCall
 from gateway.store.usage import UsageLine
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
 
     RecordCalls = Callable[[Sequence[tuple[TenantId, AuditedCall]]], Awaitable[None]]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.errors import Overloaded, RequestError, StoreError
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.contract import kind_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.entries import Finished, Hop
     from gateway.errors import UpstreamError
     from gateway.eventlog.fold.fold import Fold
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 _log = EventLog("gateway.runs")
 

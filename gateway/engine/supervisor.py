@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gateway.concurrency import start_task
 from gateway.engine import outcome
 from gateway.errors import ClaimLost, RateLimited, StoreError
-from gateway.store.notifications import Notice
-from gateway.telemetry import EventLog
+from gateway.store.replicas.notifications import Notice
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

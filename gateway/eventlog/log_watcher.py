@@ -18,7 +18,7 @@ from gateway.eventlog.notifications import FOLLOWED_S
 from gateway.store.flushes import joined
 from gateway.store.remote_logs import UNKNOWN, LogQuery
 from gateway.store.schema import TERMINAL
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -23,7 +23,7 @@ from gateway.concurrency import Event
 from gateway.entries import VERSION_BYTE, packed_entry
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.store.events import LogBatch, LogRow
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.entries import Entry
     from gateway.eventlog.log_batches import Flusher
     from gateway.store.claims import Claim, LogHead
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
 
     Append = Callable[[Sequence[LogBatch]], Awaitable[frozenset[UUID]]]

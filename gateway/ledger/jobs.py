@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gateway import ids
 from gateway.errors import SinkFailed, SinkRefused, StoreError
 from gateway.store.ledger import exports, reconciliation, rollup
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.store.ledger.reconciliation import Found
     from gateway.store.ledger.rollup import RollupTerms
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 _log = EventLog("gateway.ledger")
 

@@ -26,7 +26,7 @@ from gateway.errors import StoreError
 from gateway.limits.money import begins, dollars
 from gateway.limits.terms import Interval
 from gateway.store.limits import alerts
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.concurrency import Event
 from gateway.errors import ClaimLost, StoreError
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.engine.engine import Abandonable
     from gateway.store.claims import Claim, LogHead
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
 
     Renew = Callable[[Sequence[Claim]], Awaitable[frozenset[UUID]]]

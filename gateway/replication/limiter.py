@@ -20,7 +20,7 @@ from gateway.errors import StoreError, StoreUnavailable
 from gateway.limits.gates import Caller, Gates
 from gateway.limits.money import Prices
 from gateway.store.limits.counters import BUCKETS_MAX, Heard, SpendRow, Told
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

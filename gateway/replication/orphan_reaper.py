@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gateway import ids
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.store import claims
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from uuid import UUID

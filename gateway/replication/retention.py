@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import StoreError
 from gateway.store import flushes, retention
 from gateway.store.retention import Dropped
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

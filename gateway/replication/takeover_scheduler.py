@@ -21,7 +21,7 @@ from gateway.errors import StoreError
 from gateway.store import claims, events
 from gateway.store.claims import ClaimableWork
 from gateway.store.events import day_of
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.store.claims import ClaimedRun, ClaimTerms
     from gateway.store.events import LogRow
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 CLAIMED_AT_ONCE_MAX: Final = 32
 """Before this many are started nothing more is claimed: others might begin with it meanwhile."""

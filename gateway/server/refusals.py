@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gateway import ids
 from gateway.api.error_responses import INVALID_REQUEST, envelope, error_response
 from gateway.errors import TooManyConnections
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

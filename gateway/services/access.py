@@ -34,7 +34,7 @@ from gateway.services.credentials.uses import KeyUses, Rehash
 from gateway.store import tenants
 from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tenancy import (
     DEFAULT_POLICY,
     ApiKey,

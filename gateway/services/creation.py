@@ -33,10 +33,11 @@ from gateway.limits.terms import NO_TERMS
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
-from gateway.services.history_source import History
-from gateway.services.run_builder import CreateCommand, DueSummary
-from gateway.services.sampling import PRIORITIES, service_tier
-from gateway.services.zero_retention import permitted
+from gateway.services.governance.zero_retention import permitted
+from gateway.services.runs.history_source import History
+from gateway.services.runs.run_builder import DueSummary
+from gateway.services.runs.sampling import PRIORITIES, service_tier
+from gateway.services.runs.spec_builder import CreateCommand
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.tenancy import default_project
@@ -56,10 +57,10 @@ if TYPE_CHECKING:
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.replication.limiter import Limiter
-    from gateway.services.compaction import CompactedContext
     from gateway.services.models import Models
     from gateway.services.retrieval import Retrieval
-    from gateway.services.run_builder import RunBuilder
+    from gateway.services.runs.compaction import CompactedContext
+    from gateway.services.runs.run_builder import RunBuilder
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.store.migration.verification import missing, told
-from gateway.telemetry import EXPOSITION_TYPE
+from gateway.telemetry.metrics import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.membership.membership import Membership
     from gateway.upstreams.pool import Pool

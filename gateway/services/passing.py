@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from gateway import ids
 from gateway.errors import (
     ContextLengthExceeded,
     ContextOverflow,
@@ -15,18 +17,22 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamRejected,
 )
+from gateway.generation import TokenUsage
 from gateway.limits.charge import Used
 from gateway.protocol.passed import PATHS
-from gateway.telemetry import EventLog
+from gateway.store.usage import Metered, UsageLine
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.limits.refusal import Headers
     from gateway.protocol.passed import PassedRequest
     from gateway.replication.limiter import Limiter
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
-    from gateway.telemetry import Metrics
-    from gateway.tenancy import Principal
+    from gateway.telemetry.metrics import Metrics
+    from gateway.tenancy import Principal, TenantId
     from gateway.upstreams.passing import Passing
 
 _log = EventLog("gateway.passing")
@@ -58,7 +64,10 @@ class PassThrough:
         executor: ThreadExecutor,
         metrics: Metrics,
         limiter: Limiter,
+        book: Callable[[TenantId, UsageLine], None],
     ) -> None:
+        """`book` has a usage line written; it waits for nothing."""
+        self._book = book
         self._limiter = limiter
         self._passing = passing
         self._models = models
@@ -82,6 +91,16 @@ class PassThrough:
         finally:
             if charge is not None:
                 charge.settle(Used(input_tokens=tokens, is_whole=tokens > 0))
+        line = UsageLine(
+            response=ids.new_uuid(),
+            key_id=principal.key_id,
+            project_id=principal.project,
+            model=model.id,
+            at=datetime.now(UTC),
+            tokens=TokenUsage(input_tokens=tokens),
+            metered=Metered(kind=request.kind),
+        )
+        self._book(principal.tenant_id, line)
         return Passed(model.id, answer, () if charge is None else charge.headers)
 
     async def _ask(self, model: Model, request: PassedRequest) -> tuple[bytes, int]:

@@ -17,13 +17,13 @@ from typing_extensions import override
 
 from gateway.cache import LruCache
 from gateway.errors import Leaving, RateLimited
-from gateway.services.history_source import History
+from gateway.services.runs.history_source import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.protocol.context_item import ContextItem
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 ITEM_BYTES: Final = 400
 """What an item costs beside its JSON and its ids: objects, and the places they stand in."""

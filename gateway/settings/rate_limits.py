@@ -28,6 +28,10 @@ class RateLimits(Section):
         description="Seconds that limits hold while the database is away, each replica with its "
         "share; then requests of keys that have some are answered 503.",
     )
+    reconcile_interval_s: PositiveFloat = Field(
+        3_600.0,
+        description="Seconds between two comparisons of what is spent with the lines of usage.",
+    )
 
 
 class Smtp(Section):

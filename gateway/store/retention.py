@@ -21,8 +21,8 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
+from gateway.store.governance.audit_log import KEPT_DAYS
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNS_ROLE
 

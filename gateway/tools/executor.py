@@ -26,7 +26,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gateway.errors import ClaimLost
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.bounds import Breaker, Busy, SlotBounds, Slots
 from gateway.tools.contract import ToolResult, ToolStart, kind_of, server_of
 from gateway.tools.truncation import truncated
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from gateway.entries import ToolOutcome
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tools.contract import HostedTools, ToolCall, ToolKind, ToolScope, ToolSession
 
 RESULT_BYTES: Final = "bytes"

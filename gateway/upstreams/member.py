@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import Busy, GrammarFailed, ModelGone
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend, Listed, Served
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
     from gateway.upstreams.probe import Description, HealthCheck

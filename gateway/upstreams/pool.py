@@ -16,7 +16,7 @@ from gateway.errors import (
     UpstreamLost,
     UpstreamUnavailable,
 )
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.upstreams.admission.placed import Placed
 from gateway.upstreams.admission.policy import class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.admission.admission import Admission
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client

@@ -16,7 +16,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.upstreams.backend import Served, StreamLimits
 from gateway.upstreams.chat_request import chat_body
 from gateway.upstreams.chat_stream import ChatReader

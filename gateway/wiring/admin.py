@@ -14,7 +14,7 @@ from gateway.services.admin.retention import RetentionControls
 from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices
 from gateway.services.admin.transactions import Transactions
-from gateway.services.audit import AuditLogs, project_names
+from gateway.services.governance.audit import AuditLogs, project_names
 from gateway.services.ledger import LedgerOperations
 from gateway.services.limits import Limits
 from gateway.services.usage import UsageReports

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
     from gateway.services.executor import ThreadExecutor
     from gateway.settings import Settings
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tools.python.containers import ContainerPool
     from gateway.upstreams.pool import Pool
     from gateway.wiring.shared import Shared

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.ledger import Sink as SinkSettings
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 STRIPE_URL = "https://api.stripe.com/v1/billing/meter_events"
 LEASE_TIMEOUTS = 4

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.tools import Mcp
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

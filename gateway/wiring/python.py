@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
     from gateway.tools.python.engine import Engine, EngineName

@@ -25,12 +25,14 @@ from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
+from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.services.audit import AuditLogs
-from gateway.store import claims, drains, flushes, notifications, placements, remote_logs
+from gateway.services.governance.audit import AuditLogs
+from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
-from gateway.store.notifications import Listener, Notice
+from gateway.store.replicas import drains, notifications, placements
+from gateway.store.replicas.notifications import Listener, Notice
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.settings import Settings
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.wiring.foundation import Foundation
 
 
@@ -168,14 +170,7 @@ class Replica:
             dependencies=dependencies,
             runs=runs,
             lease_keeper=lease_keeper,
-            feed=Feed(
-                dependencies.live_logs,
-                watcher,
-                partial(flushes.read, database),
-                base.new_fold_for,
-                limits=settings.journal.fill(FeedLimits),
-                followers=metrics.followers,
-            ),
+            feed=_feed(base, dependencies, watcher),
             scheduler=scheduler,
             notifier=notifier,
             rooms=rooms,
@@ -189,16 +184,38 @@ class Replica:
                 scheduler.run,
                 reaper.run,
                 limiter.run,
-                *_alerting(base),
-                housekeeping(settings, database).run,
-                AuditLogs(database).run,
-                *ledger_jobs(settings, database, metrics, owner=base.owner),
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
                 *([drained.run] if drained is not None else []),
                 *([rooms.run] if rooms.executor is not None else []),
+                *_accounting(base),
             ),
         )
+
+
+def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) -> Feed:
+    """Events of what is generated here, or written by other replicas."""
+    return Feed(
+        dependencies.live_logs,
+        watcher,
+        partial(flushes.read, base.database),
+        base.new_fold_for,
+        limits=base.settings.journal.fill(FeedLimits),
+        followers=base.metrics.followers,
+    )
+
+
+def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What any replica does now and then for all: cleaning up, adding up, checking, telling."""
+    settings, database, metrics = base.settings, base.database, base.metrics
+    audit = SpendAudit(base.counters, metrics, interval_s=settings.rate_limits.reconcile_interval_s)
+    return [
+        *_alerting(base),
+        audit.run,
+        housekeeping(settings, database).run,
+        AuditLogs(database).run,
+        *ledger_jobs(settings, database, metrics, owner=base.owner),
+    ]
 
 
 def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:

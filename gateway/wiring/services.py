@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 from gateway.engine.summarizer import Summarizer
 from gateway.protocol.hosted.grants import ToolBudget
-from gateway.services.compaction import CompactionLimits, Compactor
 from gateway.services.containers import ContainerBounds, Containers
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
 from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck
-from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.passing import PassThrough
-from gateway.services.prompt_executor import PromptExecutor
 from gateway.services.retrieval import Retrieval
-from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
-from gateway.services.tool_grants import ToolGrants
+from gateway.services.runs.compaction import CompactionLimits, Compactor
+from gateway.services.runs.history_source import HistorySource
+from gateway.services.runs.prompt_executor import PromptExecutor
+from gateway.services.runs.run_builder import RunBuilder
+from gateway.services.runs.spec_builder import SpecBuilder, SystemMessage
+from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.upstreams.passing import Passing
 from gateway.wiring.foundation import Foundation
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from gateway.protocol.traces import TraceRecord
-    from gateway.replication.limiter import Limiter
     from gateway.settings import Settings
     from gateway.tenancy import TenantId
     from gateway.wiring.shared import Shared
@@ -104,7 +104,7 @@ class Services:
                 limiter=replica.limiter,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
-            pass_through=_pass_through(base, models, replica.limiter),
+            pass_through=_pass_through(base, models, replica),
             run_builder=run_builder,
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -176,7 +176,7 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
     )
 
 
-def _pass_through(base: Foundation, models: Models, limiter: Limiter) -> PassThrough:
+def _pass_through(base: Foundation, models: Models, replica: Replica) -> PassThrough:
     upstream = base.settings.upstream
     passing = Passing(
         base.pool,
@@ -184,7 +184,8 @@ def _pass_through(base: Foundation, models: Models, limiter: Limiter) -> PassThr
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )
-    return PassThrough(passing, models, base.executor, base.metrics, limiter)
+    book = replica.dependencies.archive.book
+    return PassThrough(passing, models, base.executor, base.metrics, replica.limiter, book)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:

@@ -15,11 +15,11 @@ from gateway.models.format import FormatOptions, SchemaLimits
 from gateway.models.registry import CHAT, PASSTHROUGH, Formats
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
-from gateway.services.images import ImageFetcher, ImageVisits
+from gateway.services.runs.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
 from gateway.settings.web import host_and_port
 from gateway.store.tenant_keys import TenantKeys
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.admission import Admission

@@ -14,7 +14,7 @@ from gateway.protocol.hosted.tools import AutoContainer
 from gateway.services.containers import AskedContainer
 from gateway.store.tools import approvals
 from gateway.store.tools.mcp_servers import OPERATOR
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.protocol.hosted.tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used
     from gateway.services.containers import Containers
-    from gateway.services.tool_grants import ServerListing
+    from gateway.services.runs.tool_grants import ServerListing
     from gateway.tenancy import McpServersAllowed, Principal, TenantId
     from gateway.tools.contract import HostedTools, ToolKind
     from gateway.tools.executor import ToolExecutor
@@ -177,7 +177,7 @@ class Rooms:
 
 
 class Sources:
-    """What `ToolGrants` asks of the rooms (`services.tool_grants.ToolSources`)."""
+    """What `ToolGrants` asks of the rooms (`services.runs.tool_grants.ToolSources`)."""
 
     def __init__(self, base: Foundation, rooms: Rooms, containers: Containers) -> None:
         self._base = base

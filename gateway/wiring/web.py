@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.web import SearchProvider, Web
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tools.browser.providers import Provider
     from gateway.tools.browser.search import SearchSource
 

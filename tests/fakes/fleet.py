@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway.generation import Sampling, TokenRequest
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.admission.admission import Admission
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client

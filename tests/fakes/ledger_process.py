@@ -19,7 +19,7 @@ from gateway.ledger.sinks import CloudEventsSink, Target
 from gateway.store import usage
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.database import Database
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from tests.fakes.usage_lines import random_line
 

@@ -13,7 +13,7 @@ from gateway.limits.charge import Used
 from gateway.limits.terms import Budget, Limit, Terms
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.store.limits import counters, prices
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
 
 if TYPE_CHECKING:

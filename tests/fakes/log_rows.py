@@ -13,7 +13,7 @@ from gateway.entries import Entry, unpack
 from gateway.eventlog.log_writer import Channel, LogWriter, WriterBounds
 from gateway.store.claims import Claim
 from gateway.store.events import day_of
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
 from tests.fakes.stored import CREATED, durable_response

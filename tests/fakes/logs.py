@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gateway.telemetry import outlet
+from gateway.telemetry.logs import outlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ from gateway.tools.mcp.session import SessionLimits
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.transport import Resolver
 
 LOOPBACK = NetworkPolicy(networks=(ip_network("127.0.0.1/32"),))

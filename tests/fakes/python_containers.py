@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.protocol.hosted.grants import Grants, PythonGrant
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client

@@ -34,7 +34,7 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.store import claims, events, responses
 from gateway.store.claims import ClaimTerms
 from gateway.store.events import LogBatch
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, run_spec, says
 from tests.fakes.telling import tell
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from gateway.eventlog.live_log import LiveLog
     from gateway.generation import TokenRequest, TokenSink
     from gateway.protocol.responses.body import ResponseHead
-    from gateway.store.notifications import Notice
     from gateway.store.postgres.database import Database
+    from gateway.store.replicas.notifications import Notice
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from gateway.tools.contract import HostedTools

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.store import placements
+from gateway.store.replicas import placements
 from gateway.upstreams.routing.exchange import Exchange
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.models.harmony.format import HarmonyFormat
 from gateway.protocol.calls import call_fields
 from gateway.store.claims import Claim
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId, default_project
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import harmony, harmony_of, script_ids

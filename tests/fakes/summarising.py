@@ -9,8 +9,8 @@ from gateway.engine.engine import Engine
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.summarizer import Summarizer
-from gateway.services.compaction import CompactionLimits, Compactor
-from gateway.telemetry import Metrics
+from gateway.services.runs.compaction import CompactionLimits, Compactor
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import IMPATIENT, MemoryArchive, MemoryKeeper, ScriptedTokens, folds
 from tests.fakes.threads import THREADS

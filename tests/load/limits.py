@@ -23,7 +23,7 @@ from gateway.store.limits.counters import Heard, Told
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.limited import (
     TENANT,
     admitted,

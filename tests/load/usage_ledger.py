@@ -44,11 +44,16 @@ FROM generate_series($3::bigint, $3::bigint + $1 - 1) AS n
 """
 
 
+UNPRICED: Final = "SET session_replication_role = replica"
+"""Without the trigger that looks for prices: there are none."""
+
+
 async def fill(url: str, lines: int) -> None:
     """Lines in transactions of 100,000."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(TENANTS)
+        await connection.execute(UNPRICED)
         for begin in range(0, lines, 100_000):
             count = min(100_000, lines - begin)
             spread = timedelta(days=30) * begin / lines
@@ -77,7 +82,7 @@ async def measure(url: str, lines: int) -> None:
     await fill(url, lines * 99 // 100)
     begun = time.perf_counter()
     added = 0
-    while (done := await rollup.advance(database, RollupTerms(lines_max=100_000))) is not None:
+    while (done := await rollup.advance(database, RollupTerms(lines_max=300_000))) is not None:
         added += done.lines
         if done.is_done:
             break
@@ -105,6 +110,7 @@ async def fill_rest(url: str, lines: int) -> None:
     """Those behind the cursor, of the last three days."""
     connection = await asyncpg.connect(url)
     try:
+        await connection.execute(UNPRICED)
         await connection.execute(LINES, lines, END, 0, 100 * lines)
     finally:
         await connection.close()

@@ -11,15 +11,10 @@ from gateway import ids
 from gateway.protocol.responses.body import echo, kept_echo, rules_of
 from gateway.protocol.responses.create import CreateResponse
 from gateway.sealing import Sealer, SealingSecret
-from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import (
-    CreateCommand,
-    RunInput,
-    SpecBuilder,
-    SystemMessage,
-    opens,
-)
+from gateway.services.runs.history_source import History
+from gateway.services.runs.run_builder import opens
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder, SystemMessage
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gateway import ids
 from gateway.errors import GatewayError
 from gateway.sealing import Sealer, SealingSecret
-from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import (
+from gateway.services.runs.history_source import History
+from gateway.services.runs.spec_builder import (
     CreateCommand,
     RunInput,
     SpecBuilder,

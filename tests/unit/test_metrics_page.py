@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -35,7 +35,7 @@ def test_the_readme_is_short() -> None:
 def test_every_page_is_in_the_contents() -> None:
     contents = (DOCS / "README.md").read_text(encoding="utf-8")
     pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
-    assert pages == set(re.findall(r"^\| \[[a-z]+\]\(([a-z]+\.md)\)", contents, re.MULTILINE))
+    assert pages == set(re.findall(r"^\| \[[a-z-]+\]\(([a-z-]+\.md)\)", contents, re.MULTILINE))
 
 
 def test_every_link_of_a_page_leads_somewhere() -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from gateway import telemetry
 from gateway.errors import StoreUnavailable, UpstreamFailed
-from gateway.telemetry import UPSTREAMS_GONE_MAX, EventLog, Metrics, configure_logging
+from gateway.telemetry import logs
+from gateway.telemetry.logs import EventLog, configure_logging
+from gateway.telemetry.metrics import EXPOSITION_TYPE, UPSTREAMS_GONE_MAX, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +34,15 @@ def untouched_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = []
-    outlet = telemetry.outlet.least, telemetry.outlet.take
-    changed = (*telemetry.NOISY, *telemetry.SILENT)
+    outlet = logs.outlet.least, logs.outlet.take
+    changed = (*logs.NOISY, *logs.SILENT)
     levels = {name: logging.getLogger(name).level for name in changed}
     yield
     root.handlers = handlers
     root.setLevel(level)
     for name, before in levels.items():
         logging.getLogger(name).setLevel(before)
-    telemetry.outlet.least, telemetry.outlet.take = outlet
+    logs.outlet.least, logs.outlet.take = outlet
 
 
 def raised(error: Exception) -> Exception:
@@ -61,7 +62,7 @@ def test_events_are_json_objects_with_what_was_bound() -> None:
     log = EventLog("gateway.api")
 
     def request() -> None:
-        telemetry.bind(request_id="req_1", tenant="acme")
+        logs.bind(request_id="req_1", tenant="acme")
         log.debug("not written")
         log.info("request", method="POST", status=200)
         log.warning("slow", seconds=1.5)
@@ -287,7 +288,7 @@ def test_the_exposition_is_prometheus_text() -> None:
     metrics = Metrics()
     metrics.empty_output()
     assert b"\ngateway_harmony_empty_output_total 1.0\n" in metrics.exposition()
-    assert telemetry.EXPOSITION_TYPE.startswith("text/plain")
+    assert EXPOSITION_TYPE.startswith("text/plain")
 
 
 def test_what_was_counted_of_backends_that_are_gone_stays_for_the_last_of_them() -> None:

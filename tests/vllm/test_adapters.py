@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.generation import Sampling, TokenRequest
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.adapters import Adapters
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client

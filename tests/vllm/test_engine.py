@@ -21,7 +21,7 @@ from gateway.generation import (
     TokenRequest,
 )
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS, VOCABULARY_SIZE
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits

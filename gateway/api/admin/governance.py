@@ -11,14 +11,14 @@ from gateway.api.admin.routes import AdminRoute
 from gateway.api.query import integer
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin.requests import DataRetentionUpdate
-from gateway.services.audit import AuditQuery
+from gateway.services.governance.audit import AuditQuery
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
     from gateway.api.admin.routes import AdminCall
     from gateway.services.admin.retention import RetentionControls
-    from gateway.services.audit import AuditLogs
+    from gateway.services.governance.audit import AuditLogs
 
 OF_ORGANIZATION: Final = "/organization/data_retention"
 OF_PROJECT: Final = "/organization/projects/{project_id}/data_retention"

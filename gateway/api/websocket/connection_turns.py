@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway import telemetry
 from gateway.api import dialects, sse
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import described, retry_headers, status_of
@@ -26,8 +25,9 @@ from gateway.api.request_context import RequestRecord
 from gateway.api.streaming import Later
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.responses.websocket import read_turn
-from gateway.services.run_builder import CreateCommand
+from gateway.services.runs.spec_builder import CreateCommand
 from gateway.services.sessions import Memory
+from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
     from gateway.protocol.responses.websocket import ClientFrame, Turn
     from gateway.services.creation import Creation, Generation
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
     SendText = Callable[[str], Awaitable[None]]
 
 OK = 200
 
-_log = telemetry.EventLog("gateway.api")
+_log = logs.EventLog("gateway.api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Turns:
     def _begin_record(self) -> RequestRecord:
         record = RequestRecord(self._scope)
         record.facts["connection"] = self._scope["record"].request_id
-        telemetry.bind(request_id=record.request_id, connection=record.facts["connection"])
+        logs.bind(request_id=record.request_id, connection=record.facts["connection"])
         self._dependencies.metrics.requests_in_flight += 1
         self.count += 1
         return record

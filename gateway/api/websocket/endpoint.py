@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway import telemetry
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.websocket.connection_turns import Turns, error_frame, unsteered_frame
 from gateway.api.websocket.lanes import Lanes
 from gateway.errors import InvalidRequest, Leaving
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer
+from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -32,7 +32,7 @@ GOING_AWAY: Final = 1001
 SERVICE_RESTART: Final = 1012
 """Close codes (RFC 6455 §7.4.1) after which OpenAI's SDK opens a new connection by itself."""
 
-_log = telemetry.EventLog("gateway.api")
+_log = logs.EventLog("gateway.api")
 
 
 class WebSocketEndpoint:
@@ -55,7 +55,7 @@ class WebSocketEndpoint:
             try:
                 await connection.serve(receive)
             finally:
-                telemetry.bind(request_id=record.request_id)
+                logs.bind(request_id=record.request_id)
                 _log.info(
                     "connection closed",
                     path=scope["path"],

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import PermissionDenied, ResourceNotFound, StoreError, shown
 from gateway.services.access import check_name
-from gateway.store import drains
+from gateway.store.replicas import drains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gateway.services.access import Access, TenantDetail
-    from gateway.store.drains import Drain
     from gateway.store.postgres.database import Database
+    from gateway.store.replicas.drains import Drain
     from gateway.tenancy import ApiKey, Operator, PolicyChanges, Tenant
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.pool import Pool

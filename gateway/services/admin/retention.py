@@ -8,7 +8,7 @@ from gateway import ids
 from gateway.errors import PermissionDenied, StoreError
 from gateway.governance.audit import OPERATOR, Actor
 from gateway.services.admin.projects import required_project
-from gateway.services.data_retention import DataRetention
+from gateway.services.governance.data_retention import DataRetention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.services.admin.projects import Projects
     from gateway.services.admin.retention import RetentionControls
     from gateway.services.admin.service_accounts import ServiceAccounts
-    from gateway.services.audit import AuditLogs
+    from gateway.services.governance.audit import AuditLogs
     from gateway.services.usage import UsageReports
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.governance.audit import OPERATOR, Actor, AuditEvent
-from gateway.store import audit_log
+from gateway.store.governance import audit_log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import StoreError
 from gateway.store import tenants
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

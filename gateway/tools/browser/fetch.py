@@ -25,7 +25,7 @@ from gateway.tools.egress.transport import EGRESS_ERRORS, BodyTooLong, EncodedBo
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
 

@@ -12,7 +12,7 @@ from gateway.cache import LruCache
 from gateway.errors import StoreError
 from gateway.store.tools import pages
 from gateway.store.tools.pages import StoredPage
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.page import Page
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from gateway.errors import StoreError
 from gateway.protocol.domains import DomainRules, is_within
 from gateway.store.tools import documents
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.providers import BadAnswer, Hit, hits_of_tool
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, StatusError, normalised
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
     from gateway.tools.browser.providers import Provider, Query
     from gateway.tools.egress.transport import EgressClient

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import anyio
 import httpx2
 
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import BodyTooLong, EncodedBody
 

@@ -23,7 +23,7 @@ from gateway.entries import ToolsListed
 from gateway.errors import InvalidRequest
 from gateway.protocol.hosted.grants import McpTool, ServerGrant
 from gateway.protocol.tools import FUNCTION_NAME
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.mcp import headers
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.results import bounded

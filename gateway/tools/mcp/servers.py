@@ -23,7 +23,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
 from gateway.protocol.hosted.grants import REGISTERED
 from gateway.sealing import Binding, SealBroken
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
 from gateway.tools.mcp import headers
 from gateway.tools.mcp.pool import Peer

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import StoreError
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.contract import ToolResult, ToolStart
 from gateway.tools.mcp import arguments
 from gateway.tools.mcp.arguments import BadArguments

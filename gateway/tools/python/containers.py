@@ -26,7 +26,7 @@ from gateway.store.tools import containers as rows
 from gateway.store.tools import files
 from gateway.store.tools.containers import ContainerRow, TooManyContainers
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.python.engine import (
     DATA,
     ContainerLimits,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.hosted.grants import PythonGrant
     from gateway.store.postgres.database import Database
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import ProjectId, TenantId
     from gateway.tools.python.engine import Capabilities, Container, Engine
 

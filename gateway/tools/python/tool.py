@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from gateway.errors import StoreError
 from gateway.store.tools.containers import TooManyContainers
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.tools.contract import ToolResult, ToolSession, ToolStart
 from gateway.tools.python.containers import ContainerExpired, ContainersBusy
 from gateway.tools.python.engine import EngineBroken

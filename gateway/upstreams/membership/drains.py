@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import StoreError
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
 
 TOLD_AGAIN_S: Final = 10.0
 """What has not changed is told so often: where it is not, the replica is gone."""

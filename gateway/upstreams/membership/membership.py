@@ -7,14 +7,14 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.upstreams.membership.source import SourceError
 from gateway.upstreams.membership.wanted import Fault, Known, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.membership.source import Source
     from gateway.upstreams.membership.wanted import Answer

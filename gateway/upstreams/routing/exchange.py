@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import StoreError
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 from gateway.upstreams.routing.router import PeerReport, PlacedEntry
 
 if TYPE_CHECKING:

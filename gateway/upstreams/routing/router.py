@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.generation import Route, TokenRequest, TokenSink
-    from gateway.telemetry import Metrics
+    from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.routing.boundaries import Prefix
     from gateway.upstreams.routing.policy import Reason, RoutingPolicy
 

@@ -12,8 +12,10 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.limits.money import NANO
 from gateway.limits.terms import DAY_S, MINUTE_S
+from gateway.replication.spend_audit import SpendAudit
 from gateway.services.limits import Limits, Place
 from gateway.store.postgres.statements import Statement
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import NO_TLS, http_client
 from tests.fakes.stream import stream
@@ -38,6 +40,7 @@ SELECT input_tokens, cached_tokens, output_tokens, price_id, cost_nano, input_co
        cached_cost_nano, output_cost_nano, tools_cost_nano
 FROM usage WHERE tenant_id = :tenant
 """)
+DOUBLED = Statement("UPDATE spend SET amount = 2 * amount WHERE tenant_id = :tenant")
 DRAINED = Statement(
     "UPDATE buckets SET level = -1, at = clock_timestamp() WHERE tenant_id = :tenant"
 )
@@ -301,3 +304,24 @@ async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     state = await limited.limits.budget(limited.place, "usd", "month")
     assert state is not None
     assert state.spent == cost
+
+
+async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> None:
+    await limited.limits.set_budget(limited.place, 10**9, unit="tokens")
+    tokens = await post(limited, "/v1/responses", input="Hello there")
+    replica = limited.gateway.process.default.replica
+    await replica.limiter.once()
+    database = limited.gateway.process.default.foundation.counters
+    async with database.runs_transaction() as connection:
+        await connection.execute(DOUBLED, {"tenant": limited.place.tenant_id})
+
+    async def spent() -> int:
+        state = await limited.limits.budget(limited.place, "tokens", "month")
+        assert state is not None
+        return state.spent
+
+    assert await spent() == 2 * tokens
+    await SpendAudit(database, Metrics(), interval_s=1).round()
+    assert await spent() == tokens
+    await SpendAudit(database, Metrics(), interval_s=1).round()
+    assert await spent() == tokens

@@ -11,7 +11,7 @@ import orjson
 from gateway.cli.backends import wait_until_idle
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
-from gateway.store import drains
+from gateway.store.replicas import drains
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from gateway.telemetry import configure_logging
+from gateway.telemetry.logs import configure_logging
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.integration.api.bodies import MODEL, create, refused

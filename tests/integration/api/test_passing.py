@@ -120,6 +120,24 @@ async def test_embeddings_are_made_by_the_server_of_the_model(
     assert 'gateway_tokens_total{model="emb",type="input"} 7.0' in metrics
 
 
+async def test_what_was_embedded_has_a_usage_line_when_the_process_has_ended(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    async with serving(Embedder().app()) as url:
+        models = (Model(id="emb", served_as="maker/emb", tasks=("embeddings",)),)
+        settings = gateway_settings(database_url, []).model_copy(
+            update={"backends": (Backend(name="e0", url=url),), "models": models}
+        )
+        async with running_gateway(settings) as running:
+            asked = {"model": "emb", "input": "a"}
+            async with httpx2.AsyncClient(
+                base_url=running.url, headers=running.headers, trust_env=False, timeout=30.0
+            ) as client:
+                assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
+    rows = await postgres.fetch("SELECT kind, model, input_tokens FROM usage", url=database_url)
+    assert [tuple(row) for row in rows] == [("embeddings", "emb", 7)]
+
+
 async def test_documents_are_ranked(postgres: PostgresServer, template: str) -> None:
     async with site(postgres, template, Embedder()) as where:
         asked = {"model": "openai/emb", "query": "q", "documents": ["a", "b"]}

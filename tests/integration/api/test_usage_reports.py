@@ -23,7 +23,7 @@ from gateway.store.ledger import rollup
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import Metered
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import KeyTerms, Principal, ProjectId
 from tests.conftest import new_tenant
 from tests.fakes.serving import serving

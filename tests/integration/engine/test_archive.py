@@ -19,10 +19,10 @@ from gateway.models.harmony.parsing import Parser
 from gateway.store import claims, events, messages, responses
 from gateway.store.events import LogBatch, LogRow, day_of
 from gateway.store.idempotency import IdempotencyKey, find_key
-from gateway.store.notifications import Notice
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.store.replicas.notifications import Notice
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
 from tests.fakes.replica import (

@@ -19,7 +19,7 @@ from gateway.errors import StoreUnavailable
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.store import endings, responses
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import LEASE_S, Replica, Speaker, folded, foreground, load, new_fold_for

@@ -19,7 +19,7 @@ from gateway.store import claims, endings, events, flushes, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, LogRow, day_of
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.stored import CREATED, durable_response, finished, last_row
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from gateway.store.events import day_of
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNS_ROLE
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.stored import CREATED, TERMS, durable_response, let_time_pass
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gateway.store import endings, responses, usage
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.stored import finished, new_response
 from tests.fakes.usage_lines import NOON, line
 

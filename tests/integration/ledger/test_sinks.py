@@ -17,7 +17,7 @@ from gateway.store import usage
 from gateway.store.ledger import exports
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import Metered
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.conftest import new_tenant
 from tests.fakes.serving import serving
 from tests.fakes.usage_lines import line

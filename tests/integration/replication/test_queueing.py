@@ -11,7 +11,7 @@ import pytest
 from gateway.entries import Finished
 from gateway.errors import RateLimited
 from gateway.store.claims import LOCK_KEY
-from gateway.store.notifications import Notice
+from gateway.store.replicas.notifications import Notice
 from tests.fakes.replica import Habits, Speaker, background, foreground, load, replica
 from tests.fakes.rows import all_rows
 from tests.fakes.staged_run import run_spec

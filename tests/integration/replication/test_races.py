@@ -19,7 +19,7 @@ from gateway.store import claims, events, responses
 from gateway.store.claims import Claim
 from gateway.store.events import day_of
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.wiring.process import Process
 from tests.conftest import opened
 from tests.fakes.following import collected

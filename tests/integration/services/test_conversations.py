@@ -15,7 +15,7 @@ from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.conversations import Conversations
 from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Models
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client

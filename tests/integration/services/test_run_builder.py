@@ -15,18 +15,13 @@ from gateway.models.harmony.format import HarmonyFormat
 from gateway.protocol.hosted.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
-from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
-from gateway.services.prompt_executor import PromptExecutor
-from gateway.services.run_builder import (
-    CreateCommand,
-    DueSummary,
-    RunBuilder,
-    SpecBuilder,
-    SystemMessage,
-)
-from gateway.services.tool_grants import ToolGrants
-from gateway.telemetry import Metrics
+from gateway.services.runs.history_source import HistorySource
+from gateway.services.runs.prompt_executor import PromptExecutor
+from gateway.services.runs.run_builder import DueSummary, RunBuilder
+from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder, SystemMessage
+from gateway.services.runs.tool_grants import ToolGrants
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantPolicy
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client

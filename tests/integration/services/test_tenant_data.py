@@ -17,15 +17,15 @@ from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord
-from gateway.services.audit import AuditLogs
-from gateway.services.encryption import Progress, TenantEncryption
-from gateway.services.tenant_data import TenantData
+from gateway.services.governance.audit import AuditLogs
+from gateway.services.governance.encryption import Progress, TenantEncryption
+from gateway.services.governance.tenant_data import TenantData
 from gateway.store import conversations, events, messages, responses, traces
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
+from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.resealing import KEYS
 from gateway.store.tenant_keys import TenantKeys
 from gateway.store.tenants import insert_tenant
 from gateway.store.tools import files, pages
@@ -229,7 +229,7 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
 
 
 def _query() -> Any:
-    from gateway.services.audit import AuditQuery
+    from gateway.services.governance.audit import AuditQuery
 
     return AuditQuery(event_types=["harmony.erasure.requested", "harmony.erasure.completed"])
 

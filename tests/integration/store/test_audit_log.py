@@ -10,8 +10,9 @@ import pytest
 
 from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import Actor, AuditEvent
-from gateway.services.audit import AuditLogs, AuditQuery
-from gateway.store import audit_log, retention
+from gateway.services.governance.audit import AuditLogs, AuditQuery
+from gateway.store import retention
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.retention import RetentionPolicy
 from tests.fakes.logs import captured_logs

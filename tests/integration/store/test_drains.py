@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.store import drains
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.store.replicas import drains
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.membership.drains import TOLD_AGAIN_S, Drains
 
 if TYPE_CHECKING:

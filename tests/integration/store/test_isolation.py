@@ -12,7 +12,6 @@ from gateway.governance.audit import AuditEvent
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
-    audit_log,
     claims,
     endings,
     events,
@@ -24,11 +23,12 @@ from gateway.store import (
     usage,
 )
 from gateway.store import conversations as conversation_rows
+from gateway.store.governance import audit_log
 from gateway.store.idempotency import IdempotencyKey
 from gateway.store.migration.tables import metadata
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import APP_ROLE
+from gateway.store.schema import APP_ROLE, columns_of
 from gateway.store.tools import documents, pages
 from gateway.store.tools.documents import Document
 from gateway.store.tools.pages import StoredPage
@@ -220,7 +220,12 @@ def test_every_store_function_of_a_tenant_is_attacked() -> None:
     assert found == set(ATTACKS)
 
 
-CLOSED = frozenset({"api_keys", "operator_keys", "placements", "backend_drains", "drain_reports"})
+CLOSED = frozenset(
+    {
+        *("api_keys", "operator_keys", "placements", "backend_drains", "drain_reports"),
+        *("spend", "alert_firings", "buckets", "limit_reports"),
+    }
+)
 """Tables of which tenants see nothing at all."""
 
 
@@ -258,6 +263,28 @@ SERVER = {
 APPROVAL = {
     "request_id": b"mcpr_1", "digest": b"secret", "asked_at": CREATED, "expires_at": CREATED,
 }  # fmt: skip
+
+
+OF_KIND: dict[str, Any] = {
+    "text": "secret",
+    "bytea": b"secret",
+    "boolean": True,
+    "timestamptz": CREATED,
+    "date": CREATED.date(),
+    "smallint": 1,
+    "integer": 1,
+    "bigint": 1,
+    "xid8": 1,
+}
+
+
+def plain_row(table: str, tenant: TenantId, uuid: UUID) -> dict[str, Any]:
+    """A row of a table whose columns may have any value of their kind; what may be null is not
+    given.
+    """
+    needed = {name: kind for name, kind in columns_of(table).items() if kind.endswith("!")}
+    row = {name: OF_KIND.get(kind.removesuffix("!"), uuid) for name, kind in needed.items()}
+    return row | {"tenant_id": tenant}
 
 
 async def fill_all_tables(database: Database, tenant: TenantId) -> None:
@@ -305,6 +332,12 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "mcp_servers", of_tenant | {"id": uuid} | SERVER)
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
         await audit_log.record(connection, tenant, AuditEvent("project.created", "p"))
+    async with database.runs_transaction() as connection:
+        for table in ("usage_hours", "usage_minutes", "usage_end_user_days", "usage_cursors"):
+            await add_rows(connection, table, plain_row(table, tenant, uuid))
+    async with database.owner_transaction() as connection:
+        for table in ("limits", "budgets", "spend_alerts", "prices"):
+            await add_rows(connection, table, plain_row(table, tenant, uuid))
     await pages.put(database, tenant, StoredPage("", "secret", "secret"), asked="")
     await documents.put(database, tenant, [Document("x:", "secret", "secret")], language="simple")
 

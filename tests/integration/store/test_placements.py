@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.store import placements
-from gateway.store.placements import KEPT_S, exchange
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
+from gateway.store.replicas import placements
+from gateway.store.replicas.placements import KEPT_S, exchange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from gateway.settings.tools import Tools
 from gateway.settings.web import SearchProvider, Web
 from gateway.simulator.site.app import BIG_FACT, create_site, page_names
 from gateway.store.postgres.statements import Statement
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.wiring.web import browser_tools
 from tests.fakes.rows import count

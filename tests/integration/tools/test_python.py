@@ -15,7 +15,7 @@ from gateway.errors import StoreUnavailable
 from gateway.protocol.hosted.grants import Grants
 from gateway.store.postgres.database import Database
 from gateway.store.tools import containers, files
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tools.contract import ToolCall
 from gateway.tools.python.containers import ContainerPolicy, read
 from gateway.tools.python.tool import PythonLimits

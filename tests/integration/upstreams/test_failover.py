@@ -15,7 +15,7 @@ from gateway.engine.failover import HopPolicy
 from gateway.entries import Entry, Hop, Tokens
 from gateway.simulator.faults import Attempts
 from gateway.simulator.options import SimulatorOptions
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits

@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Sampling
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tools.executor import ToolExecutor, ToolLimits
 from tests.fakes.following import collected
 from tests.fakes.hosted_tools import CALL, CountedTool, granted

@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Route
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.routing.boundaries import HashedPrefix, Keys
 from gateway.upstreams.routing.index import PrefixIndex
 from gateway.upstreams.routing.policy import RoutingPolicy

@@ -12,7 +12,7 @@ from gateway import ids
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.request_context import RequestContext
 from gateway.errors import StoreUnavailable
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.logs import captured_logs
 

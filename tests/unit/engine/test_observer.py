@@ -8,7 +8,7 @@ import pytest
 
 from gateway.engine.observer import Observer
 from gateway.errors import NoUpstreamAvailable, Overloaded
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.staged_run import run_spec
 
 

@@ -11,7 +11,7 @@ from gateway import ids
 from gateway.engine.late_writes import USAGE_BOUNDS, ToolAudit
 from gateway.errors import StoreConflict, StoreUnavailable
 from gateway.store.tools.tool_calls import AuditedCall
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from tests.fakes.logs import captured_logs
 

@@ -13,7 +13,7 @@ from gateway import ids
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.replication.lease_keeper import RETRIES_PER_HEARTBEAT, LeaseKeeper, LeaseTiming
 from gateway.store.claims import Claim, LogHead
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from tests.fakes.staged_run import TENANT, run_spec
 
 if TYPE_CHECKING:

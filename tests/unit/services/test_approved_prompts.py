@@ -12,10 +12,10 @@ from gateway import ids
 from gateway.models.harmony.framing import OPENING
 from gateway.protocol.hosted.grants import ApprovedCall, Grants, McpTool, ServerGrant
 from gateway.sealing import Sealer, SealingSecret
-from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import CreateCommand, RunInput, SpecBuilder, SystemMessage
-from gateway.services.tool_grants import Granted
+from gateway.services.runs.history_source import History
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder, SystemMessage
+from gateway.services.runs.tool_grants import Granted
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.contexts import answer, answering, asking, served, user
 from tests.fakes.create_bodies import parse

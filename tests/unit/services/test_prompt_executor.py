@@ -12,7 +12,7 @@ from gateway.errors import ContextLengthExceeded
 from gateway.models.format import Unrendered
 from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Model
-from gateway.services.prompt_executor import RENDERINGS_MAX, PromptExecutor
+from gateway.services.runs.prompt_executor import RENDERINGS_MAX, PromptExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

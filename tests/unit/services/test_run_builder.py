@@ -9,15 +9,15 @@ import pytest
 
 from gateway import ids
 from gateway.sealing import Sealer, SealingSecret
-from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import (
+from gateway.services.runs.history_source import History
+from gateway.services.runs.run_builder import opens
+from gateway.services.runs.spec_builder import (
     COMPILED_BYTES,
     CreateCommand,
     RunInput,
     SpecBuilder,
     SystemMessage,
-    opens,
 )
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.create_bodies import CUSTOM, GRAMMAR, STRICT, parse

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import Leaving, RateLimited
 from gateway.protocol.context_item import ContextItem
-from gateway.services.history_source import History
+from gateway.services.runs.history_source import History
 from gateway.services.sessions import ITEM_BYTES, Memory, Sessions
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,9 +30,9 @@ from gateway.protocol.hosted.grants import (
     grants_of,
 )
 from gateway.protocol.tools import declared
-from gateway.services.history_source import History
 from gateway.services.known_urls import URLS_MAX, urls_of
-from gateway.services.tool_grants import (
+from gateway.services.runs.history_source import History
+from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
     Granted,
     ToolGrants,

@@ -212,7 +212,10 @@ def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
         ("cache_salt_secret: ['']", "cache_salt_secret: expected text"),
         ("data_dir: 1", "data_dir: expected the path of a folder"),
         ("log: {levl: info}", "there is no setting log.levl; did you mean level?"),
-        ("port: 8000", "there is no setting port; did you mean server.port or admin.port?"),
+        (
+            "port: 8000",
+            "there is no setting port; did you mean server.port or admin.port or alerts.smtp.port?",
+        ),
         ("prot: 8000", "there is no setting prot"),
         ("models: [{aliases: [a]}]", "models[0].id: it is required, but not given"),
     ],

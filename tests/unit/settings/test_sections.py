@@ -16,8 +16,8 @@ from gateway.eventlog.feed import FeedLimits
 from gateway.eventlog.log_writer import WriterBounds
 from gateway.protocol.json_body import InputLimits
 from gateway.replication.lease_keeper import LeaseTiming
-from gateway.services.compaction import CompactionLimits
-from gateway.services.run_builder import SystemMessage
+from gateway.services.runs.compaction import CompactionLimits
+from gateway.services.runs.spec_builder import SystemMessage
 from gateway.settings import sections
 from gateway.settings.web import Web
 from gateway.store.claims import ClaimTerms

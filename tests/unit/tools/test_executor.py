@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import ClaimLost
 from gateway.protocol.hosted.grants import Grants, ServerGrant, ToolBudget
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.contract import ToolCall, ToolResult, ToolScope, ToolStart
 from gateway.tools.executor import ToolExecutor, ToolLimits

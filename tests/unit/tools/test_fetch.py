@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tools.browser.fetch import Fetched, Fetcher, FetchFailed, FetchLimits
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client, resolve

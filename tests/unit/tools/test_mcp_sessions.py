@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from gateway import ids
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.failures import NEEDS_USER, McpError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.domains import DomainRules
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.browser.providers import (
     BadAnswer,

@@ -13,7 +13,7 @@ from gateway.settings import Settings
 from gateway.settings.tools import Tools
 from gateway.settings.web import SearchProvider, Web
 from gateway.store.postgres.database import Database
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.wiring.web import browser_tools, page_policy
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Token
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.engines.engine import Capabilities
 from gateway.upstreams.engines.vllm import Vllm

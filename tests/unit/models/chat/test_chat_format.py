@@ -18,7 +18,7 @@ from gateway.models.chat.format import ChatFormat
 from gateway.models.chat.model_files import ModelFacts
 from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
 from gateway.protocol.tools import FunctionTool
-from gateway.services.compaction import summary_in
+from gateway.services.runs.compaction import summary_in
 from tests.fakes import contexts as items
 from tests.fakes.chat_format import answer, ids_of, loaded, rendered, spelled
 from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.membership.membership import Membership
 from gateway.upstreams.membership.wanted import Answer, Fault, Known, changes, merged, named

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.generation import Route, Sampling, TokenRequest
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.routing.exchange import packed_entries, packed_load
 from gateway.upstreams.routing.load import RATES_MIN
 from gateway.upstreams.routing.placement import Placement, member_id

@@ -12,7 +12,8 @@ import orjson
 
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.governance.audit import OPERATOR, AuditEvent
-from gateway.store import audit_log, conversations, erasure, export, responses, tenants
+from gateway.store import conversations, responses, tenants
+from gateway.store.governance import audit_log, erasure, export
 
 if TYPE_CHECKING:
     from typing import BinaryIO

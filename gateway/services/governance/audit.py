@@ -11,9 +11,9 @@ from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, Chain, shown
 from gateway.protocol.request_errors import unknown_place
-from gateway.store import audit_log
-from gateway.store.audit_log import AuditFilter
-from gateway.telemetry import EventLog
+from gateway.store.governance import audit_log
+from gateway.store.governance.audit_log import AuditFilter
+from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:

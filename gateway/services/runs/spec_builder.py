@@ -1,33 +1,30 @@
-"""From a create command to its run spec, with a summary where one is due.
+"""From all that a request names to its run spec: no I/O.
 
-`RunBuilder` looks up what the request continues, and decides in which thread the rest is done.
-`SpecBuilder` does that, without I/O: it renders the prompt, derives the rules for the output,
-compiles what the output is checked by, and fills in tier, reasoning budget and sampling parameters.
+`SpecBuilder` renders the prompt, derives the rules for the output, compiles what the output is
+checked by, and fills in tier, reasoning budget and sampling parameters.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
-from gateway import ids
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
 from gateway.context.assembly import assemble, opening
 from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
-from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
-from gateway.metering import NOBODY, tags_of, who_asks
-from gateway.models.format import NO_BUILTINS, SEES, UNTHINKS, Builtins, RenderOptions, Repeated
+from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.metering import NOBODY, Metering, tags_of, who_asks
+from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import (
@@ -45,7 +42,7 @@ from gateway.protocol.responses.body import (
     kept_echo,
     rules_of,
 )
-from gateway.protocol.responses.create import ENCRYPTED_REASONING, check_images
+from gateway.protocol.responses.create import ENCRYPTED_REASONING
 from gateway.protocol.tools import (
     CustomTool,
     FunctionTool,
@@ -55,15 +52,15 @@ from gateway.protocol.tools import (
     named,
 )
 from gateway.sealing import Binding
-from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
-from gateway.services.history_source import History, route_of
-from gateway.services.sampling import (
+from gateway.services.runs.compaction import is_triggered, summary_in
+from gateway.services.runs.history_source import History, route_of
+from gateway.services.runs.sampling import (
     PRIORITIES,
     reasoning_budget,
     sampling_of,
     service_tier,
 )
-from gateway.services.tool_grants import (
+from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
     Granted,
     ServerTools,
@@ -75,9 +72,6 @@ from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
     from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
         Collection,
         Mapping,
         Sequence,
@@ -87,18 +81,14 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
-    from gateway.generation import Prompt
+    from gateway.generation import Prompt, Sampling
     from gateway.models.format import FormatOf, ModelFormat, Rendering
-    from gateway.protocol.context_item import ContextItem, ConversationPlace
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
     from gateway.protocol.responses.create import CreateResponse, RequestKey
     from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
-    from gateway.services.compaction import Compactor, MadeSummary
-    from gateway.services.history_source import HistorySource
-    from gateway.services.models import Model, Models
-    from gateway.services.prompt_executor import PromptExecutor
-    from gateway.services.tool_grants import ToolGrants
+    from gateway.services.models import Model
     from gateway.tenancy import Principal, TenantId
 
     Echo = dict[str, Any]
@@ -205,185 +195,6 @@ class Written:
     options: RenderOptions
     prompt: Prompt
     is_repeated: bool
-
-
-class DueSummary(NamedTuple):
-    """A run whose context is to be made short before it starts, and the plan of the summary."""
-
-    given: RunInput
-    plan: SummaryPlan
-
-    @property
-    def conversation(self) -> ConversationPlace | None:
-        """Where the response will be added, as far as that had come."""
-        return self.given.history.conversation
-
-
-class RunBuilder:
-    """Turns create commands into run specs: looks up what they continue, and has the rest done in a
-    thread where it is long.
-    """
-
-    def __init__(
-        self,
-        *,
-        history_source: HistorySource,
-        models: Models,
-        specs: SpecBuilder,
-        compactor: Compactor,
-        tool_grants: ToolGrants,
-        executor: PromptExecutor,
-    ) -> None:
-        self._tool_grants = tool_grants
-        self._history_source = history_source
-        self._models = models
-        self._specs = specs
-        self._compactor = compactor
-        self._executor = executor
-
-    async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
-        """The run spec of a new response, or the summary that has to be made before.
-
-        Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
-        nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
-        that was sealed elsewhere, a prompt that is too long), and `StoreUnavailable`.
-        """
-        given = await self._input(command)
-        request = command.request
-        is_compacted = request.context_management or (
-            not given.is_opening and is_triggered(request)
-        )
-        work = self._planned if is_compacted and command.generate else self._specs.spec
-        planned: RunSpec | SummaryPlan = await self._executor.run(
-            work, given, size_bytes=self._specs.work_bytes(given)
-        )
-        return DueSummary(given, planned) if isinstance(planned, SummaryPlan) else planned
-
-    @asynccontextmanager
-    async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
-        """Makes the summary, and then the spec of the run that begins with it.
-
-        When the block is left by an exception, nothing comes of the run: then the summary is
-        booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
-        """
-        made = await self._compactor.make(due.plan.spec)
-        given = replace(due.given, compacted=made.compacted)
-        try:
-            yield await self._executor.run(
-                self._specs.spec, given, size_bytes=self._specs.work_bytes(given)
-            )
-        except BaseException:
-            self._compactor.book(made)
-            raise
-
-    async def compact(
-        self,
-        principal: Principal,
-        request: CreateResponse,
-        *,
-        body_bytes: int,
-        admit: Callable[[RunSpec], Awaitable[None]],
-    ) -> CompactedContext:
-        """A summary of what the request continues and brings, for its own sake. `admit` is asked
-        before a token is spent.
-
-        It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
-        """
-        command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        given = await self._input(command, with_json=True)
-        plan = await self._executor.run(
-            self._summary, given, size_bytes=self._specs.work_bytes(given)
-        )
-        await admit(plan.spec)
-        return CompactedContext(plan, await self._compactor.make(plan.spec))
-
-    async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the answers of the user that a run begins with, right before it does. Raises
-        `InvalidRequest` for one that does not count, and `StoreUnavailable`.
-        """
-        await self._tool_grants.use_approvals(spec)
-
-    def cache_salt(self, tenant_id: TenantId) -> str:
-        """What backends know a tenant by."""
-        return self._specs.cache_salt(tenant_id)
-
-    def book(self, made: MadeSummary) -> None:
-        """Record what a summary took, which its caller pays for."""
-        self._compactor.book(made)
-
-    async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
-        """How many tokens the prompt of the request has, also of one that is too long to be run.
-
-        Raises `RequestError` and `StoreUnavailable` as `build` does.
-        """
-        command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        given = await self._input(command)
-        return await self._executor.run(
-            self._specs.count, given, size_bytes=self._specs.work_bytes(given)
-        )
-
-    async def _input(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
-        """What the command names, looked up. `with_json`: the items of its history are to be shown,
-        not only to be continued.
-        """
-        principal, request = command.principal, command.request
-        model = self._models.get(request.model, principal.policy, task="generate")
-        if request.wants_logprobs:
-            self._models.require_logprobs(model)
-        if request.wants_messages:
-            _require_messages(principal)
-        if request.rejects_images and SEES not in model.abilities:
-            check_images(request.input)
-        created_at, is_opening = int(time.time()), opens(request)
-        stored: Mapping[str, ContextItem] = {}
-        if is_opening:
-            history = History(None, (), created_at)
-        else:
-            history = await self._history_source.of(
-                principal,
-                request,
-                created_at=created_at,
-                local=command.local,
-                with_json=with_json or not self._specs.knows_stored_ids(model),
-            )
-            stored = await self._history_source.named_items(principal, request)
-        uuid = ids.new_uuid()
-        granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
-        if not command.generate:
-            granted = granted.without_approvals()
-        return RunInput(
-            command, model, history, stored, uuid, created_at, is_opening, granted=granted
-        )
-
-    def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
-        """The run spec, or the plan of the summary that has to be made before it."""
-        request, grants = given.command.request, given.granted.grants
-        if is_triggered(request):
-            return self._summary(given)
-        written = self._specs.write(given)
-        if grants is not None and grants.approved is not None:
-            # The model has to see the call that it asked for, with its result behind it.
-            return self._specs.spec(given, written)
-        is_due = self._compactor.is_due(
-            request, written.items, written.prompt, context_length=given.model.context_length
-        )
-        return self._summary(given) if is_due else self._specs.spec(given, written)
-
-    def _summary(self, given: RunInput) -> SummaryPlan:
-        request = self._compactor.request_for(given.command.request)
-        command = replace(given.command, request=request, remembered=False)
-        asking = replace(
-            given,
-            command=command,
-            uuid=ids.new_uuid(),
-            is_opening=False,
-            granted=NOTHING_GRANTED,
-        )
-        written = self._specs.write(asking, item_by_item=True)
-        # The last item is the one that asks.
-        plan = SummaryPlan(self._specs.spec(asking, written), written.items[:-1])
-        self._compactor.check(plan, context_length=given.model.context_length)
-        return plan
 
 
 class SpecBuilder:
@@ -525,15 +336,7 @@ class SpecBuilder:
             root_created_at=history.root_created_at,
             rules=written.rules,
             checker=written.checker,
-            reasoning_budget=reasoning_budget(
-                request,
-                policy,
-                max_tokens=sampling.max_tokens,
-                answer_share=self._answer_share,
-                framing_tokens=format_.framing_tokens,
-            )
-            if prompt.text_tokens is None
-            else None,
+            reasoning_budget=self._reasoning_budget(given, prompt, sampling, format_),
             priority=PRIORITIES[written.echo["service_tier"]],
             durable=is_durable,
             streamed=request.stream,
@@ -548,13 +351,32 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
-            who=NOBODY
-            if command.principal.keeps_nothing
-            else who_asks(
-                *(self._cache_salt_key, command.principal.tenant_id),
-                request.safety_identifier or request.user,
-                tags_of(request.metadata, policy.declared_tags),
-            ),
+            who=self._who(command),
+        )
+
+    def _who(self, command: CreateCommand) -> Metering:
+        """Who asks, as the usage line says it."""
+        principal, request = command.principal, command.request
+        if principal.keeps_nothing:
+            return NOBODY
+        return who_asks(
+            *(self._cache_salt_key, principal.tenant_id),
+            request.safety_identifier or request.user,
+            tags_of(request.metadata, principal.policy.declared_tags),
+        )
+
+    def _reasoning_budget(
+        self, given: RunInput, prompt: Prompt, sampling: Sampling, format_: ModelFormat
+    ) -> int | None:
+        """How many ids the model may think; None where its server does not tell ids."""
+        if prompt.text_tokens is not None:
+            return None
+        return reasoning_budget(
+            given.command.request,
+            given.command.principal.policy,
+            max_tokens=sampling.max_tokens,
+            answer_share=self._answer_share,
+            framing_tokens=format_.framing_tokens,
         )
 
     def _head(
@@ -661,28 +483,6 @@ def _is_bound(tool: Tool) -> bool:
     if isinstance(tool, NamespaceTool):
         return any(map(_is_bound, tool.tools))
     return isinstance(tool, CustomTool) and isinstance(tool.format, GrammarFormat)
-
-
-def opens(request: CreateResponse) -> bool:
-    """Whether it continues nothing, and brings nothing but messages without ids."""
-    if request.previous_response_id is not None or request.conversation is not None:
-        return False
-    for item in request.input:
-        if item.id is not None or not isinstance(item, Message):
-            return False
-    return bool(request.input)
-
-
-def _require_messages(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a tenant that may not see the messages of its responses."""
-    if principal.policy.response_messages != "allowed":
-        raise PermissionDenied(
-            "The Harmony messages and token ids of a response are not shown to this API key. Leave "
-            "'enable_response_messages' and the token ids in 'include' out, or ask the operator to "
-            f"run: harmony-gateway tenants set {principal.tenant_name} --response-messages allowed",
-            code="response_messages_not_allowed",
-            param="enable_response_messages",
-        )
 
 
 def _require_no_ids(request: CreateResponse) -> None:

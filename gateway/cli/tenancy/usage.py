@@ -17,7 +17,7 @@ from gateway.cli.terminal import FAILED
 from gateway.ledger.exporting import PAGE_LINES_MAX, export
 from gateway.settings import load_settings
 from gateway.store.ledger import exports
-from gateway.telemetry import Metrics
+from gateway.telemetry.metrics import Metrics
 from gateway.wiring.ledger import adding, reconciliation
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ResourceNotFound
 from gateway.governance.audit import OPERATOR, AuditEvent
-from gateway.store import data_retention as rows
+from gateway.store.governance import data_retention as rows
 from gateway.tenancy import default_project
 from gateway.tenancy.retention import NONE, ORGANIZATION_DEFAULT, check_type
 

@@ -30,7 +30,7 @@ class Tokenizers(Protocol):
 
 
 class Images(Protocol):
-    """Who fetches images (`services.images`)."""
+    """Who fetches images (`services.runs.images`)."""
 
     async def answers(self, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
         """A data URL for each question (`IMAGE_QUESTION`), or why there is none."""

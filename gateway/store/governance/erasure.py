@@ -10,8 +10,8 @@ from uuid import UUID
 
 import orjson
 
-from gateway.store import audit_log
 from gateway.store.content import opened
+from gateway.store.governance import audit_log
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Tenant, TenantId

@@ -19,7 +19,7 @@ from gateway.store import tenants
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gateway.services.tenant_data import TenantData
+    from gateway.services.governance.tenant_data import TenantData
     from gateway.store.postgres.database import Database
 
 commands = typer.Typer(
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def _ask(config: Path | None, question: Callable[[TenantData, Database], Awaitable[T]]) -> T:
     async def answer() -> T:
-        from gateway.services.tenant_data import TenantData
+        from gateway.services.governance.tenant_data import TenantData
         from gateway.store.tenant_keys import TenantKeys
         from gateway.wiring.keys import keys_database
 
@@ -65,7 +65,7 @@ def retention(
     """Show or set what is kept of a tenant. Its projects may have types of their own."""
 
     async def ask(_: TenantData, database: Database) -> str:
-        from gateway.services.data_retention import DataRetention
+        from gateway.services.governance.data_retention import DataRetention
 
         found = await tenants.find_tenant(database, name)
         if found is None:

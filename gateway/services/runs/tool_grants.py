@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import Tool
     from gateway.services.approvals import Used
-    from gateway.services.history_source import History
+    from gateway.services.runs.history_source import History
     from gateway.tenancy import McpServersAllowed, Principal, TenantId, TenantPolicy
 
 INCLUDED: Final = frozenset(

@@ -18,7 +18,7 @@ import asyncpg
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
 from gateway.store.postgres.url import driver_url
-from gateway.telemetry import EventLog
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -1,32 +1,17 @@
-"""What operators see: log events, metric names, and nothing of what users say.
+"""Metrics, under OpenTelemetry's GenAI names where there are some, in Prometheus' spelling.
 
-Fields of log events are a closed set (`Fields`, checked by mypy), none of which holds content.
-Exceptions are logged as their type and stack; their text only where it was written for operators,
-because the text of any other may quote a request. Metrics follow OpenTelemetry's GenAI names where
-there are some, in Prometheus' spelling; labels never name a key or a user.
+Labels never name a key or a user.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
-import traceback
 from collections import deque
-from contextvars import ContextVar
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
-from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-import orjson
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from typing_extensions import override
-
-from gateway.errors import StartupError, StoreError, UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +20,6 @@ if TYPE_CHECKING:
     Render = Callable[[Event], str]
 
 T = TypeVar("T", Counter, Gauge, Histogram)
-
-Level = Literal["debug", "info", "warning", "error"]
-Format = Literal["auto", "json", "console"]
-
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
 UPSTREAM: Final = "upstream"
 """The label that has the name of a backend."""
@@ -60,210 +41,6 @@ FLUSH_SECONDS: Final = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
 )  # fmt: skip
 """Bucket bounds of a commit, which takes a millisecond or two while nothing is wrong."""
-NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
-"""Libraries of which only warnings are logged."""
-SILENT: Final = ("mcp",)
-"""Libraries that quote what others say in what they log: nothing of them is."""
-FRAMES_MAX: Final = 40
-_FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
-
-
-class Context(TypedDict, total=False):
-    """Fields that are bound once for all events of a request."""
-
-    request_id: str
-    tenant: str
-    response_id: str
-    connection: str
-
-
-class Fields(Context, total=False):
-    """Every field that a log event may have; never a prompt or an output."""
-
-    method: str
-    path: str
-    status: int | str
-    seconds: float
-    first_token_s: float
-    client: str
-    client_request_id: str
-    ignored_parameters: str
-    model: str
-    upstream: str
-    source: str
-    in_flight: int
-    attempt: int
-    replica: str
-    epoch: int
-    code: str | None
-    param: str | None
-    rule: str
-    reason: str
-    count: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    recomputed_tokens: int
-    voided_tokens: int
-    tool_output_tokens: int
-    tool_calls: int
-    web_searches: int
-    kind: str
-    outcome: str
-    result_ids: int
-    url: str
-    error: BaseException
-
-
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-_context: Final[ContextVar[Mapping[str, object]]] = ContextVar("log_context", default=_NOTHING)
-
-
-class EventLog:
-    """Writes log events of one part of the gateway: a short sentence and fields, one line each."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def debug(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log what helps to debug the gateway."""
-        if outlet.least <= logging.DEBUG:
-            outlet.take("debug", {"logger": self._name, **fields, "event": event})
-
-    def info(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log what belongs to normal operation."""
-        if outlet.least <= logging.INFO:
-            outlet.take("info", {"logger": self._name, **fields, "event": event})
-
-    def warning(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log what an operator should look at, though no client has noticed it."""
-        if outlet.least <= logging.WARNING:
-            outlet.take("warning", {"logger": self._name, **fields, "event": event})
-
-    def error(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log that a client did not get what it asked for, and not by its own fault."""
-        outlet.take("error", {"logger": self._name, **fields, "event": event})
-
-
-class _Lines:
-    """Where rendered events go, each in one write; `stream` None: what is standard error then.
-
-    What cannot be written is lost, as with Python's own logging: a full disk must not end requests.
-    """
-
-    def __init__(self, stream: TextIO | None, render: Render) -> None:
-        self._stream = stream
-        self._render = render
-        # Reentrant: garbage that is collected in the middle of a write may have something to log.
-        self._lock = RLock()
-
-    def take(self, level: str, event: Event) -> None:
-        """Write an event with its level, the time and what was bound; of an error its type."""
-        for name, said in _context.get().items():
-            event.setdefault(name, said)
-        event["level"] = level
-        event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        if event.get("error") is not None:
-            _describe_error(event)
-        line = self._render(event)
-        stream = self._stream or sys.stderr
-        try:
-            with self._lock:
-                stream.write(f"{line}\n")
-                stream.flush()
-        except (OSError, ValueError):
-            return
-
-
-class _OfLibraries(logging.Handler):
-    """Writes what libraries log as events."""
-
-    def __init__(self, lines: _Lines) -> None:
-        super().__init__()
-        self._lines = lines
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            event: Event = {"event": record.getMessage(), "logger": record.name}
-            if isinstance(record.exc_info, tuple):
-                event["error"] = record.exc_info[1]
-            self._lines.take(record.levelname.lower(), event)
-        except Exception:  # noqa: BLE001 - a wrong call of the log must not end who made it
-            self.handleError(record)
-
-
-def bind(**context: Unpack[Context]) -> None:
-    """Add to every later event of this task and of the tasks it starts."""
-    _context.set({**_context.get(), **context})
-
-
-def bind_anew(**context: Unpack[Context]) -> None:
-    """Replace what was bound by this: a new request begins."""
-    _context.set(context)
-
-
-def configure_logging(
-    level: Level, log_format: Format, *, stream: TextIO | None = None, colors: bool = True
-) -> None:
-    """Send all events, those of libraries too, to `stream` (default: standard error)."""
-    stream = stream or sys.stderr
-    console = log_format == "console" or (log_format == "auto" and stream.isatty())
-    render = _console(colors=colors and stream.isatty()) if console else _json
-    lines = _Lines(stream, render)
-    logging.basicConfig(level=level.upper(), handlers=[_OfLibraries(lines)], force=True)
-    for noisy in NOISY:
-        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
-    for silent in SILENT:
-        logging.getLogger(silent).setLevel(logging.CRITICAL + 1)
-    # A uvicorn that was started with its own logging keeps its events to itself.
-    own = logging.getLogger("uvicorn")
-    own.handlers.clear()
-    own.propagate = True
-    # Not by way of `logging`, which makes a record of every event and looks for its handlers.
-    outlet.least = logging.getLogger().level
-    outlet.take = lines.take
-
-
-def _console(*, colors: bool) -> Render:
-    """A renderer for a terminal. It is imported only here: it takes 6 MiB of a process."""
-    from structlog.dev import ConsoleRenderer  # noqa: PLC0415
-
-    render = ConsoleRenderer(colors=colors)
-    return lambda event: render(None, event["level"], event)
-
-
-def _json(event: Event) -> str:
-    """Render an event as one line of JSON. Half a surrogate pair is escaped: orjson refuses it."""
-    try:
-        return orjson.dumps(event, default=repr).decode()
-    except TypeError:
-        return json.dumps(event, default=repr)
-
-
-def _describe_error(event: Event) -> None:
-    """Replace an exception by its type and stack; its text is kept only if it is for operators."""
-    error = event["error"]
-    ours = isinstance(error, _FOR_OPERATORS)
-    event["error"] = f"{type(error).__name__}: {error}" if ours else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
-    if frames and not ours:
-        event["stack"] = "\n".join(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
-
-
-@dataclass(slots=True)
-class Outlet:
-    """Where events go that have at least the level `least` (a number, as in `logging`)."""
-
-    least: int
-    take: Callable[[str, Event], None]
-
-
-outlet: Final = Outlet(logging.WARNING, _Lines(None, _json).take)
-"""That of this process. Until `configure_logging` it takes warnings and errors only."""
 
 
 class Metrics:
@@ -465,7 +242,7 @@ class Metrics:
         cached: int,
         output: int,
         reasoning: int,
-        recoveries: Mapping[str, int] = _NOTHING,
+        recoveries: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Count a response that reached a terminal status, with its tokens: `cached` are part of
         input, `reasoning` of output. `recoveries` is how often each recovery rule of the parser
@@ -667,6 +444,9 @@ class Metrics:
         self._limit_observed = self._counter(
             "limit_would_refuse", "Those that one would have refused that is only observed.", "what"
         )
+        self._spend_corrections = self._counter(
+            "spend_corrected", "Budgets and alerts whose spending was not what usage has."
+        )
         self._limit_syncs = self._histogram(
             "gateway_limit_sync_seconds",
             "Exchanges of limits with the database.",
@@ -687,6 +467,10 @@ class Metrics:
     def limit_would_refuse(self, what: str) -> None:
         """Count a request that a limit would have refused that is only observed."""
         self._limit_observed.labels(what).inc()
+
+    def spend_corrected(self, count: int) -> None:
+        """Count meters that were put right."""
+        self._spend_corrections.inc(count)
 
     def limits_synced(self, outcome: Literal["ok", "failed"], seconds: float) -> None:
         """Observe one exchange of limits with the database."""

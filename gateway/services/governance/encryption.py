@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.governance.audit import OPERATOR, AuditEvent
-from gateway.store import audit_log
-from gateway.store.resealing import KEYS, reseal
+from gateway.store.governance import audit_log
+from gateway.store.governance.resealing import KEYS, reseal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

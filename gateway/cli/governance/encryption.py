@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.services.encryption import Progress, TenantEncryption
+    from gateway.services.governance.encryption import Progress, TenantEncryption
     from gateway.tenancy import TenantId
 
 commands = typer.Typer(help="Encryption at rest: keys of tenants.", no_args_is_help=True)
@@ -38,7 +38,7 @@ def _ask(
     question: Callable[[TenantEncryption, TenantId], Awaitable[T]],
 ) -> T:
     async def answer() -> T:
-        from gateway.services.encryption import TenantEncryption
+        from gateway.services.governance.encryption import TenantEncryption
         from gateway.store.tenant_keys import TenantKeys
         from gateway.wiring.keys import keys_database
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from gateway.services.audit import AuditLogs
+    from gateway.services.governance.audit import AuditLogs
 
 commands = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
 
@@ -34,7 +34,7 @@ def _ask(
     config: Path | None, tenant: str | None, question: Callable[[AuditLogs, UUID], Awaitable[T]]
 ) -> T:
     async def answer() -> T:
-        from gateway.services.audit import AuditLogs
+        from gateway.services.governance.audit import AuditLogs
 
         async with (
             provisioned(load_settings(config)) as settings,
@@ -59,7 +59,7 @@ def list_entries(
     json_: Json = False,
 ) -> None:
     """List entries, the newest first."""
-    from gateway.services.audit import AuditQuery
+    from gateway.services.governance.audit import AuditQuery
 
     async def ask(logs: AuditLogs, chain: UUID) -> list[dict[str, object]]:
         page = await logs.list_entries(chain, AuditQuery(limit=limit))

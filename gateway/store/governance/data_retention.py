@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.store import audit_log
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import DEFAULT_PROJECT_NAME, default_project
 

@@ -6,9 +6,9 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
+from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.resealing import KEYS
 from gateway.store.schema import columns_of
 
 if TYPE_CHECKING:

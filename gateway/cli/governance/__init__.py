@@ -1,0 +1,1 @@
+"""Commands about what is kept: `audit`, `data`, `encryption`."""

@@ -1,0 +1,53 @@
+"""Once in a while what is spent is compared with the lines of usage, and put right."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.errors import StoreError
+from gateway.store.limits.reconciliation import reconcile
+from gateway.telemetry.logs import EventLog
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+
+_log = EventLog("gateway.limits")
+
+
+class AuditObserver(Protocol):
+    """Who counts corrections."""
+
+    def spend_corrected(self, count: int) -> None: ...
+
+
+class SpendAudit:
+    """The rounds of one process; whichever comes first does the work."""
+
+    def __init__(self, database: Database, observer: AuditObserver, *, interval_s: float) -> None:
+        self._database = database
+        self._observer = observer
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Go round until cancelled, whatever the database says."""
+        while True:
+            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread
+            try:
+                await self.round()
+            except StoreError as error:
+                _log.warning("spending was not compared with usage", error=error)
+
+    async def round(self) -> int:
+        """Compare once; how many meters were wrong. Raises `StoreError`."""
+        corrections = await reconcile(self._database, datetime.now(UTC))
+        for one in corrections:
+            _log.warning(
+                "what is spent was not what usage has",
+                kind=one.meter.rpartition("/")[2],
+                count=one.truth - one.told,
+            )
+        self._observer.spend_corrected(len(corrections))
+        return len(corrections)

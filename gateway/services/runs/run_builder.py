@@ -1,0 +1,248 @@
+"""From a create command to its run spec, with a summary where one is due.
+
+`RunBuilder` looks up what the request continues, and decides in which thread the rest is done
+(`spec_builder`).
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gateway import ids
+from gateway.errors import PermissionDenied
+from gateway.models.format import SEES
+from gateway.protocol.items import (
+    Message,
+)
+from gateway.protocol.responses.create import check_images
+from gateway.services.runs.compaction import CompactedContext, SummaryPlan, is_triggered
+from gateway.services.runs.history_source import History
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
+from gateway.services.runs.tool_grants import (
+    NOTHING_GRANTED,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Mapping,
+    )
+
+    from gateway.engine.run_spec import RunSpec
+    from gateway.protocol.context_item import ContextItem, ConversationPlace
+    from gateway.protocol.responses.create import CreateResponse
+    from gateway.services.models import Models
+    from gateway.services.runs.compaction import Compactor, MadeSummary
+    from gateway.services.runs.history_source import HistorySource
+    from gateway.services.runs.prompt_executor import PromptExecutor
+    from gateway.services.runs.tool_grants import ToolGrants
+    from gateway.tenancy import Principal, TenantId
+
+    Echo = dict[str, Any]
+    """What a response repeats of its request."""
+
+
+class DueSummary(NamedTuple):
+    """A run whose context is to be made short before it starts, and the plan of the summary."""
+
+    given: RunInput
+    plan: SummaryPlan
+
+    @property
+    def conversation(self) -> ConversationPlace | None:
+        """Where the response will be added, as far as that had come."""
+        return self.given.history.conversation
+
+
+class RunBuilder:
+    """Turns create commands into run specs: looks up what they continue, and has the rest done in a
+    thread where it is long.
+    """
+
+    def __init__(
+        self,
+        *,
+        history_source: HistorySource,
+        models: Models,
+        specs: SpecBuilder,
+        compactor: Compactor,
+        tool_grants: ToolGrants,
+        executor: PromptExecutor,
+    ) -> None:
+        self._tool_grants = tool_grants
+        self._history_source = history_source
+        self._models = models
+        self._specs = specs
+        self._compactor = compactor
+        self._executor = executor
+
+    async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
+        """The run spec of a new response, or the summary that has to be made before.
+
+        Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
+        nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
+        that was sealed elsewhere, a prompt that is too long), and `StoreUnavailable`.
+        """
+        given = await self._input(command)
+        request = command.request
+        is_compacted = request.context_management or (
+            not given.is_opening and is_triggered(request)
+        )
+        work = self._planned if is_compacted and command.generate else self._specs.spec
+        planned: RunSpec | SummaryPlan = await self._executor.run(
+            work, given, size_bytes=self._specs.work_bytes(given)
+        )
+        return DueSummary(given, planned) if isinstance(planned, SummaryPlan) else planned
+
+    @asynccontextmanager
+    async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
+        """Makes the summary, and then the spec of the run that begins with it.
+
+        When the block is left by an exception, nothing comes of the run: then the summary is
+        booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
+        """
+        made = await self._compactor.make(due.plan.spec)
+        given = replace(due.given, compacted=made.compacted)
+        try:
+            yield await self._executor.run(
+                self._specs.spec, given, size_bytes=self._specs.work_bytes(given)
+            )
+        except BaseException:
+            self._compactor.book(made)
+            raise
+
+    async def compact(
+        self,
+        principal: Principal,
+        request: CreateResponse,
+        *,
+        body_bytes: int,
+        admit: Callable[[RunSpec], Awaitable[None]],
+    ) -> CompactedContext:
+        """A summary of what the request continues and brings, for its own sake. `admit` is asked
+        before a token is spent.
+
+        It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
+        """
+        command = CreateCommand(principal, request, None, body_bytes, 0.0)
+        given = await self._input(command, with_json=True)
+        plan = await self._executor.run(
+            self._summary, given, size_bytes=self._specs.work_bytes(given)
+        )
+        await admit(plan.spec)
+        return CompactedContext(plan, await self._compactor.make(plan.spec))
+
+    async def use_approvals(self, spec: RunSpec) -> None:
+        """Use up the answers of the user that a run begins with, right before it does. Raises
+        `InvalidRequest` for one that does not count, and `StoreUnavailable`.
+        """
+        await self._tool_grants.use_approvals(spec)
+
+    def cache_salt(self, tenant_id: TenantId) -> str:
+        """What backends know a tenant by."""
+        return self._specs.cache_salt(tenant_id)
+
+    def book(self, made: MadeSummary) -> None:
+        """Record what a summary took, which its caller pays for."""
+        self._compactor.book(made)
+
+    async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
+        """How many tokens the prompt of the request has, also of one that is too long to be run.
+
+        Raises `RequestError` and `StoreUnavailable` as `build` does.
+        """
+        command = CreateCommand(principal, request, None, body_bytes, 0.0)
+        given = await self._input(command)
+        return await self._executor.run(
+            self._specs.count, given, size_bytes=self._specs.work_bytes(given)
+        )
+
+    async def _input(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
+        """What the command names, looked up. `with_json`: the items of its history are to be shown,
+        not only to be continued.
+        """
+        principal, request = command.principal, command.request
+        model = self._models.get(request.model, principal.policy, task="generate")
+        if request.wants_logprobs:
+            self._models.require_logprobs(model)
+        if request.wants_messages:
+            _require_messages(principal)
+        if request.rejects_images and SEES not in model.abilities:
+            check_images(request.input)
+        created_at, is_opening = int(time.time()), opens(request)
+        stored: Mapping[str, ContextItem] = {}
+        if is_opening:
+            history = History(None, (), created_at)
+        else:
+            history = await self._history_source.of(
+                principal,
+                request,
+                created_at=created_at,
+                local=command.local,
+                with_json=with_json or not self._specs.knows_stored_ids(model),
+            )
+            stored = await self._history_source.named_items(principal, request)
+        uuid = ids.new_uuid()
+        granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
+        if not command.generate:
+            granted = granted.without_approvals()
+        return RunInput(
+            command, model, history, stored, uuid, created_at, is_opening, granted=granted
+        )
+
+    def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
+        """The run spec, or the plan of the summary that has to be made before it."""
+        request, grants = given.command.request, given.granted.grants
+        if is_triggered(request):
+            return self._summary(given)
+        written = self._specs.write(given)
+        if grants is not None and grants.approved is not None:
+            # The model has to see the call that it asked for, with its result behind it.
+            return self._specs.spec(given, written)
+        is_due = self._compactor.is_due(
+            request, written.items, written.prompt, context_length=given.model.context_length
+        )
+        return self._summary(given) if is_due else self._specs.spec(given, written)
+
+    def _summary(self, given: RunInput) -> SummaryPlan:
+        request = self._compactor.request_for(given.command.request)
+        command = replace(given.command, request=request, remembered=False)
+        asking = replace(
+            given,
+            command=command,
+            uuid=ids.new_uuid(),
+            is_opening=False,
+            granted=NOTHING_GRANTED,
+        )
+        written = self._specs.write(asking, item_by_item=True)
+        # The last item is the one that asks.
+        plan = SummaryPlan(self._specs.spec(asking, written), written.items[:-1])
+        self._compactor.check(plan, context_length=given.model.context_length)
+        return plan
+
+
+def opens(request: CreateResponse) -> bool:
+    """Whether it continues nothing, and brings nothing but messages without ids."""
+    if request.previous_response_id is not None or request.conversation is not None:
+        return False
+    for item in request.input:
+        if item.id is not None or not isinstance(item, Message):
+            return False
+    return bool(request.input)
+
+
+def _require_messages(principal: Principal) -> None:
+    """Raises `PermissionDenied` for a tenant that may not see the messages of its responses."""
+    if principal.policy.response_messages != "allowed":
+        raise PermissionDenied(
+            "The Harmony messages and token ids of a response are not shown to this API key. Leave "
+            "'enable_response_messages' and the token ids in 'include' out, or ask the operator to "
+            f"run: harmony-gateway tenants set {principal.tenant_name} --response-messages allowed",
+            code="response_messages_not_allowed",
+            param="enable_response_messages",
+        )

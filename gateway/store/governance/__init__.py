@@ -1,0 +1,1 @@
+"""Rows of what is kept of whom: the audit log, erasure, exports, sealing anew."""

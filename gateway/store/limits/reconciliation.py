@@ -1,0 +1,84 @@
+"""What is spent, compared with the lines of `usage`, and put right.
+
+A replica that dies takes with it what it had not told for a second; a price that was set a moment
+ago may be missed; people change rows by hand. The lines are the truth. What they have besides what
+replicas told becomes the row of the replica '' (below zero: what they told too much).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args
+
+from gateway.limits.money import begins
+from gateway.limits.terms import Interval
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.store.postgres.database import Database
+
+TOLERATED_SHARE: Final = 0.001
+"""Of what is spent: what ends just now is in the lines a moment before it is told, or after."""
+
+_RECONCILE: Final = Statement("""
+WITH meters AS (
+    SELECT tenant_id, scope, scope_id, unit, span FROM budgets
+    UNION
+    SELECT tenant_id, scope, scope_id, unit, span FROM spend_alerts
+), now_ AS (
+    SELECT m.*, concat_ws('/', m.scope, m.scope_id, m.unit, m.span) AS meter, s.starts_at
+    FROM meters AS m
+    JOIN unnest(CAST(:spans AS text[]), CAST(:starts AS timestamptz[])) AS s (span, starts_at)
+         ON s.span = m.span
+), compared AS (
+    SELECT n.tenant_id, n.meter, n.starts_at,
+           (SELECT coalesce(sum(CASE n.unit WHEN 'usd' THEN coalesce(u.cost_nano, 0)
+                                ELSE u.input_tokens + u.output_tokens END), 0)
+            FROM usage AS u
+            WHERE u.tenant_id = n.tenant_id AND u.at >= n.starts_at
+              AND (n.scope IN ('tenant', 'organization')
+                   OR n.scope = 'project' AND coalesce(u.project_id, u.tenant_id) = n.scope_id
+                   OR n.scope = 'key' AND u.key_id = n.scope_id)) AS truth,
+           (SELECT coalesce(sum(amount), 0) FROM spend AS p
+            WHERE p.tenant_id = n.tenant_id AND p.meter = n.meter
+              AND p.starts_at = n.starts_at) AS told,
+           (SELECT coalesce(sum(amount), 0) FROM spend AS p
+            WHERE p.tenant_id = n.tenant_id AND p.meter = n.meter
+              AND p.starts_at = n.starts_at AND p.replica = '') AS corrected
+    FROM now_ AS n
+), written AS (
+    INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
+    SELECT tenant_id, meter, starts_at, '', corrected + truth - told, clock_timestamp()
+    FROM compared
+    WHERE abs(truth - told) > CAST(:share AS double precision) * greatest(truth, told)
+    ON CONFLICT (tenant_id, meter, starts_at, replica)
+    DO UPDATE SET amount = excluded.amount, at = excluded.at
+    RETURNING tenant_id, meter, starts_at
+)
+SELECT c.tenant_id, c.meter, CAST(c.truth AS bigint) AS truth, CAST(c.told AS bigint) AS told
+FROM written AS w JOIN compared AS c
+     ON c.tenant_id = w.tenant_id AND c.meter = w.meter AND c.starts_at = w.starts_at
+""")
+
+
+class Correction(NamedTuple):
+    """What a meter had, and what the lines of usage have."""
+
+    tenant_id: UUID
+    meter: str
+    truth: int
+    told: int
+
+
+async def reconcile(database: Database, now: datetime) -> list[Correction]:
+    """Put right what is spent in the intervals of `now`. Raises `StoreError`."""
+    spans: tuple[Interval, ...] = get_args(Interval)
+    parameters = {
+        "spans": list(spans),
+        "starts": [begins(span, now) for span in spans],
+        "share": TOLERATED_SHARE,
+    }
+    async with database.runs_transaction() as connection:
+        return [Correction(*row) for row in await connection.execute(_RECONCILE, parameters)]

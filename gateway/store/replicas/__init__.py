@@ -1,0 +1,1 @@
+"""Rows by which replicas know of each other: drains, placements, notifications."""

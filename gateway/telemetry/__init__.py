@@ -1,0 +1,1 @@
+"""What operators see: log events and metrics, and nothing of what users say."""

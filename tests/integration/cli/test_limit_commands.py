@@ -1,0 +1,100 @@
+"""`limits`, `budgets` and `prices` against a real database."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway import ids
+from gateway.cli.commands import commands
+from gateway.errors import InvalidRequest, ResourceNotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROJECT = ids.project_id(UUID(int=5))
+
+
+@pytest.fixture(autouse=True)
+def _environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("GATEWAY_AUTH__KEY_PEPPER", "a pepper of more than sixteen characters")
+    said("tenants create acme")
+
+
+def said(line: str) -> str:
+    result = CliRunner().invoke(commands, line.split())
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def rows(line: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(said(f"{line} --json"))
+    return found
+
+
+def test_limits_are_set_changed_and_taken_away() -> None:
+    said("limits set acme --requests-per-minute 60 --tokens-per-day 1000000")
+    said(f"limits set acme --project {PROJECT} --model m --requests-per-minute 10 --observe")
+    said("limits set acme --requests-per-minute 90 --concurrent-responses 4")
+    said("limits set acme --tokens-per-day none")
+    found = {(one["scope"], one["what"]): one for one in rows("limits list acme")}
+    assert found["tenant", "requests"]["value"] == 90
+    assert found["tenant", "responses"]["window_s"] == 0
+    assert found["project", "requests"]["mode"] == "observe"
+    assert len(found) == 3
+    assert "requests" in said("limits list acme")
+    with pytest.raises(InvalidRequest, match="90 at most"):
+        said(f"limits set acme --project {PROJECT} --requests-per-minute 91")
+    with pytest.raises(InvalidRequest, match="nothing to change"):
+        said("limits set acme")
+    with pytest.raises(ResourceNotFound):
+        said("limits list nobody")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "limits set acme --requests-per-minute many",
+        "limits set acme --project x --requests-per-minute 1",
+        "budgets set acme",
+        "budgets set acme --usd 1 --tokens 1",
+        "budgets set acme --tokens 1 --interval week",
+        "budgets set acme --tokens 1 --alert-at x",
+        "prices set m --input 0.0001",
+        "prices set m --input dollars",
+        "prices set m --input -1",
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:
+    assert CliRunner().invoke(commands, line.split()).exit_code == 2
+
+
+def test_prices_and_budgets() -> None:
+    with pytest.raises(InvalidRequest, match="No model has a price"):
+        said("budgets set acme --usd 10")
+    said("prices set m --input 0.05 --cached 0.005 --output 0.2 --tool-call 0.001")
+    said("prices set m --output 0.1 --tenant acme --tier flex")
+    ours, ofall = sorted(rows("prices list"), key=lambda one: one["tenant"] or "~")
+    assert ofall["nano_per_unit"] == {
+        "input": 50, "input_cached": 5, "output": 200, "tool_call": 1_000_000,
+    }  # fmt: skip
+    assert (ours["tier"], ours["nano_per_unit"]) == ("flex", {"output": 100})
+    assert "ended" in said("prices end m --tenant acme --tier flex")
+    assert "no such price" in said("prices end other")
+    assert "output 200" in said("prices list")
+    said("budgets set acme --usd 12.5 --alert-at 50,100")
+    said(f"budgets set acme --tokens 1000 --interval day --key {UUID(int=9)} --observe")
+    found = {one["scope"]: one for one in rows("budgets list acme")}
+    assert (found["tenant"]["cap"], found["tenant"]["spent"]) == ("12.50", "0.00")
+    assert (found["key"]["cap"], found["key"]["mode"]) == ("1000", "observe")
+    assert "12.50" in said("budgets list acme")
+    assert "removed" in said("budgets remove acme")
+    assert "there was none" in said("budgets remove acme")

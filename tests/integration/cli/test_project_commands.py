@@ -1,0 +1,84 @@
+"""Commands for projects and operators, against a real database."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.commands import commands
+from gateway.errors import InvalidRequest, ResourceNotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("GATEWAY_AUTH__KEY_PEPPER", "a pepper of more than sixteen characters")
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(commands, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_project_gets_a_key_and_is_archived() -> None:
+    printed("tenants", "create", "acme")
+    project = printed("projects", "create", "acme", "Support bot").strip()
+    assert project.startswith("proj_")
+    listed = json.loads(printed("projects", "list", "acme", "--json"))
+    assert [one["name"] for one in listed] == ["Default project", "Support bot"]
+    assert "Support bot" in printed("projects", "list", "acme")
+    options = ("--scope", "api.all.read", "--cidr", "10.0.0.0/8", "--model", "gpt-oss-*")
+    made = json.loads(printed("projects", "key", "acme", project, *options, "--json"))
+    assert made["api_key"]["value"].startswith("sk-proj-")
+    assert made["api_key"]["harmony"] == {
+        "scopes": ["api.all.read"],
+        "allowed_cidrs": ["10.0.0.0/8"],
+        "allowed_models": ["gpt-oss-*"],
+        "replaced_by": None,
+    }
+    assert printed("projects", "key", "acme", project).startswith("sk-proj-")
+    assert project in printed("projects", "archive", "acme", project)
+    states = {
+        one["id"]: one["status"]
+        for one in json.loads(printed("projects", "list", "acme", "--json"))
+    }
+    assert states[project] == "archived"
+    with pytest.raises(InvalidRequest, match="archived"):
+        printed("projects", "key", "acme", project)
+
+
+def test_an_admin_key_is_told_by_its_beginning() -> None:
+    printed("tenants", "create", "acme")
+    assert printed("keys", "create", "acme", "--admin").startswith("sk-admin-")
+    assert printed("keys", "create", "acme").startswith("sk-proj-")
+
+
+def test_unknown_tenants_and_projects_are_refused() -> None:
+    with pytest.raises(ResourceNotFound, match="no tenant"):
+        printed("projects", "list", "nobody")
+    printed("tenants", "create", "acme")
+    with pytest.raises(ResourceNotFound, match="No project"):
+        printed("projects", "archive", "acme", "proj_nonsense")
+
+
+def test_an_operator_gets_a_key_that_can_be_disabled() -> None:
+    assert printed("operators", "create", "anna").startswith("sk-op-")
+    made = json.loads(printed("operators", "create", "ben", "--expires-in-s", "60", "--json"))
+    assert made["expires_at"] is not None
+    assert "disabled" in printed("operators", "disable", made["id"])
+    listed = json.loads(printed("operators", "list", "--json"))
+    assert [(one["name"], one["disabled_at"] is None) for one in listed] == [
+        ("anna", True), ("ben", False),
+    ]  # fmt: skip
+    assert "disabled" in printed("operators", "list")
+    with pytest.raises(ResourceNotFound):
+        printed("operators", "disable", "00000000-0000-7000-8000-000000000000")
+    assert CliRunner().invoke(commands, ["operators", "disable", "nonsense"]).exit_code == 2
