@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
+from gateway.errors import PermissionDenied, StoreError
 from gateway.governance.audit import OPERATOR, Actor
 from gateway.services.admin.projects import required_project
 from gateway.services.governance.data_retention import DataRetention
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
+
+
+NO_PRIVILEGE: Final = "42501"
+"""The state of an error by which a server says that a user may not."""
 
 
 class RetentionControls:
@@ -35,10 +40,19 @@ class RetentionControls:
         return await self._controls.of_organization(tenant_id)
 
     async def set_of_organization(self, caller: AdminCaller, type_: str) -> dict[str, Any]:
-        """Change it."""
-        changed = await self._controls.set_of_organization(
-            caller.tenant_id, type_, actor=_actor(caller)
-        )
+        """Change it. Raises `PermissionDenied` where this process does not own the tables."""
+        try:
+            changed = await self._controls.set_of_organization(
+                caller.tenant_id, type_, actor=_actor(caller)
+            )
+        except StoreError as error:
+            if error.state != NO_PRIVILEGE:
+                raise
+            raise PermissionDenied(
+                "The database's user of this server may not change organizations. Ask its operator "
+                "to run: harmony-gateway data retention.",
+                code="insufficient_permissions",
+            ) from error
         self._forget()
         return changed
 
