@@ -497,7 +497,8 @@ class TurnRunner:
         """For all that is to be said, if this turn is the first."""
         spec = self._spec
         return TokenRequest(
-            request_id=f"{spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}",
+            # No id is the beginning of another: SGLang aborts all that begin with one.
+            request_id=f"{spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}-",
             model=spec.model,
             prompt_ids=self._prompt_ids,
             sampling=self._sampling_at_first,

@@ -199,7 +199,7 @@ class InferenceServer:
                 on_first()
 
         request = attempt.request
-        free = replace(request, request_id=f"{request.request_id}-free")
+        free = replace(request, request_id=f"free-{request.request_id}")
         try:
             await self._complete(replace(attempt, request=free), sink, begun, on_finish)
         except UpstreamUnavailable as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import orjson
 import pytest
@@ -65,7 +66,8 @@ async def collect(pool: Pool, vllm: Vllm, asked: Node | None = None, **more: Any
     sampling = Sampling(**{"max_tokens": 100, "temperature": 0.0, **more})
     constraint = Constraint(asked) if asked is not None else None
     request = TokenRequest(
-        "req_1",
+        # SGLang may abort a request of the same id late: of the test before, which hung up.
+        f"req_{uuid4().hex}",
         vllm.model,
         plain_prompt("Hello"),
         sampling,

@@ -127,7 +127,7 @@ async def test_a_grammar_that_is_refused_is_left_out(client: Client, refusal: Sc
         assert upstream.can.grammars == "turn", "another grammar may be taken"
     sent = bodies(server)
     assert ["structured_outputs" in body for body in sent] == [True, False] * 2
-    assert [body["request_id"] for body in sent[:2]] == ["req_1", "req_1-free"]
+    assert [body["request_id"] for body in sent[:2]] == ["req_1", "free-req_1"]
 
 
 async def test_who_refuses_every_grammar_is_not_sent_another_until_asked_anew(
