@@ -18,7 +18,7 @@ from gateway.errors import (
 )
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.admission.placed import Placed
-from gateway.upstreams.admission.policy import class_of
+from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.membership.wanted import changes, named
@@ -423,8 +423,11 @@ class Pool:
         admission = self.admission
         if admission is None:
             return Placed(*self._dispatch(choices, request, sink, turn))
-        if not passes and (admission.waiting or self._is_held_back(choices, request)):
-            return None
+        if not passes:
+            # Nobody with nothing under way waits behind those who have much.
+            queues = admission.waiting and not admission.shares.is_idle(request.cache_salt)
+            if queues or self._is_held_back(choices, request):
+                return None
         return self._with_room(admission, choices, request, sink, turn, passes=passes)
 
     def _with_room(
@@ -440,15 +443,20 @@ class Pool:
         work = class_of(request.priority, is_background=request.background)
         slots = admission.slots
         roomy = [member for member in choices if slots(member.name).has_room(work)]
-        if not (roomy or passes):
-            return None
-        if not passes:
+        is_beyond = not (roomy or passes)
+        if is_beyond:
+            if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.cache_salt):
+                return None
+            roomy = [member for member in choices if slots(member.name).has_spare]
+            if not roomy:
+                return None
+        elif not passes:
             free = sum(slots(one.name).bound - slots(one.name).in_flight for one in roomy)
             if not admission.shares.has_share(request.cache_salt, free):
                 return None
         member, watched = self._dispatch(roomy or choices, request, sink, turn)
         prompt = len(request.prompt_ids)
-        slot = admission.slots(member.name).take(work, prompt)
+        slot = admission.slots(member.name).take(work, prompt, is_beyond=is_beyond)
         service = admission.shares.serve(request.cache_salt, prompt, work)
         return Placed(member, watched, slot, admission, service)
 

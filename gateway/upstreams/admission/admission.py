@@ -138,7 +138,9 @@ class Admission:
         where the tenant itself has as many waiting as it may.
         """
         work = class_of(priority, is_background=False)
-        if self.waiting and (cause := self._cause(work, model, tenant)) is not None:
+        if not self.waiting or (tenant and self.shares.is_idle(tenant)):
+            return
+        if (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
 
     async def wait(

@@ -114,6 +114,11 @@ class FairShares:
         self._now = max(self._now, account.served)
         return Service(account, prompt, CLASS_WEIGHTS[work])
 
+    def is_idle(self, tenant: str) -> bool:
+        """Whether nothing of a tenant runs."""
+        account = self._accounts.get(tenant)
+        return account is None or not account.running
+
     def has_share(self, tenant: str, free: int) -> bool:
         """Whether a tenant may take one more of so many free slots. Whoever has nearly all waits
         before the last ones are taken: its streams may be long, and others come.

@@ -33,6 +33,9 @@ FAST_ROUND: Final = 4
 FAST_GROWTH: Final = 1.5
 WAITING_FREE_SHARE: Final = 0.02
 """Of those that run. So few may wait at a backend: it must find somebody when one ends."""
+BEYOND_SHARE: Final = 0.125
+"""Of the bound. So many more are sent, of tenants of which nothing runs: the streams of others that
+have all slots may last for minutes."""
 HALF: Final = 0.5
 """Nothing takes more than that at once: it is of a moment, and of what others sent, too."""
 REPORTS_MIN: Final = 2
@@ -44,13 +47,13 @@ class MemberSlots:
     work of the background (one at least, or there would be none).
 
     `in_flight` are those taken, `begun` how many of them had their first token, `background` how
-    many are work of the background. It may be more than `bound`: what goes on with a response does
-    not wait.
+    many are work of the background, `beyond` how many were sent though there was no room. It may be
+    more than `bound`: what goes on with a response does not wait.
     """
 
     __slots__ = (
         "_exact", "_has_shrunk", "_late", "_on_time", "_policy", "_queued_reports", "_round",
-        "_seen", "background", "background_bound", "begun", "bound", "in_flight", "name",
+        "_seen", "background", "background_bound", "begun", "beyond", "bound", "in_flight", "name",
     )  # fmt: skip
 
     def __init__(self, name: str, policy: AdmissionPolicy) -> None:
@@ -58,6 +61,7 @@ class MemberSlots:
         self.in_flight = 0
         self.begun = 0
         self.background = 0
+        self.beyond = 0
         self._policy = policy
         self._has_shrunk = False
         self._queued_reports = 0
@@ -77,20 +81,28 @@ class MemberSlots:
         return work is not WorkClass.BACKGROUND or self.background < self.background_bound
 
     @property
+    def has_spare(self) -> bool:
+        """Whether one more may be sent beyond the bound, of a tenant of which nothing runs."""
+        return self.beyond < max(1, int(self.bound * BEYOND_SHARE))
+
+    @property
     def background_room(self) -> int:
         """How many more requests of the background may be sent."""
         return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
 
-    def take(self, work: WorkClass, prompt: int) -> Slot:
-        """Send a request with a prompt of so many tokens, whether there is room or not."""
+    def take(self, work: WorkClass, prompt: int, *, is_beyond: bool = False) -> Slot:
+        """Send a request with a prompt of so many tokens, whether there is room or not;
+        `is_beyond`: there was none (`has_spare`).
+        """
         self.in_flight += 1
+        self.beyond += is_beyond
         is_background = work is WorkClass.BACKGROUND
         self.background += is_background
         used = self.in_flight / self.bound
         if is_background:
             # Where there is no other work, its share is all that is ever used.
             used = max(used, self.background / self.background_bound)
-        return Slot(self, self._round, used, prompt, is_background)
+        return Slot(self, self._round, used, prompt, is_background, is_beyond)
 
     def answered(self, slot: Slot, seconds: float) -> None:
         """The first token of a request came so many seconds after it was sent."""
@@ -152,7 +164,10 @@ class Slot:
     which gives it back; `release` may be called again.
     """
 
-    __slots__ = ("_has_begun", "_is_background", "_is_held", "_slots", "prompt", "round", "used")
+    __slots__ = (
+        "_has_begun", "_is_background", "_is_beyond", "_is_held", "_slots", "prompt", "round",
+        "used",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -161,12 +176,14 @@ class Slot:
         used: float,
         prompt: int,
         is_background: bool,  # noqa: FBT001 - made for each request, and nowhere else
+        is_beyond: bool,  # noqa: FBT001
     ) -> None:
         self.round = round_
         self.used = used
         self.prompt = prompt
         self._slots = slots
         self._is_background = is_background
+        self._is_beyond = is_beyond
         self._is_held = True
         self._has_begun = False
 
@@ -187,6 +204,7 @@ class Slot:
             self._slots.in_flight -= 1
             self._slots.begun -= self._has_begun
             self._slots.background -= self._is_background
+            self._slots.beyond -= self._is_beyond
 
     def __enter__(self) -> Self:
         return self

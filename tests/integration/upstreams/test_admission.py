@@ -165,15 +165,36 @@ async def test_one_that_hangs_up_when_it_is_its_turn_gives_it_to_the_next(
     async with bounded(server) as known:
         admission = admission_of(known)
         slot = admission.slots("gpu-0").take(WorkClass.DEFAULT, 1)
+        service = admission.shares.serve(REQUEST.cache_salt, 1, WorkClass.DEFAULT)
         second, third = asks(known), asks(known)
         await until_waiting(known, 2)
         slot.release()
+        service.end(None)
         admission.pump()
         assert admission.waiting == 1
         second.cancel()
         gated.gates[0].opened.set()
         assert await third == [7]
         assert known.served() == [1]
+
+
+async def test_a_tenant_of_which_nothing_runs_does_not_wait_for_streams_of_another(
+    gated: Gated, server: RawServer
+) -> None:
+    async with bounded(server) as known:
+        first = asks(known)
+        await gated.gates[0].reached.wait()
+        more = asks(known)
+        await until_waiting(known, 1)
+        others = asks(known, replace(REQUEST, cache_salt="other"))
+        await gated.gates[1].reached.wait()
+        # One is all that goes beyond a bound of one.
+        third = asks(known, replace(REQUEST, cache_salt="third"))
+        await until_waiting(known, 2)
+        for gate in gated.gates:
+            gate.opened.set()
+        for answer in await asyncio.gather(first, others, third, more):
+            assert answer == [7]
 
 
 @pytest.mark.parametrize(
