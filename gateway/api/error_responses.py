@@ -195,6 +195,8 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         retry_after_s=1,
     ),
     errors.StartupError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    errors.SinkFailed: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    errors.SinkRefused: ErrorStatus(500, SERVER_ERROR, message=_BUG),
     errors.DatabaseInUse: ErrorStatus(500, SERVER_ERROR, message=_BUG),
     errors.ConfigError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
     errors.VocabularyError: ErrorStatus(500, SERVER_ERROR, message=_BUG),

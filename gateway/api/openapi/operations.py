@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 Tag = Literal[
-    "Responses", "Conversations", "Containers", "Files", "Chat", "Models", "Traces", "Operation"
+    "Responses",
+    "Conversations",
+    "Containers",
+    "Files",
+    "Chat",
+    "Models",
+    "Traces",
+    "Keys",
+    "Operation",
 ]
 
 TAGS: Final[dict[Tag, str]] = {
@@ -18,6 +26,7 @@ TAGS: Final[dict[Tag, str]] = {
     "Chat": "Older forms of the same, for the tools that need them.",
     "Models": "What can be asked.",
     "Traces": "Where agents send what they did.",
+    "Keys": "What a key is for.",
     "Operation": "For operators and their tools; without a key.",
 }
 _SECTIONS: Final[dict[str, Tag]] = {
@@ -32,6 +41,7 @@ _SECTIONS: Final[dict[str, Tag]] = {
     "/v1/embeddings": "Models",
     "/v1/rerank": "Models",
     "/v1/traces": "Traces",
+    "/v1/key": "Keys",
     "/": "Operation",
 }
 """The section of a path is that of the first of these that it begins with."""

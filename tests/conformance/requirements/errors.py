@@ -146,7 +146,11 @@ _HEADERS = rules(
     ("header.processing-ms", "openai-processing-ms", "Every answer says how long it took."),
     ("header.version", "openai-version", "Every answer names the version of the API."),
     ("header.organization", "openai-organization", "An answer to a key names its tenant."),
-    ("header.project", "openai-project", "No project is named, as there are none."),
+    (
+        "header.project",
+        "openai-project",
+        "A project or an organization that is not the key's is refused.",
+    ),
     (
         "header.rate-limits",
         "x-ratelimit-*",

@@ -39,9 +39,7 @@ async def processor(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[BatchTraceProcessor]:
     """What exports this test's traces to the gateway."""
-    exporter = BackendSpanExporter(
-        api_key=gateway.key, organization="org", project="p", endpoint=gateway.url + INGEST
-    )
+    exporter = BackendSpanExporter(api_key=gateway.key, endpoint=gateway.url + INGEST)
     processor = BatchTraceProcessor(exporter, schedule_delay=3600)
     provider = DefaultTraceProvider()
     provider.set_disabled(False)

@@ -50,6 +50,7 @@ GIVEN = {
     "--containers-max": "3",
     "--container-memory-max": "4g",
     "--models": "gpt-oss-20b,team-*",
+    "--usage-tags": "team,cost",
 }
 
 
@@ -181,6 +182,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "containers_max": 1000,
         "container_memory_max": "64g",
         "models": "*",
+        "usage_tags": "",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -190,6 +192,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     times = [48 * 3600, 90 * 86_400]
     words = ["priority", "allowed", *["refused"] * 3, "listed", "always"]
     terms = [1000, 2000, "refused", "docs.example b.example", "", 3, "4g", "gpt-oss-20b,team-*"]
+    terms.append("team,cost")
     numbers = [8, 60]
     assert list(changed["own"].values()) == [
         *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms)
@@ -332,6 +335,7 @@ def test_one_round_of_maintenance_says_what_it_did() -> None:
         "idempotency_keys": 0,
         "traces": 0,
         "tool_calls": 0,
+        "audit": 0,
         "pages": 0,
         "approvals": 0,
         "files": 0,

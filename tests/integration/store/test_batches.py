@@ -51,7 +51,7 @@ async def everything(database: Database, tenant: TenantId) -> list[list[Any]]:
         await rows_of(database, tenant, "responses", "lease_until"),
         await rows_of(database, tenant, "messages"),
         await rows_of(database, tenant, "events"),
-        await rows_of(database, tenant, "usage"),
+        await rows_of(database, tenant, "usage", "tx"),
     ]
 
 

@@ -203,12 +203,12 @@ async def test_rows_of_one_version_that_follow_on_each_other_are_read_as_one(
     database: Database, tenant: TenantId
 ) -> None:
     claim = await begin(database, tenant)
-    parts = [b"\x01a", b"\x01bc", b"\x02d", b"\x01e"]
+    parts = [b"\x01a", b"\x01bc", b"\x03d", b"\x01e"]
     for first, part in zip([0, 1, 3, 4], parts, strict=True):
         await events.append(database, [parcel(claim, first, part, count=len(part) - 1)])
     async with database.transaction(tenant) as connection:
         await events.add(connection, claim, CREATED, LogRow(9, 1, b"\x01z"))
-    rest = [LogRow(3, 1, b"\x02d"), LogRow(4, 1, b"\x01e"), LogRow(9, 1, b"\x01z")]
+    rest = [LogRow(3, 1, b"\x03d"), LogRow(4, 1, b"\x01e"), LogRow(9, 1, b"\x01z")]
     assert await read(database, claim) == [LogRow(0, 3, b"\x01abc"), *rest]
     assert await read(database, claim, from_entry=2) == [LogRow(1, 2, b"\x01bc"), *rest]
 

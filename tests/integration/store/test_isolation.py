@@ -421,7 +421,6 @@ UNSEEN = {
     "a page": "SELECT text FROM tool_pages",
     "a document": "SELECT text FROM web_documents",
     "a key": "SELECT hash FROM api_keys",
-    "a bill": "SELECT * FROM usage",
     "a key's owner": "SELECT * FROM find_principal('')",
 }
 UNCHANGED = {
@@ -432,7 +431,6 @@ UNCHANGED = {
     "a log": "UPDATE events SET entries = ''",
     "a tenant": "UPDATE tenants SET name = ''",
     "an idempotency key": "UPDATE idempotency_keys SET fingerprint = ''",
-    "a bill": "DELETE FROM usage",
     "an item": "DELETE FROM messages",
 }
 
@@ -479,4 +477,8 @@ def test_every_key_and_index_begins_with_the_tenant() -> None:
             continue
         assert next(iter(table.primary_key.columns)).name == "tenant_id"
         for index in table.indexes:
+            if (
+                index.name == "ix_usage_tx"
+            ):  # who adds up and tells lines reads those of all tenants
+                continue
             assert str(index.expressions[0]) == f"{table.name}.tenant_id"

@@ -248,7 +248,7 @@ def test_the_server_s_trouble_is_told_without_its_inside(
         (errors.NoUpstreamAvailable("m", "x", retry_after_s=4.1), {"retry-after": "5"}),
         (errors.NoUpstreamAvailable("m", "x", retry_after_s=math.inf), {"retry-after": "120"}),
         (errors.RateLimited("x", retry_after_s=0.2), {"retry-after": "1"}),
-        (errors.RateLimited("x", retry_after_s=7200), {"retry-after": "120"}),
+        (errors.RateLimited("x", retry_after_s=7200), {"retry-after": "60"}),
         (errors.TooManyConnections(), {"retry-after": "1"}),
         (errors.StoreUnavailable("x"), {"retry-after": "2"}),
         (errors.StoreUnavailable("x", retry_after_s=0.8), {"retry-after": "1"}),

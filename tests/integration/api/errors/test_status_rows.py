@@ -320,8 +320,8 @@ ROUTES: list[tuple[str, str, Row]] = [
             "Invalid URL (GET /v1/nothing): it is not served here. Served are /v1/responses, "
             "/v1/responses/input_tokens, /v1/responses/compact, /v1/conversations, "
             "/v1/containers, /v1/files, /v1/chat/completions, /v1/completions, "
-            "/v1/embeddings, /v1/rerank, /v1/codex/models, /v1/traces/ingest, /v1/models and what "
-            "is below them; GET /openapi.json describes them.",
+            "/v1/embeddings, /v1/rerank, /v1/codex/models, /v1/traces/ingest, /v1/key, /v1/models "
+            "and what is below them; GET /openapi.json describes them.",
         ),
     ),
     (
