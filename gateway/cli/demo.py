@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -50,12 +50,13 @@ from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from openai import AsyncOpenAI
 
     from gateway.cli.demo_tools import Example
+    from gateway.limits.money import Component
     from gateway.services.access import Access
     from gateway.services.admin.services import AdminServices
     from gateway.settings import Settings
@@ -69,6 +70,10 @@ DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
 TENANT = "demo"
 PROJECT = "Second project"
+PROJECT_REQUESTS_PER_MINUTE = 3
+PROJECT_BUDGET_NANO = 10**9
+PRICE: Final[Mapping[Component, int]] = {"input": 50, "output": 250}
+"""Nano-dollars a token."""
 QUESTION = "Say hello"
 _KEY_NAMES = ("key", "admin key", "key of a second project")
 
@@ -206,10 +211,13 @@ async def _keys(settings: Settings) -> dict[str, str]:
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
         services = admin_services(settings, database, accounts)
+        [model.id for model in settings.models]
         makers: dict[str, Callable[[], Awaitable[tuple[ApiKey, str]]]] = {
             API_KEY: partial(accounts.create_key, TENANT, "demo"),
             ADMIN_KEY: partial(accounts.create_key, TENANT, "demo-admin", kind="admin"),
-            PROJECT_KEY: partial(_project_key, accounts, services),
+            PROJECT_KEY: partial(
+                _project_key, accounts, services, [model.id for model in settings.models]
+            ),
         }
         saved, keys = saved_demo(settings.data_dir), {}
         for name, make in makers.items():
@@ -222,14 +230,23 @@ async def _keys(settings: Settings) -> dict[str, str]:
     return keys
 
 
-async def _project_key(accounts: Access, services: AdminServices) -> tuple[ApiKey, str]:
-    """A key of a second project, which sees nothing of the first."""
+async def _project_key(
+    accounts: Access, services: AdminServices, models: Sequence[str]
+) -> tuple[ApiKey, str]:
+    """A key of a second project, which sees nothing of the first and may use little; the `models`
+    have prices from then on.
+    """
     tenant = (await accounts.show_tenant(TENANT)).tenant
     project = await services.projects.create(AdminCaller(tenant.id), PROJECT)
     _, made = await services.keys.create_account(
         AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyAsked("demo")
     )
     assert made is not None, "a key was asked for"
+    place = await services.limits.place(tenant.id, ids.project_id(project.id))
+    await services.limits.set(place, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE})
+    for model in models:
+        await services.limits.limits.set_price(model, PRICE, tenant_id=tenant.id)
+    await services.limits.set_budget(place, PROJECT_BUDGET_NANO)
     return made
 
 
@@ -291,6 +308,32 @@ def _invite(environment: Path, model: str, examples: Sequence[Example]) -> None:
     from openai import OpenAI
     for project in OpenAI().admin.organization.projects.list():
         print(project.id, project.name)'
+
+  That project may ask three times a minute, and spend a dollar a month; the fourth answer is a 429:
+
+    {shlex.quote(sys.executable)} -c '
+    import os
+    from openai import OpenAI, RateLimitError
+    client = OpenAI(api_key=os.environ["{PROJECT_KEY}"], max_retries=0)
+    try:
+        for _ in range(4):
+            print(client.responses.create(model="{model}", input="{QUESTION}").status)
+    except RateLimitError as error:
+        print(error.message)'
+
+  Its budget, and what was used today, by project:
+
+    {shlex.quote(sys.executable)} -c '
+    import time
+    from openai import OpenAI
+    organization = OpenAI().admin.organization
+    for project in organization.projects.list():
+        if project.name == "{PROJECT}":
+            print(organization.projects.spend_limit.retrieve(project.id).threshold_amount, "cents")
+    begin = int(time.time()) // 86_400 * 86_400
+    usage = organization.usage.completions(start_time=begin, group_by=["project_id"])
+    for used in usage.data[0].results:
+        print(used.project_id, used.input_tokens, "tokens in,", used.output_tokens, "out")'
 
   A coding agent on this gateway, once it is installed (codex or opencode):
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
 END_S = 20.0
-LINES_MAX = 100
+LINES_MAX = 150
 UNREACHABLE = "backends: [{name: none, url: 'http://127.0.0.1:9'}]\n"
 
 
@@ -336,6 +336,23 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
             ).stdout
             for command in hosted
         )
+        bounds = re.findall(
+            r"^( +\S+ -c '\n[^']*(?:RateLimitError|spend_limit)[^']*')$", printed, re.MULTILINE
+        )
+        refused, used = (
+            subprocess.run(
+                ["sh", "-c", f"{dedented(source[1])}\n{dedented(command)}"],
+                env=environment(folder),
+                capture_output=True,
+                text=True,
+                timeout=START_S,
+                check=True,
+            ).stdout
+            for command in bounds
+        )
+        assert refused.startswith(3 * "completed\n" + "Error code: 429 - Rate limit reached for ")
+        assert used.startswith("100 cents\nproj_")
+        assert len(used.splitlines()) == 3, "the budget, and both projects"
         assert re.search(r"\]\(http://127\.0\.0\.1:\d+/lamp\)", cited)
         assert "data:image/png" in plotted or " * " in plotted
         assert "18.52 km" in called
