@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.simulator.turns import Message
 
 RESPONSES_MAX: Final = 2000
-_REQUEST_ID: Final = re.compile(r"(?:.*-)?([0-9a-f]{32})-(\d+)-\d+-\d+")
+_REQUEST_ID: Final = re.compile(r"(?:.*-)?([0-9a-f]{32})-(\d+)-\d+-\d+-?")
 _SPEAKERS: Final = frozenset({"system", "developer", "user", "assistant"})
 
 

@@ -19,7 +19,13 @@ from gateway.devdb.embedded import EmbeddedPostgres
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FAST: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+FAST: Final = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    # Many gateways share one server.
+    "max_connections": "300",
+}
 MEMORY_NEEDED_BYTES: Final = 4 * 2**30
 _counter = itertools.count(1)
 
