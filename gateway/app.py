@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
 from gateway.api.access.authentication import Authentication
-from gateway.api.access.key import own_key
+from gateway.api.access.key import KeyEndpoint
 from gateway.api.admin.authentication import AdminAuthentication
 from gateway.api.admin.routes import starlette_routes
 from gateway.api.admin.table import admin_routes, operator_routes
@@ -215,7 +215,7 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
         Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v1/codex/models", system.codex_models, methods=["GET"]),
         Route("/v1/traces/ingest", traces, methods=["POST"]),
-        Route("/v1/key", own_key, methods=["GET"]),
+        Route("/v1/key", KeyEndpoint(services.own_key).own, methods=["GET"]),
         Route("/v1/models", system.list_models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
         Route("/healthz", system.healthz, methods=["GET"]),
