@@ -32,8 +32,7 @@ from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
-from gateway.services.admin.operators import Operators
-from gateway.wiring.admin import admin_services, ledger_operations, operations
+from gateway.wiring.admin import admin_services, operator_services
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
@@ -78,9 +77,11 @@ class AdminGateway(RequestContext):
 
     def __init__(self, process: Process) -> None:
         probes = _probes(process)
+        services = operator_services(process)
         of_operators = starlette_routes(
-            operator_routes(operations(process), ledger_operations(process)),
+            operator_routes(services),
             _bodies(process.default, process.shared.settings),
+            _trusted_proxies(process),
         )
         of_tenants = _admin_routes(process)
         apps = {
@@ -90,11 +91,10 @@ class AdminGateway(RequestContext):
         served = [*probes, *next(iter(of_tenants.values())), *of_operators]
         first = next(iter(apps.values()))
         app = first if len(apps) == 1 else ByDatabase(apps, first)
-        operators = Operators(process.default.foundation.database, process.access.peppers)
         authentication = AdminAuthentication(
             app,
             process.access,
-            operators,
+            services.operators,
             trusted_proxies=_trusted_proxies(process),
         )
         super().__init__(authentication, process.shared.metrics, served)
