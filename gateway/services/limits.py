@@ -232,13 +232,12 @@ class Limits:
         valid_from: datetime | None = None,
         author: Author = COMMAND_LINE,
     ) -> Price:
-        """Set what a model costs from then on (now), for one tenant or for all. Raises
-        `InvalidRequest`, also for a time that is over: lines that are written keep their price.
+        """Set what a model costs from then on (now), for one tenant or for all, until a price that
+        begins later. For a time that is over, lines that are written keep what they cost
+        (`services.repricing`). Raises `InvalidRequest`.
         """
         # Responses end at whole seconds.
         now = datetime.now(UTC).replace(microsecond=0)
-        if valid_from is not None and valid_from < now:
-            raise InvalidRequest("A price cannot begin in the past.", param="valid_from")
         if not nano or not set(nano) <= set(COMPONENTS):
             raise InvalidRequest(f"A price has some of: {', '.join(COMPONENTS)}.", param="price")
         if not all(0 <= one <= NANO_MAX for one in nano.values()):
