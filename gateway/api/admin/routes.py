@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from gateway.api.access.client_address import client_address
 from gateway.errors import PermissionDenied
+from gateway.governance.audit import Actor, Author
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, unknown, validated
 from gateway.services.admin.transactions import AdminCaller
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.api.client_connection import BodyReader
     from gateway.protocol.base import WireModel
     from gateway.tenancy import Network, Operator, Principal
-    from gateway.tenancy.permissions import AnyPermission, Role
+    from gateway.tenancy.permissions import AnyPermission, OperatorRole, Role
 
     Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
 
@@ -90,6 +91,17 @@ class AdminCall:
         """Who calls, on the plane of operators."""
         operator: Operator = self.request.scope["operator"]
         return operator
+
+    @property
+    def author(self) -> Author:
+        """The same, for the audit log."""
+        scope = self.request.scope
+        address = client_address(scope, self.trusted_proxies)
+        return Author(
+            Actor("operator", str(self.operator.key_id), None, self.operator.name),
+            None if address is None else str(address),
+            scope["record"].request_id,
+        )
 
     @property
     def path(self) -> Mapping[str, str]:
@@ -158,14 +170,17 @@ def _check_text(request: Request) -> None:
 
 def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
     """Raises `PermissionDenied` where the role of the caller's key does not have it."""
-    role: Role
+    role: Role | OperatorRole
     if plane == "operator":
-        role, roles = "owner", OPERATOR_ROLES
+        operator: Operator = scope["operator"]
+        role, granted = operator.role, OPERATOR_ROLES[operator.role]
+        remedy = "Use a key of another operator."
     else:
-        role, roles = role_of(scope["principal"].key.scopes), ROLES
-    if permission not in roles[role]:
+        role = role_of(scope["principal"].key.scopes)
+        granted, remedy = ROLES[role], "Use an admin key without scopes."
+    if permission not in granted:
         raise PermissionDenied(
             f"You have insufficient permissions for this operation: it takes '{permission}', which "
-            f"a key with the role '{role}' does not have. Use an admin key without scopes.",
+            f"a key with the role '{role}' does not have. {remedy}",
             code="insufficient_permissions",
         )

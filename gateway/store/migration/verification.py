@@ -69,7 +69,10 @@ KEYS: Final = (
     "uq_budgets_tenant_id_scope",
 )
 """Those by which it is seen what is there already."""
-FUNCTIONS: Final = ("find_api_key", "find_principal", "find_caller", "find_operator")
+FUNCTIONS: Final = (
+    *("find_api_key", "find_principal", "find_caller", "find_operator"),
+    "find_operator_role",
+)
 """Of a key's hash; the role of tenants may execute them, and nobody else but the owner."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
