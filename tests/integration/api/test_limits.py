@@ -191,6 +191,8 @@ async def test_a_key_has_as_many_websockets_as_it_may(limited: Limited) -> None:
         assert (await socket.response("Hello", store=False))["status"] == "completed"
 
 
+@pytest.mark.requirement("header.rate-limits")
+@pytest.mark.requirement("header.retry-after")
 async def test_a_refusal_says_when_and_the_answers_before_what_is_left(limited: Limited) -> None:
     await limited.set("requests", 2, MINUTE_S)
     await limited.set("tokens", 60_000, MINUTE_S)
