@@ -304,7 +304,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "projects", project)
         await add_rows(connection, "service_accounts", account | {"created_at": CREATED})
         issuer = plain_row("identity_providers", tenant, uuid) | {"id": uuid}
-        await add_rows(connection, "identity_providers", issuer)
+        await add_rows(connection, "identity_providers", issuer | {"bearer": False})
         rule = plain_row("federation_rules", tenant, uuid) | {"id": uuid, "provider_id": uuid}
         await add_rows(connection, "federation_rules", rule | {"service_account_id": uuid})
         of_response = of_tenant | {"response_id": uuid}
