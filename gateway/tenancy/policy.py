@@ -163,6 +163,7 @@ class TenantPolicy:
     container_memory_max: ContainerMemory = "64g"
     models: str = ALL_MODELS
     usage_tags: str = ""
+    projects_share_responses: ToolAccess = "refused"
 
     @property
     def declared_tags(self) -> tuple[str, ...]:
@@ -444,6 +445,12 @@ _VALUES: Final = (
         option_help="Names of metadata whose values are kept with its usage, to tell what that was "
         "for: up to five, with commas between them.",
         pattern=rf"{_TAG_NAME}(?:,{_TAG_NAME}){{0,4}}",
+    ),
+    PolicyValue(
+        "projects_share_responses",
+        option_help="Whether keys of one of its projects see stored responses and conversations of "
+        "the others. Without a policy they do not.",
+        words=get_args(ToolAccess),
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

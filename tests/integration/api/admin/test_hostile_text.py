@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api.admin.table import admin_routes, operator_routes
 from gateway.services.admin.operators import Operators
-from gateway.wiring.admin import admin_services, ledger_operations, operations
+from gateway.wiring.admin import admin_services, operator_services
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def test_no_id_and_no_query_is_a_fault_of_the_server(
     _, operator = await Operators(database, process.access.peppers).create("hostile", None)
     key = operator if plane == "operator" else site.admin_key
     if plane == "operator":
-        table = operator_routes(operations(process), ledger_operations(process))
+        table = operator_routes(operator_services(process))
     else:
         table = admin_routes(admin_services(process.shared.settings, database, process.access))
     asked = 0
