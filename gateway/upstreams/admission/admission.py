@@ -17,10 +17,11 @@ from gateway.errors import Overloaded, RateLimited
 from gateway.upstreams.admission.fair import FairOrder, FairShares
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.admission.queue import AdmissionQueue, Demand, RefusedFor, Ticket
+from gateway.upstreams.admission.recall import Running
 from gateway.upstreams.admission.slots import MemberSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from gateway.generation import TokenRequest
     from gateway.telemetry.metrics import Metrics
@@ -82,6 +83,8 @@ class Admission:
         self._serving: Callable[[], Iterable[str]] = self._members.keys
         self.shares = FairShares()
         """What each tenant was served by this process."""
+        self.running = Running()
+        """What is at backends."""
         self._queue: AdmissionQueue[Any] = AdmissionQueue(policy, lambda: FairOrder(self.shares))
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
@@ -143,6 +146,16 @@ class Admission:
         if (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
 
+    def make_room(self, tenant: str, names: Collection[str]) -> None:
+        """Have a tenant that has most of the slots of these backends give some up, for another of
+        which nothing runs, and that finds none.
+        """
+        slots = [self.slots(name) for name in names]
+        bound, taken = sum(one.bound for one in slots), sum(one.in_flight for one in slots)
+        recalled = self.running.make_room(tenant, names, bound=bound, free=bound - taken)
+        if recalled:
+            self._metrics.admission_recalled(recalled)
+
     async def wait(
         self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
     ) -> T:
@@ -152,11 +165,13 @@ class Admission:
         not; and what `start` raises. Who is cancelled leaves at once.
         """
         work, model = class_of(request.priority, is_background=request.background), request.model
-        tenant = request.cache_salt
-        if not request.background and (cause := self._cause(work, model, tenant)) is not None:
+        tenant = request.tenant
+        # What is in the middle of an answer is not refused: its client has the beginning.
+        is_accepted = request.background or (request.was_recalled and request.has_begun)
+        if not is_accepted and (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
         policy, now, settled = self.policy, self._clock(), OnceEvent()
-        wait_s = policy.background_wait_max_s if request.background else policy.wait_max_s
+        wait_s = policy.background_wait_max_s if is_accepted else policy.wait_max_s
         ticket: Ticket[T] = Ticket(
             work,
             _demand(request, is_new=is_new),
@@ -166,7 +181,8 @@ class Admission:
             on_settled=settled.set,
             tenant=tenant,
             tokens=len(request.prompt_ids),
-            is_accepted=request.background,
+            is_accepted=is_accepted,
+            was_recalled=request.was_recalled,
         )
         self._queue.push(ticket, now)
         try:

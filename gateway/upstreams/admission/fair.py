@@ -146,7 +146,10 @@ class FairOrder(Order[T], Generic[T]):
 
     @override
     def push(self, ticket: Ticket[T]) -> None:
-        self._tenants.setdefault(ticket.tenant, OrderedDict())[ticket.number] = ticket
+        own = self._tenants.setdefault(ticket.tenant, OrderedDict())
+        own[ticket.number] = ticket
+        if ticket.was_recalled:
+            own.move_to_end(ticket.number, last=False)
         self._count += 1
         self._shares.arrive(ticket.tenant)
 
