@@ -39,6 +39,7 @@ from gateway.errors import (
     UpstreamError,
     UpstreamFailed,
     UpstreamLost,
+    UpstreamRecalled,
 )
 from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest, Where
 from gateway.models.format import GrammarOptions
@@ -82,7 +83,7 @@ class TurnRunner:
         "_attempts", "_begun", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold",
         "_format", "_is_announced", "_is_resent", "_is_text", "_journal", "_on_first_token",
         "_prompt_ids", "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "_usage",
-        "guard",
+        "_was_recalled", "guard",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +135,7 @@ class TurnRunner:
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
+        self._was_recalled = False
         self._upstream = ""
         self._cached_tokens = 0
         self._usage: ToldUsage | None = None
@@ -281,6 +283,9 @@ class TurnRunner:
                 ending = ending or await self._attempt()
             except GrammarFailed as error:
                 await self._do_without_grammar(error)
+                continue
+            except UpstreamRecalled:
+                self._was_recalled = self._is_announced = True  # no backend was lost
                 continue
             except UpstreamError as error:
                 await self._failover.recover(error, fold, is_resent=self._is_resent)
@@ -491,7 +496,13 @@ class TurnRunner:
         request = self._whole_request(len(self._fold.turns), constraint)
         if self._is_untouched(turn):
             return request
-        return replace(request, prompt_ids=self._sent_ids(turn), sampling=self._sampling())
+        was_recalled, self._was_recalled = self._was_recalled, False
+        return replace(
+            request,
+            prompt_ids=self._sent_ids(turn),
+            sampling=self._sampling(),
+            was_recalled=was_recalled,
+        )
 
     def _whole_request(self, number: int, constraint: Constraint | None) -> TokenRequest:
         """For all that is to be said, if this turn is the first."""
@@ -511,6 +522,7 @@ class TurnRunner:
             has_begun=self._has_begun,
             chat=self._chat_terms,
             route=spec.route,
+            tenant=spec.principal.tenant_id.hex,
         )
 
     @property

@@ -24,10 +24,12 @@ from gateway.concurrency import start_task
 from gateway.errors import (
     AuthenticationError,
     InvalidRequest,
+    IssuerUnavailable,
     ResourceNotFound,
     StoreConflict,
     StoreError,
     StoreUnavailable,
+    TokenRefused,
 )
 from gateway.governance.audit import COMMAND_LINE
 from gateway.services.credentials.secrets import Peppers
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gateway.governance.audit import Author
+    from gateway.services.federation.federation import Federation
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
@@ -80,12 +83,13 @@ class TenantDetail:
 class _Decision:
     """Whose key it is (None: nobody's), as the database said `at` (seconds of the clock).
 
-    `is_renewed`: a newer one is being looked up already.
+    `is_renewed`: a newer one is being looked up already. `refusal`: why a token is nobody's.
     """
 
     principal: Principal | None
     at: float
     is_renewed: bool = False
+    refusal: str | None = None
 
 
 @dataclass(slots=True)
@@ -114,6 +118,7 @@ class Access:
         cache_stale_s: float = 900.0,
         previous_pepper: bytes | None = None,
         key_use_interval_s: float = 60.0,
+        federation: Federation | None = None,
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -126,6 +131,8 @@ class Access:
         With a `previous_pepper`, keys that were hashed with that one work, too. Every
         `key_use_interval_s` it is written down which keys were used (`uses`).
 
+        `federation` knows whose tokens are; without it they are unknown keys.
+
         Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
         flood of wrong keys must not drive out the right ones.
         """
@@ -135,6 +142,7 @@ class Access:
             Pepper(pepper), None if previous_pepper is None else Pepper(previous_pepper)
         )
         self.uses = KeyUses(databases, interval_s=key_use_interval_s)
+        self._federation = federation
         # Copied for each request, which is quicker than to begin one.
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
         self._cache_ttl_s = cache_ttl_s
@@ -275,7 +283,7 @@ class Access:
             decision.is_renewed = True
             self._aging.append(secret)
             self._has_aged.set()
-        self.uses.note(principal)
+        self._note_use(principal)
         return principal
 
     async def run(self) -> None:
@@ -290,14 +298,15 @@ class Access:
                 mark = self._mark(secret)
                 try:
                     await self._decided(secret, mark, self._clock(), self._known.get(mark))
-                except StoreError as error:
+                except (StoreError, IssuerUnavailable) as error:
                     _log.warning("a key was not looked up again, its next request is", error=error)
 
     async def authenticate(self, secret: str) -> Principal:
         """Whose key this is.
 
         Raises `AuthenticationError`, the same for a key that is unknown or disabled or whose tenant
-        is, and `StoreUnavailable` when the database is down and the key is not known here.
+        is, `StoreUnavailable` when the database is down and the key is not known here, and
+        `IssuerUnavailable` when the issuer of a token is.
         """
         if (principal := self.known(secret)) is not None:
             return principal
@@ -310,9 +319,18 @@ class Access:
         if decision is None or now - decision.at > self._cache_ttl_s:
             decision = await self._decided(secret, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
-            raise _incorrect(secret)
-        self.uses.note(decision.principal)
+            raise self._refusal(secret, decision)
+        self._note_use(decision.principal)
         return decision.principal
+
+    def _note_use(self, principal: Principal) -> None:
+        if principal.credential == "key":
+            self.uses.note(principal)
+
+    def _refusal(self, secret: str, decision: _Decision) -> AuthenticationError:
+        if self._federation is None or not self._federation.knows(secret):
+            return _incorrect(secret)
+        return TokenRefused(decision.refusal or "The token has expired. Get a new one.")
 
     async def _decided(
         self, secret: str, mark: bytes, now: float, known: _Decision | None
@@ -332,12 +350,11 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            principal = await self._principal(secret, known)
-            lookup.decision = _Decision(principal, now)
+            lookup.decision = await self._looked_up(secret, known, now)
             # Not what the database said before a tenant or a key was changed.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, IssuerUnavailable) as error:
             if known is None or now - known.at > self._cache_ttl_s + self._cache_stale_s:
                 lookup.failure = error
                 raise
@@ -350,6 +367,14 @@ class Access:
                 del self._lookups[mark]
             lookup.over.set()
         return lookup.decision
+
+    async def _looked_up(self, secret: str, known: _Decision | None, now: float) -> _Decision:
+        if self._federation is None or not self._federation.knows(secret):
+            return _Decision(await self._principal(secret, known), now)
+        try:
+            return _Decision(await self._federation.principal(secret), now)
+        except TokenRefused as refusal:
+            return _Decision(None, now, refusal=refusal.message)
 
     async def _principal(self, secret: str, known: _Decision | None) -> Principal | None:
         """Whose key this is: of the databases, the one that it was in is asked first, then all
@@ -401,6 +426,7 @@ class Access:
     def forget(self) -> None:
         """A tenant or a key was changed: requests from now on must not see earlier decisions."""
         self._known.clear()
+        self._unknown.clear()
         self._lookups.clear()
 
     def _keep(self, mark: bytes, decision: _Decision) -> None:

@@ -59,7 +59,7 @@ class LedgerOperations:
         """
         if not await exports.resume(self._database, name, is_delivered=is_delivered):
             raise ResourceNotFound(
-                f"There is no sink '{shown(name)}' that was sent anything.", param="name"
+                f"There is no sink '{shown(name)}' that is stopped.", param="name"
             )
         told = {"delivered": is_delivered}
         await self._tell(author.event("harmony.sink.resumed", name, changes_requested=told))

@@ -95,6 +95,15 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         ("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
         Kept.WORD,
     ),
+    "identity_providers": {
+        **dict.fromkeys(("name", "description", "issuer", "audience"), Kept.OPERATOR),
+        **dict.fromkeys(("discovery_url", "jwks_url", "jwks", "transformations"), Kept.OPERATOR),
+        "algorithms": Kept.WORD,
+    },
+    "federation_rules": {
+        **dict.fromkeys(("name", "description", "matchers"), Kept.OPERATOR),
+        "scopes": Kept.WORD,
+    },
     "service_accounts": dict.fromkeys(("name", "role"), Kept.WORD),
     "api_keys": {
         **dict.fromkeys(("name", "hint", "dialect", "kind", "owner_type"), Kept.WORD),

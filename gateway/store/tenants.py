@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""
-_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
+TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 
 _TENANT: Final = "id, name, created_at, disabled_at"
@@ -50,19 +50,25 @@ KEY_COLUMNS: Final = (
     " created_by"
 )
 """All of a key but its hash, which the role of tenants may not read."""
+FOUND_TERMS: Final = (
+    "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
+    " (project).models AS project_models, (project).retention_type,"
+    " (tenant).retention_type AS tenant_retention_type"
+)
+FOUND_POLICY: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
+"""What `tenant` and `project`, whole rows that a function found, decide for who calls; the policy
+has to be the last columns."""
 # Not whole rows: what is prepared on a connection would end with the revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
 SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).project_id,
        (key).owner_type, (key).owner_id, (key).scopes, (key).expires_at, (key).allowed_cidrs,
-       (key).allowed_models, (tenant).name AS tenant_name,
-       (project).name AS project_name, (project).models_mode, (project).models AS project_models,
-       (project).retention_type, (tenant).retention_type AS tenant_retention_type,
+       (key).allowed_models, {FOUND_TERMS},
        (key).disabled_at IS NULL AND (tenant).disabled_at IS NULL
            AND (tenant).deleted_at IS NULL
            AND (project).archived_at IS NULL
            AND coalesce((key).expires_at > now(), true) AS is_enabled,
-       {", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)}
+       {FOUND_POLICY}
 FROM find_caller(:key_hash)
 """)  # noqa: S608 - constants only
 
@@ -156,6 +162,11 @@ def key_of_row(row: Row) -> ApiKey:
     )
 
 
+def found_policy(row: Row, defaults: TenantPolicy) -> TenantPolicy:
+    """The policy of a row that ends with `FOUND_POLICY`: `defaults` where the tenant has none."""
+    return defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
+
+
 def _key_terms(row: Row) -> KeyTerms:
     return KeyTerms(
         kind=row.kind,
@@ -168,7 +179,8 @@ def _key_terms(row: Row) -> KeyTerms:
     )
 
 
-def _project_terms(row: Row) -> ProjectTerms:
+def found_project(row: Row) -> ProjectTerms:
+    """What the project of a row with `FOUND_TERMS` decides."""
     return ProjectTerms(
         name=row.project_name or DEFAULT_PROJECT_NAME,
         models=None
@@ -316,12 +328,12 @@ async def find_principal(
     which can find a key only by the hash of its secret.
     """
     async with database.owner_transaction() as connection:
-        await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
+        await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
         row = (await connection.execute(_FIND_CALLER, {"key_hash": key_hash})).one_or_none()
     if row is None or not row.is_enabled:
         return None
-    policy = defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
-    terms, project = _key_terms(row), _project_terms(row)
+    policy = found_policy(row, defaults)
+    terms, project = _key_terms(row), found_project(row)
     return Principal(
         TenantId(row.tenant_id),
         row.tenant_name,

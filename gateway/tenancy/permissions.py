@@ -13,6 +13,8 @@ Permission = Literal[
     "projects.write",
     "service_accounts.read",
     "service_accounts.write",
+    "workload_identity.read",
+    "workload_identity.write",
     "api_keys.read",
     "api_keys.write",
     "admin_keys.read",

@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.services.admin.federation import IdentityProviders
 from gateway.services.admin.inspection import Inspection
 from gateway.services.admin.keys import KeyPolicy, Keys
 from gateway.services.admin.limits import ProjectLimits
@@ -49,6 +50,11 @@ def admin_services(
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
+        identity_providers=IdentityProviders(
+            transactions,
+            providers_max=settings.federation.providers_max,
+            rules_max=settings.federation.rules_max,
+        ),
         limits=ProjectLimits(
             transactions,
             Limits(database),

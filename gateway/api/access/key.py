@@ -61,6 +61,7 @@ def key_body(principal: Principal, state: KeyState) -> dict[str, Any]:
                 "organization_name": principal.tenant_name,
                 "project_id": ids.project_id(principal.project),
                 "project_name": principal.project_terms.name,
+                "credential": principal.credential,
                 "scopes": sorted(key.scopes),
                 "allowed_cidrs": [str(network) for network in key.networks],
                 "allowed_models": list(key.models),

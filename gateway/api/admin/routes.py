@@ -19,7 +19,7 @@ from gateway.api.access.client_address import client_address
 from gateway.errors import PermissionDenied
 from gateway.governance.audit import Actor, Author
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.request_errors import unknown, validated
+from gateway.protocol.request_errors import invalid, unknown, validated
 from gateway.services.admin.transactions import AdminCaller
 from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
 
@@ -151,12 +151,21 @@ class _Dispatch:
         request = Request(scope, receive)
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         check_permission(scope, route.permission, route.plane)
+        _check_text(request)
         answer = await route.endpoint(AdminCall(request, self._bodies, self._trusted_proxies))
         response = answer
         if not isinstance(response, Response):
             response = Response(orjson.dumps(answer), media_type="application/json")
         response.headers["cache-control"] = "no-store"
         await response(scope, receive, send)
+
+
+def _check_text(request: Request) -> None:
+    """Raises `InvalidRequest` for a NUL in path or query, which PostgreSQL's text cannot have."""
+    given = [*request.path_params.items(), *request.query_params.multi_items()]
+    for name, value in given:
+        if "\0" in name or "\0" in value:
+            raise invalid(name.replace("\0", ""), "it has a NUL character, which no name or id has")
 
 
 def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:

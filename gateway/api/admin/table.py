@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.api.admin import (
+    federation,
     governance,
     inspection,
     keys,
@@ -30,6 +31,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts, services.keys),
         *keys.routes(services.keys),
+        *federation.routes(services.identity_providers),
         *limits.routes(services.limits),
         *usage.routes(services.usage),
         *governance.routes(services.audit, services.retention),

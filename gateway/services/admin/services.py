@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gateway.services.admin.federation import IdentityProviders
     from gateway.services.admin.inspection import Inspection
     from gateway.services.admin.keys import Keys
     from gateway.services.admin.limits import ProjectLimits
@@ -26,6 +27,7 @@ class AdminServices:
     projects: Projects
     service_accounts: ServiceAccounts
     keys: Keys
+    identity_providers: IdentityProviders
     limits: ProjectLimits
     usage: UsageReports
     audit: AuditLogs

@@ -25,10 +25,19 @@ if TYPE_CHECKING:
 _LIMIT: Final = "scope, scope_id, what, value, window_s, model, mode"
 _BUDGET: Final = "id, scope, scope_id, unit, span, cap, mode"
 _ALERT: Final = "id, scope, scope_id, unit, span, threshold, channel, created_at"
+# What a key was set goes on for the one that takes its place: they share buckets and meters.
 _OWN: Final = """
     tenant_id = :tenant AND (
         scope IN ('tenant', 'organization') OR scope = 'project' AND scope_id = :project
-        OR scope = 'key' AND scope_id = :key
+        OR scope = 'key' AND scope_id IN (
+            WITH RECURSIVE line AS (
+                SELECT CAST(:key AS uuid) AS id
+                UNION
+                SELECT older.id FROM api_keys AS older JOIN line ON older.replaced_by = line.id
+                WHERE older.tenant_id = :tenant
+            )
+            SELECT id FROM line
+        )
     )
 """
 _OF_SCOPE: Final = """

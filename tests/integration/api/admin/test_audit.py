@@ -37,6 +37,16 @@ ALERT = {
 }
 LIMIT = {"threshold_amount": 100, "interval": "month", "currency": "USD"}
 PROJECT = "/organization/projects/{project_id}"
+PROVIDERS = "/organization/workload_identity_providers"
+PROVIDER = f"{PROVIDERS}/{{workload_identity_provider_id}}"
+RULES = f"{PROVIDER}/federation_rules"
+RULE = f"{RULES}/{{workload_identity_federation_rule_id}}"
+ISSUER = {"name": "sso", "type": "oidc", "issuer": "https://x.example", "audience": "gateway"}
+TRUSTED = {
+    "attribute_matchers": {"sub": "ci"},
+    "project_id": "{project_id}",
+    "service_account_id": "{service_account_id}",
+}
 ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/organization/projects", {"name": "one"}),
     ("POST", PROJECT, {"name": "two"}),
@@ -48,6 +58,12 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", f"{PROJECT}/api_keys/{{api_key_id}}", {"scopes": ["api.all"]}),
     ("POST", f"{PROJECT}/api_keys/{{api_key_id}}/rotate", {}),
     ("DELETE", f"{PROJECT}/api_keys/{{api_key_id}}", {}),
+    ("POST", PROVIDERS, ISSUER),
+    ("POST", PROVIDER, {"name": "single sign-on"}),
+    ("POST", RULES, TRUSTED),
+    ("POST", RULE, {"name": "ci"}),
+    ("DELETE", RULE, {}),
+    ("DELETE", PROVIDER, {}),
     ("DELETE", f"{PROJECT}/service_accounts/{{service_account_id}}", {}),
     ("POST", f"{PROJECT}/rate_limits/{{id}}", {"max_requests_per_1_minute": 9}),
     ("POST", f"{PROJECT}/spend_limit", LIMIT),
@@ -106,12 +122,19 @@ class Auditor:
 
     async def call(self, route: AdminRoute, body: dict[str, Any]) -> None:
         client = self.operator if route.plane == "operator" else self.admin
-        url = PARAMETER.sub(lambda found: self.ids[found[1]], route.url)
+        url = self.named(route.url)
+        said = {
+            name: self.named(one) if isinstance(one, str) else one for name, one in body.items()
+        }
         answer = await client.request(
-            route.method, url, json=body if route.method == "POST" else None
+            route.method, url, json=said if route.method == "POST" else None
         )
         assert answer.status_code == 200, (route.method, url, answer.text)
         self.learn(route, answer.json())
+
+    def named(self, text: str) -> str:
+        """With the ids of what was made."""
+        return PARAMETER.sub(lambda found: self.ids[found[1]], text)
 
     def learn(self, route: AdminRoute, made: dict[str, Any]) -> None:
         """The id of what was made, by what routes call it."""
@@ -123,6 +146,8 @@ class Auditor:
             "/organization/spend_alerts": "alert_id",
             "/organization/admin_api_keys": "api_key_id",
             "/operators": "id",
+            PROVIDERS: "workload_identity_provider_id",
+            RULES: "workload_identity_federation_rule_id",
         }
         if route.method == "POST" and route.path in named:
             self.ids[named[route.path]] = made["id"]
@@ -175,11 +200,12 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
 
 
 async def new_sink(auditor: Auditor) -> None:
-    """One that was begun, as if lines had been sent to it."""
+    """One that was begun, and is stopped."""
     from gateway.store.ledger import exports
 
     database = auditor.site.gateway.process.default.foundation.database
     await exports.next_batch(database, "billing", "test", lease_s=1, lines_max=1)
+    await exports.stop(database, "billing", "refused")
 
 
 async def test_operators_read_all_chains_and_see_who_it_was(auditor: Auditor) -> None:
