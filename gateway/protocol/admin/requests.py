@@ -36,11 +36,7 @@ DisplayName = Annotated[
     StringConstraints(min_length=1, max_length=NAME_CHARS_MAX),
     AfterValidator(_printable),
 ]
-ModelId = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=NAME_CHARS_MAX),
-    AfterValidator(_printable),
-]
+ModelId = DisplayName
 Lifetime = Annotated[Count, Field(ge=1, le=LIFETIME_MAX_S)]
 ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX)]
 
