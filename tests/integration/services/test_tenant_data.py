@@ -15,14 +15,17 @@ import pytest
 from gateway import ids
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
+from gateway.governance.audit import JOB
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.encryption import Progress, TenantEncryption
+from gateway.services.governance.purging import Purging
 from gateway.services.governance.tenant_data import TenantData
 from gateway.store import conversations, events, messages, responses, traces
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
+from gateway.store.governance import audit_log
 from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -271,13 +274,15 @@ async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
     await data.hold(place.name, is_held=True)
     assert await data.purge() == []
     await data.hold(place.name, is_held=False)
-    (removed,) = await data.purge()
+    (removed,) = await Purging(place.sealed, data).round()
     assert (removed.tenant, removed.keys) == ("acme", 1)
     assert removed.rows["responses"] == 2
     assert not any((await place.stored(postgres)).values())
     assert await data.purge() == []
     (chain,) = await AuditLogs(place.plain).verify(place.tenant)
     assert chain.faults == ()
+    *_, last = await audit_log.since(place.plain, place.tenant, 0, rows_max=100)
+    assert (last.type, last.actor) == ("harmony.tenant.shredded", JOB.json())
 
 
 def test_without_a_provider_nothing_is_encrypted() -> None:
