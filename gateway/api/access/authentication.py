@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway import ids
 from gateway.api.access.client_address import client_address, is_in
 from gateway.api.access.scopes import check_scopes
-from gateway.api.access.turns import Turns
 from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
+from gateway.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
