@@ -6,5 +6,6 @@ estimate how many tokens an answer is expected to have
 charge   what one request is charged ahead, and settled for once
 gates    the two gates of a request, and all that this process counts for them
 refusal  what a refused request is told
+pacing   buckets of one process: reads, and what was refused
 money    prices in integer nano-dollars, and intervals of budgets
 """
