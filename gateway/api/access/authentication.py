@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 """What an orchestrator asks; it is answered however busy the process is."""
-PUBLIC_PATHS: Final = PROBES | {"/", "/version", "/metrics", "/openapi.json", "/docs"}
-"""What operators' tools and browsers read without a key."""
+EXCHANGE_PATH: Final = "/oauth/token"
+"""Where tokens of issuers are exchanged: what it takes of who asks is in the body."""
+PUBLIC_PATHS: Final = PROBES | {
+    *("/", "/version", "/metrics", "/openapi.json", "/docs"),
+    EXCHANGE_PATH,
+}
+"""What operators' tools and browsers read without a key, and where credentials are had."""
 ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
 """Of the admin API of tenants: for admin keys alone, which open nothing else."""
 READS: Final = frozenset({"GET", "HEAD"})
@@ -131,7 +136,14 @@ class Authentication:
 
 
 def require_admin(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a key of a project."""
+    """Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: none
+    opens the admin API.
+    """
+    if principal.credential != "key":
+        raise AuthenticationError(
+            "This token opens the API of its project alone. Use an admin key.",
+            code="invalid_api_key",
+        )
     if principal.key.kind != "admin":
         raise PermissionDenied(
             "You have insufficient permissions for this operation: it takes an admin key, and this "
