@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.limits.figures import Figures, figures_of
-from gateway.limits.gates import Caller, Gates
+from gateway.limits.gates import REFUSED_FACTOR, Caller, Gates
 from gateway.limits.money import Prices
 from gateway.store.limits.counters import BUCKETS_MAX, Heard, SpendRow, Told
 from gateway.telemetry.logs import EventLog
@@ -68,10 +68,13 @@ class LimitBooks:
 
 @dataclass(frozen=True, slots=True)
 class LimitTiming:
-    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`."""
+    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`.
+    `refusals_per_request_max` is the `refused_factor` of `Gates`.
+    """
 
     sync_interval_s: float = 1.0
     stale_max_s: float = 900.0
+    refusals_per_request_max: int = REFUSED_FACTOR
 
 
 class _Round:
@@ -105,6 +108,7 @@ class Limiter:
             now=now,
             random=random.random,  # noqa: S311 - spreads load, no secret
             observer=observer,
+            refused_factor=timing.refusals_per_request_max,
         )
         self._now = now
         self._next = _Round()
