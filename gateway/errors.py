@@ -21,6 +21,7 @@ GatewayError
 │   ├── UpstreamRejected             a backend calls the request itself wrong
 │   │   └── ContextOverflow           because prompt and output do not fit into its window
 │   ├── UpstreamFailed               broke off after the first token
+│   │   └── UpstreamRecalled         was broken off by this gateway, for another tenant
 │   └── NoUpstreamAvailable          none is left to try
 │       └── Overloaded                all have as much to do as they can, and enough wait
 ├── StoreError
@@ -229,6 +230,10 @@ class ContextOverflow(UpstreamRejected):
 
 class UpstreamFailed(UpstreamError):
     """It broke off after the first token: abort, error frame, stall, or an end without a reason."""
+
+
+class UpstreamRecalled(UpstreamFailed):
+    """The gateway broke it off itself, for another tenant: it has to wait for its turn again."""
 
 
 class NoUpstreamAvailable(UpstreamError):

@@ -121,6 +121,9 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
     errors.UpstreamFailed: ErrorStatus(
         502, SERVER_ERROR, message=f"The model server broke off while generating. {_TRY_AGAIN}"
     ),
+    errors.UpstreamRecalled: ErrorStatus(
+        502, SERVER_ERROR, message=f"The model server broke off while generating. {_TRY_AGAIN}"
+    ),
     errors.NoUpstreamAvailable: ErrorStatus(
         503,
         SERVER_ERROR,

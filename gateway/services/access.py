@@ -31,6 +31,7 @@ from gateway.errors import (
     StoreUnavailable,
     TokenRefused,
 )
+from gateway.governance.audit import COMMAND_LINE
 from gateway.services.credentials.secrets import Peppers
 from gateway.services.credentials.uses import KeyUses, Rehash
 from gateway.store import tenants
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from gateway.governance.audit import Author
     from gateway.services.federation.federation import Federation
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
@@ -155,11 +157,13 @@ class Access:
         self._aging: deque[str] = deque()
         self._has_aged = asyncio.Event()
 
-    async def create_tenant(self, name: str) -> Tenant:
+    async def create_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
         """Raises `InvalidRequest` for a name that is taken or no name."""
         check_name(name)
         try:
-            return await tenants.insert_tenant(self._database, TenantId(ids.new_uuid()), name)
+            return await tenants.insert_tenant(
+                self._database, TenantId(ids.new_uuid()), name, author
+            )
         except StoreConflict as conflict:
             raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
 
@@ -167,9 +171,9 @@ class Access:
         """All tenants in the order of their names, disabled ones included."""
         return await tenants.all_tenants(self._database)
 
-    async def disable_tenant(self, name: str) -> Tenant:
+    async def disable_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
         """Disable a tenant: none of its keys works any more. Raises `ResourceNotFound`."""
-        tenant = await tenants.disable_tenant(self._database, name)
+        tenant = await tenants.disable_tenant(self._database, name, author)
         self.forget()
         if tenant is None:
             raise await self._no_tenant(name)
@@ -179,14 +183,16 @@ class Access:
         """The tenant and its policy. Raises `ResourceNotFound`."""
         return await self._detail(name, await tenants.find_policy(self._database, name))
 
-    async def set_policy(self, name: str, changes: PolicyChanges) -> TenantDetail:
+    async def set_policy(
+        self, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
+    ) -> TenantDetail:
         """Change a tenant's policy: None takes a value back, what is left out stays.
 
         Other replicas follow within `cache_ttl_s`. Raises `ResourceNotFound`, and `InvalidRequest`
         for a value out of bounds or for no change at all.
         """
         check_changes(changes)
-        found = await tenants.set_policy(self._database, name, changes)
+        found = await tenants.set_policy(self._database, name, changes, author)
         self.forget()
         return await self._detail(name, found)
 
@@ -212,6 +218,7 @@ class Access:
         *,
         dialect: Dialect = "openai",
         kind: KeyKind = "project",
+        author: Author = COMMAND_LINE,
     ) -> tuple[ApiKey, str]:
         """The key and its secret, which cannot be had again: one of the tenant's default project,
         or an admin key.
@@ -236,6 +243,7 @@ class Access:
                 kind=kind,
                 pepper_id=secret.pepper_id,
             ),
+            author,
         )
         return key, secret.value
 

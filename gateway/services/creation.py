@@ -409,8 +409,7 @@ class Creation:
         if command.generate and not command.request.background:
             # Before anything is read, made or stored for what would be refused.
             tier = service_tier(request, principal.policy)
-            tenant = self._builder.cache_salt(principal.tenant_id)
-            self._models.require_room(request.model, PRIORITIES[tier], tenant)
+            self._models.require_room(request.model, PRIORITIES[tier], principal.tenant_id.hex)
         charge = None
         if principal.terms is not NO_TERMS:
             model = self._models.get(request.model, principal.policy, task="generate").id

@@ -110,7 +110,7 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         **dict.fromkeys(("scopes", "allowed_models"), Kept.WORD),
         "hash": Kept.DIGEST,
     },
-    "operator_keys": {**dict.fromkeys(("name", "hint"), Kept.WORD), "hash": Kept.DIGEST},
+    "operator_keys": {**dict.fromkeys(("name", "hint", "role"), Kept.WORD), "hash": Kept.DIGEST},
     "audit_log": {
         **dict.fromkeys(("type", "actor", "address", "request_id", "details"), Kept.WORD),
         "target": Kept.ID,

@@ -33,7 +33,7 @@ OLDER_REVISIONS: Final = (
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
     *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
-    *("6a0d4c92e7f1", "b39e5f7d1c08"),
+    *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -96,7 +96,7 @@ COLUMNS: Final = {
     # Of those who run the gateway, under the nil tenant.
     "operator_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
     " created_at timestamptz!, disabled_at timestamptz, expires_at timestamptz,"
-    " last_used_at timestamptz, pepper_id smallint",
+    " last_used_at timestamptz, pepper_id smallint, role text",
     # `parent_id` is no foreign key: a parent may be deleted, and then its descendants say so.
     # `conversation_*`: the conversation it continues, its items below that position.
     # `durable`: its log is in `events`. `streamed`: it was asked for as a stream.

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway import ids
+from gateway.governance.audit import COMMAND_LINE
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
 from gateway.tenancy import (
@@ -27,9 +30,10 @@ from gateway.tenancy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.governance.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
@@ -192,9 +196,27 @@ async def _row(database: Database, statement: Statement, parameters: Mapping[str
         return (await connection.execute(statement, parameters)).one_or_none()
 
 
-async def insert_tenant(database: Database, tenant_id: TenantId, name: str) -> Tenant:
+async def _changed(
+    database: Database,
+    statement: Statement,
+    parameters: Mapping[str, Any],
+    told: Callable[[Row], tuple[UUID, AuditEvent]],
+) -> Row:
+    """The same; what is `told` of the row goes into the audit log of that tenant."""
+    async with database.owner_transaction() as connection:
+        row = (await connection.execute(statement, parameters)).one_or_none()
+        if row is not None:
+            await audit_log.record(connection, *told(row))
+        return row
+
+
+async def insert_tenant(
+    database: Database, tenant_id: TenantId, name: str, author: Author = COMMAND_LINE
+) -> Tenant:
     """Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
-    return _tenant(await _row(database, _INSERT_TENANT, {"id": tenant_id, "name": name}))
+    event = author.event("harmony.tenant.created", str(tenant_id), data={"name": name})
+    new = {"id": tenant_id, "name": name}
+    return _tenant(await _changed(database, _INSERT_TENANT, new, lambda row: (row.id, event)))
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
@@ -209,9 +231,16 @@ async def find_tenant(database: Database, name: str) -> Tenant | None:
     return _tenant(row) if row else None
 
 
-async def disable_tenant(database: Database, name: str) -> Tenant | None:
+async def disable_tenant(
+    database: Database, name: str, author: Author = COMMAND_LINE
+) -> Tenant | None:
     """Disable it, if it is not already; None when there is no such tenant."""
-    row = await _row(database, _DISABLE_TENANT, {"name": name})
+    row = await _changed(
+        database,
+        _DISABLE_TENANT,
+        {"name": name},
+        lambda row: (row.id, author.event("harmony.tenant.disabled", str(row.id))),
+    )
     return _tenant(row) if row else None
 
 
@@ -222,7 +251,7 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
 
 
 async def set_policy(
-    database: Database, name: str, changes: PolicyChanges
+    database: Database, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
 ) -> tuple[Tenant, OwnPolicy] | None:
     """Change a tenant's own policy; None when there is no such tenant.
 
@@ -230,13 +259,26 @@ async def set_policy(
     """
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)
     statement = Statement(_SET_POLICY.format(changes=changed))
-    row = await _row(database, statement, {**changes, "name": name})
+    told = dict(changes)
+    row = await _changed(
+        database,
+        statement,
+        {**changes, "name": name},
+        lambda row: (
+            row.id,
+            author.event("harmony.tenant.updated", str(row.id), changes_requested=told),
+        ),
+    )
     return _with_policy(row) if row else None
 
 
-async def insert_key(database: Database, new: NewKey) -> ApiKey:
+async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_LINE) -> ApiKey:
     """Raises `StoreConflict` when the tenant is unknown."""
-    return key_of_row(await _row(database, _INSERT_KEY, asdict(new)))
+    event = author.event(
+        "api_key.created", ids.api_key_id(new.id), new.project_id, data={"scopes": []}
+    )
+    made = await _changed(database, _INSERT_KEY, asdict(new), lambda row: (row.tenant_id, event))
+    return key_of_row(made)
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
@@ -266,9 +308,13 @@ async def note_uses(
             await connection.execute(_HASH_AGAIN, {"tenant": tenant_id, **changed})
 
 
-async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> ApiKey | None:
+async def disable_key(
+    database: Database, tenant_id: TenantId, key_id: UUID, author: Author = COMMAND_LINE
+) -> ApiKey | None:
     """Disable it, if it is not already; None when there is no such key."""
-    row = await _row(database, _DISABLE_KEY, {"tenant_id": tenant_id, "id": key_id})
+    event = author.event("api_key.deleted", ids.api_key_id(key_id))
+    named = {"tenant_id": tenant_id, "id": key_id}
+    row = await _changed(database, _DISABLE_KEY, named, lambda row: (row.tenant_id, event))
     return key_of_row(row) if row else None
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gateway.limits.terms import Terms
+    from gateway.tenancy.permissions import OperatorRole
     from gateway.tenancy.policy import TenantPolicy
 
 TenantId = NewType("TenantId", UUID)
@@ -199,7 +200,10 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who runs the gateway, by a key of `operator_keys`: it sees all tenants, and no content."""
+    """Who runs the gateway, by a key of `operator_keys`: it sees all tenants, as far as its role
+    (`tenancy.permissions`) goes.
+    """
 
     key_id: UUID
     name: str
+    role: OperatorRole = "owner"

@@ -12,7 +12,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import ARRAY
 
 revision: str = "d8f40a7b2e93"
-down_revision: str | None = "b39e5f7d1c08"
+down_revision: str | None = "c8e51a7d3f60"
 branch_labels: str | None = None
 depends_on: str | None = None
 

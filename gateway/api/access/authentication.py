@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway import ids
 from gateway.api.access.client_address import client_address, is_in
 from gateway.api.access.scopes import check_scopes
+from gateway.api.access.turns import Turns
 from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
@@ -71,6 +72,7 @@ class Authentication:
         self._access = access
         self._routes = routes
         self._trusted_proxies = trusted_proxies
+        self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
@@ -90,6 +92,8 @@ class Authentication:
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()
+                if (turn := self._turns.begin(principal.tenant_id)) is not None:
+                    await turn
             elif is_served(path_of(scope), self._routes):
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)

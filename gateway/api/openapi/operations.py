@@ -398,8 +398,10 @@ OPERATIONS: Final = (
     Operation(
         "GET /v1/key",
         "getKey",
-        "What the key of the request may do",
-        "In OpenRouter's shape; figures that nobody counts are null.",
+        "What the key of the request may do, and what is left",
+        "In OpenRouter's shape: `usage` is the key's own, in dollars; `limit` is the tightest "
+        "budget of money that binds it, null where there is none. `harmony.limits` and "
+        "`harmony.budgets` have all of them.",
         answer="Object",
     ),
     Operation(

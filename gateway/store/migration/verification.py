@@ -72,7 +72,8 @@ KEYS: Final = (
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = {
-    **dict.fromkeys(("find_api_key", "find_principal", "find_caller", "find_operator"), "bytea"),
+    **dict.fromkeys(("find_api_key", "find_principal", "find_caller"), "bytea"),
+    **dict.fromkeys(("find_operator", "find_operator_role"), "bytea"),
     "find_issuers": "uuid, text, text[]",
     "find_federated": "uuid, uuid, uuid",
 }

@@ -8,7 +8,6 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
-from gateway.governance.audit import AuditEvent
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
@@ -23,7 +22,6 @@ from gateway.store import (
     usage,
 )
 from gateway.store import conversations as conversation_rows
-from gateway.store.governance import audit_log
 from gateway.store.idempotency import IdempotencyKey
 from gateway.store.migration.tables import metadata
 from gateway.store.postgres.database import Database
@@ -336,7 +334,6 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "traces", of_tenant | span | {"received_at": CREATED})
         await add_rows(connection, "mcp_servers", of_tenant | {"id": uuid} | SERVER)
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
-        await audit_log.record(connection, tenant, AuditEvent("project.created", "p"))
     async with database.runs_transaction() as connection:
         for table in ("usage_hours", "usage_minutes", "usage_end_user_days", "usage_cursors"):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
