@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
-    from gateway.encryption.cipher import ContentCipher
     from gateway.store.events import LogBatch
     from gateway.store.postgres.database import Connection, Database, Row
 
@@ -425,19 +424,19 @@ async def read(
     """
     async with database.bulk_transaction(tenant_id) as connection:
         # In this order, because what is settled in between would be missed in the other.
-        cipher = connection.cipher(tenant_id)
-        found = await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid})
-        tail = _tail(cipher, uuid, found)
+        found = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
+        cipher = await events.log_cipher(connection, tenant_id, found)
+        tail = [joined(events.opened_rows(cipher, uuid, found))] if found else []
         rows = await events.rows(
             connection, tenant_id, uuid, day, from_entry=from_entry, bytes_max=bytes_max
         )
         return rows + tail
 
 
-def _tail(cipher: ContentCipher, uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
+def _tail(uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
     found = []
     for row in rows:
         epoch, part = part_of(uuid.bytes, row.members, row.entries) or (None, None)
         if part is not None and epoch == row.epoch and part.first_entry >= row.next_entry:
             found.append(part)
-    return [joined(events.opened_rows(cipher, uuid, found))] if found else []
+    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.encryption.cipher import keys_of
+from gateway.encryption.cipher import keys_of, keys_of_log
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
@@ -122,11 +122,19 @@ async def reseal(
     return Resealed(len(rows), len(changes), last)
 
 
+def _keys(kept: Kept, value: bytes) -> frozenset[int]:
+    """Content may begin with any byte: only a log is looked at as one."""
+    return keys_of_log(value) if kept is Kept.LOG else keys_of(value)
+
+
 def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | None:
     """Old and new values of a row with something under another key; None: it is as it should be."""
     columns = _SEALED[table]
     stored = {name: row[name] for name in columns}
-    if all(value is None or keys_of(value) == {cipher.sealing} for value in stored.values()):
+    if all(
+        value is None or _keys(columns[name], value) == {cipher.sealing}
+        for name, value in stored.items()
+    ):
         return None
     change: dict[str, Any] = {name: row[name] for name in KEYS[table]}
     bound_by = [row[name] for name in BOUND_BY.get(table, ())]
