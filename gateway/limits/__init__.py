@@ -5,6 +5,8 @@ bucket   this process's slice of a bucket that all replicas share
 estimate how many tokens an answer is expected to have
 charge   what one request is charged ahead, and settled for once
 gates    the two gates of a request, and all that this process counts for them
+figures  what is left, for whoever asks
 refusal  what a refused request is told
+repricing what recorded usage costs at the prices of today
 money    prices in integer nano-dollars, and intervals of budgets
 """

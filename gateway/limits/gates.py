@@ -135,10 +135,22 @@ class Gates:
         """Every meter that was used lately, or has something to tell."""
         now = self._clock()
         for key, meter in list(self._meters.items()):
-            if meter.is_told and not meter.reserved and now - meter.used_at > FORGOTTEN_S:
+            # What it has spent itself is in the row of this process, which it does not read again.
+            has_spent = meter.own or meter.reserved or not meter.is_told
+            if not has_spent and now - meter.used_at > FORGOTTEN_S:
                 del self._meters[key]
             else:
                 yield key, meter
+
+    def held(self, key: Key) -> float:
+        """What this process has of a bucket beside its row; below 0 where it used more."""
+        bucket = self._buckets.get(key)
+        return 0.0 if bucket is None else bucket.held
+
+    def spending(self, key: Key, now: datetime) -> tuple[int, int]:
+        """What this process has spent of a meter in the interval of `now`, and set aside."""
+        meter = self._meters.get(key)
+        return (0, 0) if meter is None else (meter.own_spent(now), meter.reserved)
 
     def enter(self, caller: Caller, rules: Rules, attempt: int = 0) -> Charge | None:
         """Gate 1. None: ask the rows first, and then make the next attempt. Raises `RateLimited`,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
+from gateway.limits.figures import Figures, figures_of
 from gateway.limits.gates import Caller, Gates
 from gateway.limits.money import Prices
 from gateway.store.limits.counters import BUCKETS_MAX, Heard, SpendRow, Told
@@ -24,13 +25,15 @@ from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from gateway.limits.bucket import Ask, Bucket
     from gateway.limits.charge import Charge
+    from gateway.limits.figures import Elsewhere
     from gateway.limits.gates import GateObserver
     from gateway.limits.money import Price
     from gateway.limits.spend import SpendMeter, Spent
-    from gateway.limits.terms import Rules
+    from gateway.limits.terms import Rules, Terms
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal
 
@@ -60,6 +63,7 @@ class LimitBooks:
     exchange: Exchange
     prices: Callable[[], Awaitable[Sequence[Price]]]
     forget: Callable[[], Awaitable[None]]
+    look: Callable[[UUID, Terms], Awaitable[Elsewhere]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,14 @@ class Limiter:
         while not self.gates.reserve(charge, caller, rules, size, attempt):
             await self._ask()
             attempt += 1
+
+    async def figures(self, principal: Principal) -> Figures:
+        """What is left of all limits and budgets of a key. Raises `StoreError`."""
+        terms, tenant_id = principal.terms, principal.tenant_id
+        if not terms.limits and not terms.budgets:
+            return Figures()
+        elsewhere = await self._books.look(tenant_id, terms)
+        return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:

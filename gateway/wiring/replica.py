@@ -214,7 +214,7 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         audit.run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
-        *ledger_jobs(settings, database, metrics, owner=base.owner),
+        *ledger_jobs(settings, database, metrics, owner=base.owner, new_fold_for=base.new_fold_for),
     ]
 
 
@@ -320,6 +320,7 @@ def _limiter(base: Foundation) -> Limiter:
             partial(counters.exchange, database, base.owner),
             partial(prices.valid, database),
             partial(counters.forget, database),
+            partial(counters.look, database, base.owner),
         ),
         base.metrics,
         base.settings.rate_limits.fill(LimitTiming),

@@ -56,6 +56,7 @@ def limiter(database: Database, replica: str, **timing: float) -> Limiter:
         partial(counters.exchange, database, replica),
         partial(prices.valid, database),
         partial(counters.forget, database),
+        partial(counters.look, database, replica),
     )
     return Limiter(books, Metrics(), LimitTiming(**timing))
 

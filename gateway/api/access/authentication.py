@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway import ids
 from gateway.api.access.client_address import client_address, is_in
 from gateway.api.access.scopes import check_scopes
+from gateway.api.access.turns import Turns
 from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 """What an orchestrator asks; it is answered however busy the process is."""
-PUBLIC_PATHS: Final = PROBES | {"/", "/version", "/metrics", "/openapi.json", "/docs"}
-"""What operators' tools and browsers read without a key."""
+EXCHANGE_PATH: Final = "/oauth/token"
+"""Where tokens of issuers are exchanged: what it takes of who asks is in the body."""
+PUBLIC_PATHS: Final = PROBES | {
+    *("/", "/version", "/metrics", "/openapi.json", "/docs"),
+    EXCHANGE_PATH,
+}
+"""What operators' tools and browsers read without a key, and where credentials are had."""
 ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
 """Of the admin API of tenants: for admin keys alone, which open nothing else."""
 _NO_KEY: Final = (
@@ -66,6 +72,7 @@ class Authentication:
         self._access = access
         self._routes = routes
         self._trusted_proxies = trusted_proxies
+        self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
@@ -85,6 +92,8 @@ class Authentication:
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()
+                if (turn := self._turns.begin(principal.tenant_id)) is not None:
+                    await turn
             elif is_served(path_of(scope), self._routes):
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
@@ -118,7 +127,14 @@ class Authentication:
 
 
 def require_admin(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a key of a project."""
+    """Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: none
+    opens the admin API.
+    """
+    if principal.credential != "key":
+        raise AuthenticationError(
+            "This token opens the API of its project alone. Use an admin key.",
+            code="invalid_api_key",
+        )
     if principal.key.kind != "admin":
         raise PermissionDenied(
             "You have insufficient permissions for this operation: it takes an admin key, and this "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -237,6 +237,20 @@ def test_what_nobody_uses_is_forgotten() -> None:
     desk.grant()
     assert not list(desk.gates.known())
     assert not desk.gates.reports()
+    assert not list(desk.gates.meters())
+
+
+def test_what_was_spent_in_this_interval_is_not_forgotten() -> None:
+    """Its own row is what a process does not read again, so it has to know it."""
+    desk = Desk(caller(budgets=[budget(100)]))
+    meter = desk.gates._meter(TENANT, Meter("m", "usd", "month"))
+    meter.spend(70, NOW)
+    meter.told(meter.rows(NOW), others=5, others_reserved=0)
+    desk.clock += 10_000
+    ((_, again),) = desk.gates.meters()
+    assert again.spent(NOW) == 75
+    later = NOW + timedelta(days=31)
+    meter.told(meter.rows(later), others=0, others_reserved=0)
     assert not list(desk.gates.meters())
 
 
