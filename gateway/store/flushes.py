@@ -33,7 +33,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import date
     from uuid import UUID
 
@@ -379,6 +379,23 @@ async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None
         members, entries = _without(uuid, row.members, row.entries)
         of_row = {"tenant": tenant_id, "owner": row.owner, "number": row.number}
         await connection.execute(_REPLACE, of_row | {"members": members, "entries": entries})
+
+
+def rewritten(
+    members: bytes, entries: bytes, change: Callable[[bytes, int, LogRow], bytes]
+) -> tuple[bytes, bytes]:
+    """Members and entries where those of each member are what `change` makes of them, which gets
+    the bytes of its id and its epoch with them. What was erased stays so.
+    """
+    kept, pieces, at = [], [], 0
+    for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
+        piece = entries[place : place + size]
+        if uuid != bytes(16):
+            piece = change(uuid, epoch, LogRow(first_entry, count, piece))
+        kept.append(_MEMBER.pack(uuid, epoch, first_entry, count, at, len(piece)))
+        pieces.append(piece)
+        at += len(piece)
+    return b"".join(kept), b"".join(pieces)
 
 
 def _without(uuid: UUID, members: bytes, entries: bytes) -> tuple[bytes, bytes]:
