@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.governance.audit import COMMAND_LINE
 from gateway.store.governance import audit_log
-from gateway.store.governance.resealing import KEYS, reseal
+from gateway.store.governance.resealing import KEYS, reseal, reseal_flushes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,14 +96,18 @@ class TenantEncryption:
         """Bring all that is stored of a tenant under the key that seals now, at most so many rows a
         second; how many were written. `destroys_older`: then the keys before it are destroyed.
 
-        Raises `ContentSealed` for what no key opens.
+        Raises `ContentSealed` for what no key opens, and `InvalidRequest` where other processes
+        may still seal with keys that are to be destroyed.
         """
         keyring = self._database.keyring
         keyring.forget(tenant_id)
         await keyring.ready([tenant_id])
         sealing, total = keyring.of(tenant_id).sealing, 0
+        if destroys_older and sealing:
+            await self._check_is_everywhere(tenant_id, sealing)
         for _ in range(PASSES_MAX):
-            written = 0
+            # In this order: what is moved out of flushes meanwhile is found in the logs.
+            written = await self._reseal_flushes(tenant_id)
             for table in KEYS:
                 written += await self._reseal(tenant_id, table, rows_per_s, tell)
             total += written
@@ -115,6 +120,27 @@ class TenantEncryption:
             )
         if destroys_older and sealing:
             await self._keys.destroy(tenant_id, before=sealing)
+        return total
+
+    async def _check_is_everywhere(self, tenant_id: TenantId, number: int) -> None:
+        """Raises `InvalidRequest` where some process may not seal with this key yet."""
+        needed_s = self._database.keyring.policy.settled_s
+        left_s = needed_s - await self._keys.age_s(tenant_id, number)
+        if left_s > 0:
+            raise InvalidRequest(
+                f"Other processes may seal with an older key for {math.ceil(left_s)} seconds more,"
+                " and what they seal would be lost with it. Destroy older keys after that; reseal"
+                " without it can be done now."
+            )
+
+    async def _reseal_flushes(self, tenant_id: TenantId) -> int:
+        total = 0
+        after: tuple[str, int] | None = ("", 0)
+        while after is not None:
+            written, after = await reseal_flushes(
+                self._database, tenant_id, after=after, rows_max=ROWS_AT_ONCE
+            )
+            total += written
         return total
 
     async def _reseal(
