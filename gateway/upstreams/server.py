@@ -255,7 +255,7 @@ class InferenceServer:
         finally:
             self._streams.discard(stream)
             if attempt.on_end is not None:
-                attempt.on_end(attempt.request.sampling.max_tokens - reader.ids_left)
+                attempt.on_end(reader.tokens_taken)
             if reader.overran:
                 _log.warning("backend does not stop where it should", upstream=self.name)
 

@@ -39,8 +39,9 @@ class TokenStream:
     """
 
     __slots__ = (
-        "_begin", "_body", "_changed", "_error", "_is_held", "_is_over", "_loop", "_needs_room",
-        "_on_finish", "_on_first", "_patience_s", "_reader", "_run", "_sink", "_timeouts", "_turn",
+        "_begin", "_body", "_changed", "_error", "_is_held", "_is_over", "_kept_back", "_loop",
+        "_needs_room", "_on_finish", "_on_first", "_patience_s", "_reader", "_run", "_sink",
+        "_timeouts", "_turn",
         "connection", "has_begun", "heard_at",
     )  # fmt: skip
 
@@ -75,6 +76,8 @@ class TokenStream:
         self._error: Exception | None = None
         self._is_held = False
         self._is_over = False
+        self._kept_back = 0
+        """How much the reader kept back when patience began."""
         self._needs_room = False
         self._begin = begin
         self._turn: asyncio.Future[None] | None = None
@@ -167,7 +170,10 @@ class TokenStream:
         if chunk is None:
             if reader.fault is not None:
                 self._fail(reader.fault)
-            elif reader.has_more:
+                return
+            if reader.kept_back != self._kept_back:
+                self._note_heard()
+            if reader.has_more:
                 self._hold()
             return
         try:
@@ -180,14 +186,20 @@ class TokenStream:
         if not has_room or chunk.finish is not None or reader.fault is not None:
             self._stop(has_room=has_room)
             return
-        if self.connection is not None:
-            # Patience begins anew: ids came, bytes alone do not count.
-            self.heard_at = self._loop.time()
-            if reader.ids_left <= 0 or reader.finish is not None:
-                self._patience_s = self._timeouts.tail_s
-            self.connection.wait_until(self.heard_at + self._patience_s)
+        self._note_heard()
         if reader.has_more:
             self._hold()
+
+    def _note_heard(self) -> None:
+        """Patience begins anew: ids came, if only to be kept back; bytes alone do not count."""
+        reader = self._reader
+        self._kept_back = reader.kept_back
+        if self.connection is None:
+            return
+        self.heard_at = self._loop.time()
+        if reader.ids_left <= 0 or reader.finish is not None:
+            self._patience_s = self._timeouts.tail_s
+        self.connection.wait_until(self.heard_at + self._patience_s)
 
     def _tell_edges(self, chunk: TokenChunk) -> None:
         """Tell who asked that the first chunk has come, or the last."""
