@@ -19,7 +19,7 @@ from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.limits.gates import Caller, Gates
 from gateway.limits.money import Prices
-from gateway.store.limits.counters import BUCKETS_MAX, Heard, SpendRow, Told
+from gateway.store.limits.counters import BUCKETS_MAX, NOTHING_SPENT, Heard, SpendRow, Told
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -196,6 +196,9 @@ class Limiter:
     async def flush(self) -> None:
         """Tell what was spent before this process ends."""
         await self.once()
+        if not all(meter.is_told for _, meter in self.gates.meters()):
+            # One that was not known yet is written once its row was read.
+            await self.once()
 
     async def _wait_until(self, due_at: float) -> None:
         try:
@@ -251,7 +254,7 @@ class Limiter:
         is_idle = not (told.asks or told.reports or told.spend or told.watched)
         if is_idle and not self._is_due_for_prices():
             return False
-        written = {key: rows for key, _, rows in self._spending()}
+        written = list(self._spending())
         async with asyncio.timeout(WAIT_MAX_S):
             heard = await self._books.exchange(told, is_round=is_round)
             if self._is_due_for_prices():
@@ -274,7 +277,7 @@ class Limiter:
         asked: Mapping[Key, tuple[Bucket, Ask]],
         told: Told,
         heard: Heard,
-        written: Mapping[Key, list[Spent]],
+        written: Sequence[tuple[Key, SpendMeter, list[Spent]]],
     ) -> None:
         now = self._clock()
         self._away_since = None
@@ -284,15 +287,16 @@ class Limiter:
         for key, (bucket, _) in asked.items():
             granted, level = heard.buckets[key]
             bucket.answered(granted, level, now)
-        meters = dict(self.gates.meters())
         if heard.is_round:
             self._others = heard.others
             self.gates.elsewhere = {key: heard.elsewhere.get(key, 0) for key in told.reports}
-        for key, rows in written.items():
-            meters[key].told(
+        for key, meter, rows in written:
+            spent = heard.spent.get(key, NOTHING_SPENT)
+            meter.told(
                 rows,
-                others=heard.spent.get(key, 0),
+                others=spent.others,
                 others_reserved=self.gates.elsewhere.get(key, 0),
+                mine=spent.mine,
             )
 
     def _failed(self, asked: Mapping[Key, tuple[Bucket, Ask]], error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from typing import Any
 
     from gateway.limits.charge import Charge
@@ -50,14 +51,20 @@ def caller(*limits: Limit, budgets: Sequence[Budget] = ()) -> Principal:
     return Principal(TENANT, "acme", UUID(int=8), terms=terms)
 
 
-def limiter(database: Database, replica: str, **timing: float) -> Limiter:
+def limiter(
+    database: Database,
+    replica: str,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    **timing: float,
+) -> Limiter:
     """One replica's."""
     books = LimitBooks(
         partial(counters.exchange, database, replica),
         partial(prices.valid, database),
         partial(counters.forget, database),
     )
-    return Limiter(books, Metrics(), LimitTiming(**timing))
+    return Limiter(books, Metrics(), LimitTiming(**timing), clock=clock)
 
 
 @asynccontextmanager
