@@ -74,9 +74,7 @@ class SpendMeter:
         self._turn(now)
         return [*self._closed, Spent(self.starts_at, self.own if self.is_known else 0)]
 
-    def told(
-        self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0
-    ) -> None:
+    def told(self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0) -> None:
         """These rows are written. In the interval of the last one others have spent so much, and
         the row of this process has `mine`: the meter goes on from there where it was not known.
         """

@@ -13,6 +13,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
@@ -71,13 +72,36 @@ class LimitTiming:
 
 
 class _Round:
-    """One exchange that is to come, for all that wait for it."""
+    """One exchange that is to come, for all that wait for it. What it granted is theirs until they
+    were woken and took it: before that nothing is told of slices, or it would go back as unused.
+    """
 
-    __slots__ = ("failure", "over")
+    __slots__ = ("_over", "_taken", "_waiting")
 
     def __init__(self) -> None:
-        self.over = OnceEvent()
-        self.failure: StoreError | None = None
+        self._over = OnceEvent()
+        self._taken = OnceEvent()
+        self._waiting = 0
+
+    async def wait(self) -> None:
+        """Return when it is over. Whoever waited takes what it was granted without a pause."""
+        self._waiting += 1
+        try:
+            await self._over.wait()
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self._over.is_set():
+                self._taken.set()
+
+    def end(self) -> None:
+        """Wake all that wait."""
+        self._over.set()
+        if not self._waiting:
+            self._taken.set()
+
+    async def taken(self) -> None:
+        """Return when nobody waits any more."""
+        await self._taken.wait()
 
 
 class Limiter:
@@ -174,24 +198,21 @@ class Limiter:
             await self.once(is_round=is_round)
 
     async def once(self, *, is_round: bool = True) -> None:
-        """Tell and hear now."""
+        """Tell and hear now, and let those go on who waited for it."""
         current, self._next = self._next, _Round()
         self._wanted.clear()
         self.gates.needs_round = False
         asked = self._asks()
-        told = self._told(asked, is_round=is_round)
         begun = time.perf_counter()
         try:
-            if await self._exchange(asked, told, is_round=is_round):
+            if await self._exchange_all(asked, is_round=is_round):
                 self._observer.limits_synced("ok", time.perf_counter() - begun)
         except (StoreError, TimeoutError) as error:
             self._failed(asked, error)
             self._observer.limits_synced("failed", time.perf_counter() - begun)
-            current.failure = (
-                error if isinstance(error, StoreError) else StoreUnavailable("no answer in time")
-            )
         finally:
-            current.over.set()
+            current.end()
+        await current.taken()
 
     async def flush(self) -> None:
         """Tell what was spent before this process ends."""
@@ -211,15 +232,15 @@ class Limiter:
         """Wait for the next answer of the database. That there is none is no error here: what is
         detached goes on by itself.
         """
-        current = self._next
         self._wanted.set()
-        await current.over.wait()
+        await self._next.wait()
 
     def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
+        """What a request waits for comes first, and is asked for however much it is."""
         asked: dict[Key, tuple[Bucket, Ask]] = {}
         now = self._clock()
-        for key, bucket in self.gates.known():
-            if len(asked) >= BUCKETS_MAX:
+        for key, bucket in sorted(self.gates.known(), key=lambda one: not one[1].is_needed):
+            if len(asked) >= BUCKETS_MAX and not bucket.is_needed:
                 break
             if (ask := bucket.ask(now)) is not None:
                 asked[key] = bucket, ask
@@ -246,6 +267,19 @@ class Limiter:
     def _reports(self) -> dict[Key, int]:
         aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_known}
         return {**self.gates.reports(), **aside}
+
+    async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
+        """Whether there was anything to tell. What was answered is taken out of `asked`."""
+        was_told = False
+        while True:
+            part = dict(islice(asked.items(), BUCKETS_MAX))
+            told = self._told(part, is_round=is_round)
+            was_told = await self._exchange(part, told, is_round=is_round) or was_told
+            for key in part:
+                del asked[key]
+            if not asked:
+                return was_told
+            is_round = False
 
     async def _exchange(
         self, asked: Mapping[Key, tuple[Bucket, Ask]], told: Told, *, is_round: bool

@@ -45,10 +45,12 @@ def budget(cap: int, **more: Any) -> Budget:
     return Budget(id=BUDGET, scope="tenant", scope_id=TENANT, cap=cap, **given)
 
 
-def caller(*limits: Limit, budgets: Sequence[Budget] = ()) -> Principal:
+def caller(
+    *limits: Limit, budgets: Sequence[Budget] = (), tenant_id: TenantId = TENANT
+) -> Principal:
     """A key of the tenant."""
     terms = Terms(tuple(limits), tuple(budgets), organization="acme")
-    return Principal(TENANT, "acme", UUID(int=8), terms=terms)
+    return Principal(tenant_id, "acme", UUID(int=8), terms=terms)
 
 
 def limiter(

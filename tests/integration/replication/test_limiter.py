@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
 from gateway.limits.gates import FORGOTTEN_S
-from gateway.store.limits.counters import FRESH_S
+from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
+from gateway.tenancy import TenantId
 from tests.fakes.limited import (
-    TENANT, admitted, at_once, budget, caller, limit, limiter, running, used
+    TENANT,
+    admitted,
+    at_once,
+    budget,
+    caller,
+    limit,
+    limiter,
+    running,
+    used,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -72,6 +82,27 @@ async def test_a_burst_never_takes_more_than_the_bucket_has(
     left = await level(database, day)
     held = sum(bucket.held for one in limiters for _, bucket in one.gates.known())
     assert left + held == pytest.approx(day.value - 750 * len(charges), abs=500)
+
+
+async def test_what_is_granted_waits_for_the_request_that_asked_for_it(
+    database: Database,
+) -> None:
+    """More tenants than one statement takes, each with a request now and then: all buckets are
+    full, and somebody waits for the next exchange whenever one is over.
+    """
+    one = limiter(database, "one")
+    callers = [
+        caller(limit("requests", 60), tenant_id=TenantId(UUID(int=1_000 + number)))
+        for number in range(BUCKETS_MAX + 44)
+    ]
+
+    async def ask(number: int) -> None:
+        for _ in range(7 * number):
+            await asyncio.sleep(0)  # so that exchanges begin at any moment of those of others
+        assert isinstance(await admitted(one, callers[number]), Charge)
+
+    async with running(one):
+        await asyncio.gather(*[ask(number) for number in range(len(callers))])
 
 
 async def test_a_debt_is_paid_before_anything_fits_again(database: Database) -> None:
