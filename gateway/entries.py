@@ -571,13 +571,8 @@ _UNPACKERS: Final[Mapping[int, Callable[[_Reader], Entry]]] = {
 
 
 def _unpack_entry(tag: int, body: _Reader) -> Entry:
-    entry: Entry
-    if tag in _EMPTY:
-        entry = _EMPTY[tag]()
-    elif (unpack_body := _UNPACKERS.get(tag)) is not None:
-        entry = unpack_body(body)
-    else:
-        raise ValueError(f"no log entry has the tag {tag}")
+    """Each of the 16 tags that fit is that of some entry."""
+    entry: Entry = _EMPTY[tag]() if tag in _EMPTY else _UNPACKERS[tag](body)
     if not body.is_at_end:
         raise ValueError("a log entry is longer than it should be")
     return entry

@@ -144,6 +144,17 @@ class AuthenticationError(RequestError):
     """No key, or none that is known."""
 
 
+class TokenRefused(AuthenticationError):
+    """A token of an issuer that cannot be accepted; the message says why, and not what it says."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_token")
+
+
+class TokenNotAdmitted(TokenRefused):
+    """A token of an issuer that nobody here lets in: it is for somebody else, or no rule is."""
+
+
 class PermissionDenied(RequestError):
     """A known key that may not do this."""
 
@@ -321,6 +332,16 @@ class TooManyConnections(GatewayError):
 
     def __init__(self) -> None:
         super().__init__("there are as many connections as this process takes")
+
+
+class IssuerUnavailable(GatewayError):
+    """The keys of an issuer of tokens cannot be fetched, and none are known. The message is for
+    operators. `retry_after_s` is until it is asked again.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class StartupError(GatewayError):

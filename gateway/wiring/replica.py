@@ -320,6 +320,7 @@ def _limiter(base: Foundation) -> Limiter:
             partial(counters.exchange, database, base.owner),
             partial(prices.valid, database),
             partial(counters.forget, database),
+            partial(counters.look, database, base.owner),
         ),
         base.metrics,
         base.settings.rate_limits.fill(LimitTiming),

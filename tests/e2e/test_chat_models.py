@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from agents import Agent, OpenAIResponsesModel, Runner, SQLiteSession, function_tool
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 from pydantic import BaseModel
 
 from tests.e2e.test_codex import agent as codex_agent
 from tests.fakes.chat_model import chat_model_process
 from tests.fakes.chat_server import MODEL, write_model
 from tests.fakes.client_process import Clients
-from tests.fakes.http_client import NO_TLS
 from tests.fakes.processes import gateway_process
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from openai import AsyncOpenAI, OpenAI
 
     from tests.fakes.client_process import ClientProcess
     from tests.fakes.processes import GatewayProcess
@@ -74,21 +74,8 @@ def clients(gateway: GatewayProcess, key: str, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def client(gateway: GatewayProcess, key: str) -> Iterator[OpenAI]:
-    http_client = DefaultHttpxClient(trust_env=False, verify=NO_TLS)
-    with OpenAI(
-        base_url=gateway.base_url, api_key=key, max_retries=0, http_client=http_client
-    ) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def model(gateway: GatewayProcess, key: str) -> AsyncIterator[OpenAIResponsesModel]:
-    http_client = DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS)
-    async with AsyncOpenAI(
-        base_url=gateway.base_url, api_key=key, max_retries=0, http_client=http_client
-    ) as opened:
-        yield OpenAIResponsesModel(MODEL, opened)
+def model(async_client: AsyncOpenAI) -> OpenAIResponsesModel:
+    return OpenAIResponsesModel(MODEL, async_client)
 
 
 @pytest.fixture(scope="module")

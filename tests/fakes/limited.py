@@ -58,13 +58,14 @@ def limiter(
     replica: str,
     *,
     clock: Callable[[], float] = time.monotonic,
-    **timing: float,
+    **timing: Any,
 ) -> Limiter:
     """One replica's."""
     books = LimitBooks(
         partial(counters.exchange, database, replica),
         partial(prices.valid, database),
         partial(counters.forget, database),
+        partial(counters.look, database, replica),
     )
     return Limiter(books, Metrics(), LimitTiming(**timing), clock=clock)
 

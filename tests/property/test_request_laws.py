@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.hosted.tools import FAMILIES
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses.create import CreateResponse, parse_create
 
@@ -142,7 +143,7 @@ def test_a_request_is_what_its_model_says_or_refused_in_one_way(
     read: list[object] = []
     for _ in range(2):
         try:
-            request = parse_create(body, limits=LIMITS, strict=strict)
+            request = parse_create(body, limits=LIMITS, strict=strict, served=FAMILIES.values())
         except InvalidRequest as error:
             read.append((str(error), error.code, error.param))
             continue

@@ -57,7 +57,7 @@ class LedgerEndpoints:
     async def reconcile(self, call: AdminCall) -> dict[str, Any]:
         """Compare now, and mend what can be."""
         await call.body(NoBody)
-        found = await self._ledger.reconcile()
+        found = await self._ledger.reconcile(call.author)
         return {
             "object": "usage.reconciliation",
             "unmetered_responses": [ids.response_id(one) for _, one in found.unmetered],
@@ -78,5 +78,5 @@ class LedgerEndpoints:
         """Go on with one that is stopped."""
         asked = await call.body(SinkResume)
         name = call.path["name"]
-        await self._ledger.resume(name, is_delivered=asked.delivered)
+        await self._ledger.resume(name, is_delivered=asked.delivered, author=call.author)
         return {"object": "usage.sink", "name": name, "stopped": None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError, InvalidRequest
-from gateway.governance.audit import OPERATOR, AuditEvent
+from gateway.governance.audit import COMMAND_LINE
 from gateway.store.governance import audit_log
 from gateway.store.governance.resealing import KEYS, reseal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.encryption.keyring import WrappedKey
-    from gateway.governance.audit import Actor
+    from gateway.governance.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database
     from gateway.store.tenant_keys import TenantKeys
     from gateway.tenancy import TenantId
@@ -54,32 +54,32 @@ class TenantEncryption:
         """All keys of a tenant, the oldest first."""
         return await self._keys.keys(tenant_id)
 
-    async def enable(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> WrappedKey:
+    async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
         """Seal what a tenant writes from now on. Raises `InvalidRequest` where it is sealed."""
         if any(
             key.retired_at is None and key.destroyed_at is None
             for key in await self.keys(tenant_id)
         ):
             raise InvalidRequest("What this tenant writes is sealed already: rotate its key.")
-        return await self._renewed(tenant_id, "harmony.encryption.enabled", actor)
+        return await self._renewed(tenant_id, "harmony.encryption.enabled", author)
 
-    async def rotate(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> WrappedKey:
+    async def rotate(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
         """Seal with a new key from now on; older ones go on to open what they sealed."""
-        return await self._renewed(tenant_id, "harmony.encryption.rotated", actor)
+        return await self._renewed(tenant_id, "harmony.encryption.rotated", author)
 
-    async def disable(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> None:
+    async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
         """Seal nothing more that a tenant writes; its keys go on to open what they sealed."""
         await self._keys.retire(tenant_id)
-        event = AuditEvent("harmony.encryption.disabled", str(tenant_id), actor)
+        event = author.event("harmony.encryption.disabled", str(tenant_id))
         await self._tell(event, tenant_id)
 
-    async def shred(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> int:
+    async def shred(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> int:
         """Destroy all keys of a tenant, for good: all that they sealed is unreadable, wherever it
         is. How many there were.
         """
         destroyed = await self._keys.destroy(tenant_id)
         await self._tell(
-            AuditEvent("harmony.tenant.shredded", str(tenant_id), actor, {"keys": destroyed}),
+            author.event("harmony.tenant.shredded", str(tenant_id), data={"keys": destroyed}),
             tenant_id,
         )
         return destroyed
@@ -137,12 +137,12 @@ class TenantEncryption:
             after = page.last
             await asyncio.sleep(page.seen / rows_per_s)
 
-    async def _renewed(self, tenant_id: TenantId, type_: str, actor: Actor) -> WrappedKey:
+    async def _renewed(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:
         kept = await self.keys(tenant_id)
         number = 1 + max((key.number for key in kept), default=0)
         key = await self._database.keyring.add(tenant_id, number)
         self._database.keyring.forget(tenant_id)
-        event = AuditEvent(type_, str(tenant_id), actor, {"data": {"key": number}})
+        event = author.event(type_, str(tenant_id), data={"key": number})
         await self._tell(event, tenant_id)
         return key
 

@@ -466,10 +466,11 @@ class Database:
             revision: str | None = await connection.scalar(_REVISION)
             return revision
 
-    def within(self, project_id: ProjectId) -> Database:
+    def within(self, project_id: ProjectId | None) -> Database:
         """The same database, where transactions of a tenant see responses, conversations,
         containers and files of one project alone: others are as good as unknown, whatever a
-        statement says (the policy `one_project`). For what clients name by an id.
+        statement says (the policy `one_project`). For what clients name by an id. None: those of
+        all projects.
         """
         view = copy(self)
         view._project_id = project_id  # noqa: SLF001 - it is a copy of this one

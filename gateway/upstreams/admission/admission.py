@@ -41,6 +41,8 @@ LOOK_S: Final = 0.1
 CLAIMED_AHEAD: Final = 4
 """Of work that was promised so many wait here: where it is its turn after all, by its age, and when
 a slot is free, something is there."""
+REFUSED_APART_S: Final = 0.004
+"""Between two of a tenant that waited in vain."""
 RETRY_AFTER_MIN_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
 """openai-python does not wait longer, and tries again at once instead."""
@@ -171,7 +173,10 @@ class Admission:
         if not is_accepted and (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
         policy, now, settled = self.policy, self._clock(), OnceEvent()
-        wait_s = policy.background_wait_max_s if is_accepted else policy.wait_max_s
+        wait_s = policy.background_wait_max_s
+        if not is_accepted:
+            # Those that came at once must not be refused at once, which takes as long.
+            wait_s = policy.wait_max_s + REFUSED_APART_S * self._queue.queued(tenant)
         ticket: Ticket[T] = Ticket(
             work,
             _demand(request, is_new=is_new),

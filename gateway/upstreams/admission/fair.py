@@ -171,6 +171,12 @@ class FairOrder(Order[T], Generic[T]):
         return min(heads, key=lambda one: (account(one.tenant).served, one.number))
 
     @override
+    def heads(self) -> Iterator[Ticket[T]]:
+        account = self._shares.account
+        heads = map(self._first, self._tenants)
+        return iter(sorted(heads, key=lambda one: (account(one.tenant).served, one.number)))
+
+    @override
     def oldest(self) -> Ticket[T]:
         return min(map(self._first, self._tenants), key=lambda one: one.number)
 

@@ -85,6 +85,10 @@ class Order(Protocol[T]):
         """Who goes next; there must be one."""
         ...
 
+    def heads(self) -> Iterator[Ticket[T]]:
+        """Who goes next of each tenant, in the order in which these go."""
+        ...
+
     def oldest(self) -> Ticket[T]:
         """Who came first; there must be one."""
         ...
@@ -117,6 +121,10 @@ class Fifo(Generic[T]):
     def head(self) -> Ticket[T]:
         """Who came first."""
         return next(iter(self._tickets.values()))
+
+    def heads(self) -> Iterator[Ticket[T]]:
+        """Who came first: no tenant is looked at."""
+        return iter([self.head()])
 
     oldest = head
 

@@ -154,14 +154,14 @@ _HEADERS = rules(
     (
         "header.rate-limits",
         "x-ratelimit-*",
-        "No limits are claimed that are not kept: there are no such headers.",
+        "Answers to a key with limits say what is left of them; without limits none are claimed.",
     ),
     ("header.retry-after", "Retry-After", "A 429 says in whole seconds when to try again."),
     ("header.of-the-post", "Background", "Every request has headers of its own, replays too."),
     ("header.authorization", "Authorization", "Every route but the public ones needs a key."),
     (
         "header.ignored",
-        "OpenAI-Organization, OpenAI-Project, OpenAI-Beta, X-Stainless-*",
+        "OpenAI-Beta, X-Stainless-*",
         "What a client says of itself changes nothing.",
     ),
     (

@@ -30,6 +30,16 @@ async def shared_database_url(postgres: PostgresServer, template: str) -> AsyncI
     await postgres.drop(name)
 
 
+@pytest.fixture(scope="module")
+async def own_database_url(postgres: PostgresServer, template: str) -> AsyncIterator[str]:
+    """A migrated database for a gateway of a module that has other models or tools than the shared
+    one, which would claim its background responses and could not run them.
+    """
+    name = await postgres.create(template)
+    yield postgres.database_url(name)
+    await postgres.drop(name)
+
+
 @pytest.fixture(scope="session")
 async def backends() -> AsyncIterator[Backends]:
     """Two simulated backends, `b0` and `b1`."""

@@ -35,8 +35,8 @@ UNKNOWN = "0" * 32
 
 
 @pytest.fixture(scope="module")
-def python_settings(shared_database_url: str, backends: Backends) -> Settings:
-    return gateway_settings(shared_database_url, backends.urls, tools=Tools(python=SMALL))
+def python_settings(own_database_url: str, backends: Backends) -> Settings:
+    return gateway_settings(own_database_url, backends.urls, tools=Tools(python=SMALL))
 
 
 @pytest.fixture(scope="module")

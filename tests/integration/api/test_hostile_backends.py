@@ -49,9 +49,9 @@ def well_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def exposed(shared_database_url: str, hostile_url: str) -> AsyncIterator[RunningGateway]:
+async def exposed(own_database_url: str, hostile_url: str) -> AsyncIterator[RunningGateway]:
     """A gateway with no other backend."""
-    settings = gateway_settings(shared_database_url, [hostile_url], upstream={"hops_max": 1})
+    settings = gateway_settings(own_database_url, [hostile_url], upstream={"hops_max": 1})
     async with running_gateway(settings) as running:
         yield running
 
@@ -128,10 +128,10 @@ async def test_what_a_backend_adds_to_an_answer_changes_nothing(
 
 @pytest.mark.parametrize("way", [*FAULTS, "well"])
 async def test_another_backend_goes_on_where_one_sends_nonsense(
-    shared_database_url: str, hostile_url: str, well_url: str, way: str
+    own_database_url: str, hostile_url: str, well_url: str, way: str
 ) -> None:
     settings = gateway_settings(
-        shared_database_url, [hostile_url, well_url], routing={"policy": "round_robin"}
+        own_database_url, [hostile_url, well_url], routing={"policy": "round_robin"}
     )
     async with (
         running_gateway(settings) as gateway,

@@ -24,12 +24,12 @@ MODEL = "gpt-oss-20b"
 
 
 @pytest.fixture(scope="module")
-async def gateways(shared_database_url: str) -> AsyncIterator[tuple[RunningGateway, ...]]:
+async def gateways(own_database_url: str) -> AsyncIterator[tuple[RunningGateway, ...]]:
     """Two replicas, and two backends that nobody else asks, and that are never in doubt."""
     one, two = (create_simulator(SimulatorOptions(name=name)) for name in ("b0", "b1"))
     async with serving(one) as first, serving(two) as second:
         settings = gateway_settings(
-            shared_database_url,
+            own_database_url,
             (first, second),
             models=[{"id": MODEL}],
             upstream={"health_timeout_s": 60.0},

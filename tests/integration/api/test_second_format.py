@@ -33,14 +33,14 @@ def asked() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 async def both(
-    shared_database_url: str, backends: Backends, asked: list[dict[str, Any]]
+    own_database_url: str, backends: Backends, asked: list[dict[str, Any]]
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a gateway whose models are of two formats."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.FORMATS, "bytes", REGISTERED)
         async with serving(byte_backend(asked)) as url:
             settings = gateway_settings(
-                shared_database_url,
+                own_database_url,
                 [url, *backends.urls],
                 models=[{"id": "bytes", "format": "bytes"}, {"id": "gpt-oss-20b"}],
             )

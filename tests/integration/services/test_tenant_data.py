@@ -168,7 +168,7 @@ async def test_what_is_stored_is_brought_under_a_key_and_another_and_none(
     assert await encryption.reseal(place.tenant, rows_per_s=10**6) > 5
     assert await place.read(place.plain, response, talk) == before
     (chain,) = await AuditLogs(place.plain).verify(place.tenant)
-    assert (chain.count, chain.faults) == (3, ())
+    assert (chain.count, chain.faults) == (4, ()), "created, enabled, rotated, disabled"
 
 
 async def test_a_shredded_tenant_is_unreadable_in_the_dump_of_yesterday(

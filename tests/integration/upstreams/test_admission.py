@@ -228,7 +228,8 @@ async def test_who_has_all_slots_gives_one_up_and_has_it_back_in_its_turn(
 
 async def test_one_in_the_middle_of_an_answer_gives_way_and_says_so() -> None:
     gates = [Gate() for _ in range(5)]
-    server = backend_server(*[(STREAM_HEAD, said([1]), gate, *turn([7])[1:]) for gate in gates])
+    scripts: list[Script] = [(STREAM_HEAD, said([1]), gate, *turn([7])[1:]) for gate in gates]
+    server = backend_server(*scripts)
     async with bounded(server, policy=FOUR_SLOTS) as known:
         first = [asks(known) for _ in range(4)]
         for gate in gates[:4]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.settings import Settings
     from tests.fakes.observation import Backends
+    from tests.fakes.postgres import PostgresServer
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,27 @@ class AdminSite:
 
 
 @pytest.fixture(scope="session")
-def admin_settings(shared_database_url: str, backends: Backends) -> Settings:
-    """Decisions about keys are not cached for long: what is changed must be seen at once."""
-    return gateway_settings(
-        shared_database_url,
+async def admin_settings(
+    postgres: PostgresServer, template: str, backends: Backends
+) -> AsyncIterator[Settings]:
+    """With a database of its own: it has a tool that the shared gateway has not."""
+    name = await postgres.create(template)
+    yield gateway_settings(
+        postgres.database_url(name),
         backends.urls,
         models=[{"id": "gpt-oss-20b", "aliases": ["small"]}],
         admin={"public": True, "projects_max": 1000},
         tools={"python": {"enabled": True, "engine": "monty"}},
+        federation={
+            "allowed_networks": ["127.0.0.0/8"],
+            "plain_http": True,
+            "public": False,
+            "unknown_key_interval_s": 0.001,
+            "retry_s": 0.001,
+        },
         server={"drain_grace_s": 1, "trusted_proxies": ["127.0.0.0/8"]},
     )
+    await postgres.drop(name)
 
 
 @pytest.fixture(scope="session")

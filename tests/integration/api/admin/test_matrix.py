@@ -15,7 +15,7 @@ from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.api.admin.table import admin_routes
 from gateway.app import routes
-from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES
+from gateway.tenancy.permissions import ROLES
 from gateway.wiring.admin import admin_services
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
@@ -267,9 +267,8 @@ def admin_table(site: AdminSite) -> list[AdminRoute]:
 
 def test_every_admin_route_takes_a_permission_that_an_owner_has(site: AdminSite) -> None:
     for route in admin_table(site):
-        roles = ROLES if route.plane == "tenant" else OPERATOR_ROLES
-        assert route.permission in roles["owner"], route
-        assert (route.permission in roles["reader"]) == (route.method == "GET"), route
+        assert route.permission in ROLES["owner"], route
+        assert (route.permission in ROLES["reader"]) == (route.method == "GET"), route
 
 
 async def test_each_role_may_do_what_the_table_says(

@@ -45,14 +45,14 @@ class Chatting:
 
 @pytest.fixture(scope="module")
 async def gateway(
-    shared_database_url: str, backends: Backends, tmp_path_factory: pytest.TempPathFactory
+    own_database_url: str, backends: Backends, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Chatting]:
     """One for the tests of a module."""
     server = ChatServer(lambda _: "")
     folder = write_model(tmp_path_factory.mktemp("model"))
     async with serving(server.app) as url:
         settings = gateway_settings(
-            shared_database_url,
+            own_database_url,
             [url, *backends.urls],
             models=[
                 {

@@ -202,10 +202,10 @@ async def lone_client(
 @pytest.mark.requirement("error.rate-limit")
 @pytest.mark.requirement("header.retry-after")
 async def test_too_much_at_once_says_when_to_try_again(
-    shared_database_url: str, backends: Backends
+    own_database_url: str, backends: Backends
 ) -> None:
     limits = {"responses_in_flight_max": 1}
-    async with lone_client(shared_database_url, backends.urls, limits=limits) as client:
+    async with lone_client(own_database_url, backends.urls, limits=limits) as client:
         slow = {**JSON, "input": "[[sim tokens_per_s=20 tokens=400]]", "stream": True}
         async with client.stream("POST", "/v1/responses", json=slow) as running:
             assert running.status_code == 200
@@ -224,10 +224,10 @@ async def test_too_much_at_once_says_when_to_try_again(
 
 @pytest.mark.requirement("error.overloaded")
 @pytest.mark.requirement("retry.delay")
-async def test_no_backend_says_when_to_try_again(shared_database_url: str) -> None:
+async def test_no_backend_says_when_to_try_again(own_database_url: str) -> None:
     nowhere = ("http://127.0.0.1:9",)
     models = [{"id": MODEL, "context_length": 1000}]
-    async with lone_client(shared_database_url, nowhere, models=models) as client:
+    async with lone_client(own_database_url, nowhere, models=models) as client:
         answer = await client.post("/v1/responses", json=JSON)
     assert answer.status_code == 503
     assert 1 <= int(answer.headers["retry-after"]) <= 120
@@ -237,10 +237,10 @@ async def test_no_backend_says_when_to_try_again(shared_database_url: str) -> No
 
 
 async def test_a_body_that_does_not_come_is_answered_in_time(
-    shared_database_url: str, backends: Backends
+    own_database_url: str, backends: Backends
 ) -> None:
     limits = {"body_timeout_s": 0.05}
-    async with lone_client(shared_database_url, backends.urls, limits=limits) as client:
+    async with lone_client(own_database_url, backends.urls, limits=limits) as client:
         key = client.headers["authorization"]
         head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: {key}\r\n"
         port = client.base_url.port

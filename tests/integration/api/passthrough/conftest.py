@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from tests.fakes.gateway import RunningGateway
+    from tests.fakes.postgres import PostgresServer
 
 LOOPBACK = ["127.0.0.0/8"]
 TOOLS = {
@@ -55,23 +56,26 @@ def model(name: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="package")
-async def gateway(shared_database_url: str) -> AsyncIterator[Passing]:
+async def gateway(postgres: PostgresServer, template: str) -> AsyncIterator[Passing]:
     """One for the tests of this folder."""
     servers = {f"toy-{one}": TextServer(lambda _: [], one, f"toy-{one}") for one in DIALECTS}
     pair = [TextServer(lambda _: [], "vllm", PAIR) for _ in range(2)]
+    name = await postgres.create(template)
+    database_url = postgres.database_url(name)
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(postgres.drop, name)
         backends = []
         for number, server in enumerate((*servers.values(), *pair)):
             url = await stack.enter_async_context(serving(server.app))
             backends.append({"name": f"b{number}", "url": url, "models": [server.model]})
         settings = gateway_settings(
-            shared_database_url,
+            database_url,
             [],
             models=[model(name) for name in (*servers, PAIR)],
             tools=TOOLS,
             images={"allowed_networks": LOOPBACK},
         ).model_dump(exclude_unset=True) | {"backends": backends}
-        made = type(gateway_settings(shared_database_url, [])).model_validate(settings)
+        made = type(gateway_settings(database_url, [])).model_validate(settings)
         running = await stack.enter_async_context(running_gateway(made))
         client = http_client(running.url, headers=running.headers)
         yield Passing(await stack.enter_async_context(client), running, servers, pair)

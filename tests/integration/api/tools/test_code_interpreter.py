@@ -27,7 +27,7 @@ OUTPUTS = "code_interpreter_call.outputs"
 
 
 @pytest.fixture(scope="module")
-def python_settings(shared_database_url: str, backends: Backends) -> Settings:
+def python_settings(own_database_url: str, backends: Backends) -> Settings:
     python = {
         "enabled": True,
         "engine": "linux",
@@ -35,7 +35,7 @@ def python_settings(shared_database_url: str, backends: Backends) -> Settings:
         "timeout_s": 1,
     }
     return gateway_settings(
-        shared_database_url, backends.urls, models=[{"id": MODEL}], tools={"python": python}
+        own_database_url, backends.urls, models=[{"id": MODEL}], tools={"python": python}
     )
 
 

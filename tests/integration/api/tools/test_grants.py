@@ -54,9 +54,9 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
+async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
     settings = gateway_settings(
-        shared_database_url, backends.urls, models=[{"id": MODEL}], tools=TOOLS
+        own_database_url, backends.urls, models=[{"id": MODEL}], tools=TOOLS
     )
     async with running_gateway(settings) as running:
         database = running.process.default.foundation.database

@@ -38,9 +38,9 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
+async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
     settings = gateway_settings(
-        shared_database_url, backends.urls, models=[{"id": "gpt-oss-20b"}], tools=TOOLS
+        own_database_url, backends.urls, models=[{"id": "gpt-oss-20b"}], tools=TOOLS
     )
     async with running_gateway(settings) as running:
         yield running

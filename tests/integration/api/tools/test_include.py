@@ -35,9 +35,9 @@ REQUEST: Json = {
 
 
 @pytest.fixture(scope="module")
-async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
+async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
     settings = gateway_settings(
-        shared_database_url,
+        own_database_url,
         backends.urls,
         models=[{"id": "gpt-oss-20b"}],
         tools={"web": {"enabled": True}, "python": {"enabled": True, "engine": "monty"}},

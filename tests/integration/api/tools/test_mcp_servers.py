@@ -55,9 +55,9 @@ def denied() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
+async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
     settings = gateway_settings(
-        shared_database_url, backends.urls, models=[{"id": MODEL}], tools=TOOLS
+        own_database_url, backends.urls, models=[{"id": MODEL}], tools=TOOLS
     )
     async with running_gateway(settings) as running:
         yield running
@@ -186,7 +186,7 @@ async def test_secrets_of_a_request_reach_its_server_and_nothing_else(
     client: httpx2.AsyncClient,
     hosting: RunningGateway,
     postgres: PostgresServer,
-    shared_database_url: str,
+    own_database_url: str,
     server: str,
 ) -> None:
     secrets = ("hunter2-in-a-header", "hunter2-token", "hunter2-in-a-url")
@@ -198,7 +198,7 @@ async def test_secrets_of_a_request_reach_its_server_and_nothing_else(
     quiet = await ask(client, 'mcp srv.say {"text": "x"}; say done', tool, store=True)
     assert not any(secret in repr(quiet) for secret in secrets)
     for table in metadata.tables:
-        rows = await postgres.fetch(f"SELECT * FROM {table}", url=shared_database_url)
+        rows = await postgres.fetch(f"SELECT * FROM {table}", url=own_database_url)
         for row in rows:
             if quiet["id"].removeprefix("resp_") not in repr(row).replace("-", ""):
                 continue

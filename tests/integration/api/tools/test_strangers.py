@@ -165,11 +165,11 @@ def sections_of(*hosts: str) -> Json:
 
 
 @pytest.fixture(scope="module")
-async def place(shared_database_url: str, backends: Backends, mcp_url: str) -> AsyncIterator[Place]:
+async def place(own_database_url: str, backends: Backends, mcp_url: str) -> AsyncIterator[Place]:
     web = Web()
     async with served(web) as (pages, stranger):
         settings = gateway_settings(
-            shared_database_url,
+            own_database_url,
             backends.urls,
             models=[{"id": MODEL}],
             tools=sections_of(pages, stranger),

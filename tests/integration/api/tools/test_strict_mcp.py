@@ -30,7 +30,7 @@ def servers() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
+async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
     mcp = {
         "enabled": True,
         "strict": True,
@@ -40,7 +40,7 @@ async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator
         "url_plain_http": True,
     }
     settings = gateway_settings(
-        shared_database_url, backends.urls, models=[{"id": MODEL}], tools={"mcp": mcp}
+        own_database_url, backends.urls, models=[{"id": MODEL}], tools={"mcp": mcp}
     )
     async with running_gateway(settings) as running:
         yield running

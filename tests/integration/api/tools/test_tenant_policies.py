@@ -50,14 +50,14 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def hosting(shared_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
+async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[RunningGateway]:
     tools = {
         "web": {"enabled": True, "allowed_networks": ["127.0.0.0/8"]},
         "python": {"enabled": True, "engine": "monty", "memory_bytes_max": 4 * 1024**3},
         "mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_plain_http": True},
     }
     settings = gateway_settings(
-        shared_database_url, backends.urls, models=[{"id": MODEL}], tools=tools
+        own_database_url, backends.urls, models=[{"id": MODEL}], tools=tools
     )
     async with running_gateway(settings) as running:
         database = running.process.default.foundation.database

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from array import array
+from base64 import b64encode
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway import text_ids
 from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
 from gateway.entries import Compacted
 from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable, VocabularyError
@@ -19,6 +21,7 @@ from gateway.models.chat.model_files import ModelFacts
 from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
 from gateway.protocol.tools import FunctionTool
 from gateway.services.runs.compaction import summary_in
+from gateway.text_ids import ANSWER
 from tests.fakes import contexts as items
 from tests.fakes.chat_format import answer, ids_of, loaded, rendered, spelled
 from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml
@@ -36,6 +39,7 @@ RULES = OutputRules(
 )
 PLAIN = OutputRules(tools={}, allowed=frozenset())
 FORMAT = loaded()
+PIXEL = "data:image/png;base64," + b64encode(b"\x89PNG\r\n\x1a\n..").decode()
 CALL = called("f", '{"x": 1}')
 
 
@@ -253,6 +257,25 @@ def test_a_transcript_is_text_with_its_markers() -> None:
     assert shown["message"] == f"hi<|im_end|>\n{OPENING}"
     said, void = FORMAT.messages_of_turn(ids_of("a"), [("not_json", ids_of("b"))], with_ids=True)
     assert (said["tokens"], void["taken_back"]) == (ids_of("a"), "not_json")
+
+
+def test_what_was_sent_as_text_is_shown_as_such() -> None:
+    format_ = loaded(sees=True)
+    image = {"type": "input_image", "image_url": PIXEL}
+    gone = {"type": "input_image", "file_id": "file_1"}
+    context = [
+        items.from_wire({"type": "message", "role": "user", "content": [gone]}),
+        items.answer(),
+        items.from_wire({"type": "message", "role": "user", "content": [image]}),
+    ]
+    prompt = format_.render(context, items.options())
+    missing, _, seen = [
+        json.loads(one["message"]) for one in format_.messages(prompt, with_ids=False)[1:]
+    ]
+    assert missing["content"][0]["type"] == "text"
+    assert seen["content"] == [{"type": "image_url", "image_url": {"url": PIXEL}}]
+    (said,) = format_.messages_of_turn([ANSWER, *text_ids.ids_of("a cat")])
+    assert said["message"] == "a cat"
 
 
 def test_a_server_that_fits_has_no_faults() -> None:

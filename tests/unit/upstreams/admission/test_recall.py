@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.upstreams.admission.fair import SHARE_OF_FREE_SLOTS
 from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
 from gateway.upstreams.admission.recall import Running, excess
-from gateway.upstreams.admission.slots import OVERDUE_MIN_S, MemberSlots
+from gateway.upstreams.admission.slots import CAUTION_FACTOR, OVERDUE_MIN_S, ROUND, MemberSlots
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ def test_a_first_token_is_overdue_where_slots_are_used_up_and_it_takes_long() ->
     assert known.overdue_s(0) == 4.0
     for _ in range(20):
         known.take(WorkClass.DEFAULT, 1).first(9.0)
-    assert (known.overdue_s(0) or 0) < 10.0, "what waits does not become usual"
+    assert (known.overdue_s(0) or 0) < 5.0, "what waits does not become usual"
     for _ in range(40):
         known.take(WorkClass.DEFAULT, 1).first(0.001)
     assert known.overdue_s(2_000) == OVERDUE_MIN_S + 1
@@ -108,3 +108,24 @@ def test_once_one_is_overdue_the_bound_is_about_what_has_begun() -> None:
     assert known.bound == 7
     taken[9].overdue()
     assert known.bound == 7, "it was sent before the bound changed"
+
+
+def test_after_one_was_overdue_the_bound_grows_slowly_until_it_is_another_backend() -> None:
+    known = slots()
+    taken = [known.take(WorkClass.DEFAULT, 1) for _ in range(10)]
+    taken[9].overdue()
+    for slot in taken:
+        slot.release()
+    steps = [on_time_until_it_grows(known) for _ in range(12)]
+    assert steps == [ROUND * CAUTION_FACTOR] * 2 + [ROUND] * 10, "from 5 to 7, and then as ever"
+
+
+def on_time_until_it_grows(known: MemberSlots) -> int:
+    bound, count = known.bound, 0
+    while known.bound == bound:
+        taken = [known.take(WorkClass.DEFAULT, 1) for _ in range(known.bound)]
+        taken[-1].first(0.1)
+        for one in taken:
+            one.release()
+        count += 1
+    return count

@@ -1,0 +1,89 @@
+"""What requests to the admin API may say, and how keys are shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from ipaddress import ip_network
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gateway import ids
+from gateway.errors import InvalidRequest
+from gateway.protocol.admin.objects import project_key_body
+from gateway.protocol.admin.requests import (
+    KeyExtras,
+    ProjectCreate,
+    ProjectUpdate,
+    ServiceAccountCreate,
+    terms_of,
+)
+from gateway.tenancy import ApiKey, ProjectId, ServiceAccount, TenantId
+from gateway.tenancy.scopes import SCOPES
+
+TENANT = TenantId(UUID(int=1))
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = ApiKey(UUID(int=2), TENANT, "a key", "abcd", AT)
+ACCOUNT = ServiceAccount(UUID(int=3), TENANT, ProjectId(UUID(int=4)), "a machine", "member", AT)
+
+
+@given(st.text(max_size=300))
+def test_a_name_is_one_line_that_can_be_seen(name: str) -> None:
+    if name.strip() and name.isprintable() and len(name) <= 256:
+        assert ProjectCreate(name=name).name == name
+    else:
+        with pytest.raises(ValidationError):
+            ProjectCreate(name=name)
+
+
+@pytest.mark.parametrize("field", ["external_key_id", "geography", "residency"])
+def test_where_the_data_of_a_project_is_kept_cannot_be_chosen(field: str) -> None:
+    asked = ProjectCreate.model_validate({"name": "p", field: {} if field == "residency" else "eu"})
+    with pytest.raises(InvalidRequest, match="all projects are kept in this server's database"):
+        asked.check_supported()
+    ProjectCreate(name="p").check_supported()
+    ProjectUpdate(name="p").check_supported()
+
+
+def test_a_lifetime_is_that_of_a_key() -> None:
+    with pytest.raises(InvalidRequest, match="asks for none") as caught:
+        ServiceAccountCreate(
+            name="a", create_service_account_only=True, expires_in_seconds=60
+        ).check_consistent()
+    assert caught.value.param == "expires_in_seconds"
+    ServiceAccountCreate(name="a", expires_in_seconds=60).check_consistent()
+
+
+@given(st.lists(st.sampled_from(sorted(SCOPES)) | st.text(max_size=5), max_size=4))
+def test_scopes_are_those_that_are_known(scopes: list[str]) -> None:
+    strange = [at for at, scope in enumerate(scopes) if scope not in SCOPES]
+    if not strange:
+        assert terms_of(tuple(scopes), KeyExtras()).scopes == frozenset(scopes)
+        return
+    with pytest.raises(InvalidRequest) as caught:
+        terms_of(tuple(scopes), KeyExtras())
+    assert caught.value.param == f"scopes[{strange[0]}]"
+
+
+@given(st.ip_addresses(), st.integers(0, 128))
+def test_a_network_has_no_bits_behind_its_length(address: object, length: int) -> None:
+    text = f"{address}/{length}"
+    try:
+        network = ip_network(text)
+    except ValueError:
+        with pytest.raises(InvalidRequest, match="it is no network") as caught:
+            terms_of((), KeyExtras(allowed_cidrs=(text,)))
+        assert caught.value.param == "harmony.allowed_cidrs[0]"
+    else:
+        assert terms_of((), KeyExtras(allowed_cidrs=(text,))).networks == (network,)
+
+
+def test_a_key_has_the_owner_that_it_has() -> None:
+    owned, ours = project_key_body(KEY, ACCOUNT)["owner"], project_key_body(KEY, None)["owner"]
+    assert (owned["type"], owned["user"]) == ("service_account", None)
+    assert owned["service_account"]["id"] == ids.service_account_id(ACCOUNT.id)
+    assert (ours["type"], ours["service_account"]) == ("user", None)
+    assert ours["user"]["id"] == ids.user_id(TENANT)
