@@ -348,6 +348,9 @@ class Gates:
         short = [one for one in costs if one.bucket.held < one.amount]
         if short:
             if self._asks(short, caller, now, is_last=attempt >= ATTEMPTS_MAX):
+                for one in costs:
+                    if one not in short:
+                        one.bucket.need(one.amount)  # or it would go back meanwhile
                 return None
             for one in short:
                 self._observer.limit_would_refuse(one.limit.what)

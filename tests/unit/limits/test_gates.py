@@ -119,6 +119,18 @@ def test_a_refusal_takes_nothing() -> None:
     assert desk.counted.refused == ["requests"]
 
 
+def test_what_a_waiting_request_has_of_one_bucket_stays_while_another_is_asked() -> None:
+    desk = Desk(caller(limit("requests", 60), limit("requests", 600, window_s=86_400)))
+    desk.enter()
+    minute, day = [bucket for _, bucket in desk.gates.known()]
+    minute.take(minute.held)
+    day.give_back(1 - day.held)
+    desk.clock += 1
+    assert desk.gates.enter(desk.caller, desk.rules) is None
+    desk.grant()
+    assert desk.gates.enter(desk.caller, desk.rules, 1) is not None
+
+
 def test_rows_that_never_have_enough_end_in_a_refusal() -> None:
     desk = Desk(caller(limit("requests", 5)))
     attempt = 0
