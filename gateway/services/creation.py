@@ -509,8 +509,12 @@ class Creation:
 
 def _key_hash(principal: Principal, key: RequestKey) -> bytes:
     """What an idempotency key is known by: those of two projects are two, though one tenant has
-    them. That of the default project is known as it was before there were others.
+    them, and so are those of two end users with tokens of their own. That of the default project is
+    known as it was before there were others.
     """
+    if principal.end_user is not None:
+        end_user = principal.end_user.encode("utf-8", "surrogatepass")
+        return sha256(principal.project.bytes + key.key_hash + end_user).digest()
     if principal.project == default_project(principal.tenant_id):
         return key.key_hash
     return sha256(principal.project.bytes + key.key_hash).digest()

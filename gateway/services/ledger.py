@@ -35,11 +35,16 @@ class LedgerOperations:
         """As `ledger.exporting.export`."""
         return export(self._database, cursor, form, lines_max=lines_max)
 
-    async def reconcile(self, author: Author = COMMAND_LINE) -> Found:
+    async def reconcile(self, author: Author = COMMAND_LINE, *, repairs: bool = True) -> Found:
         """What does not agree; sums that did not are made again. Raises `StoreUnavailable`."""
         await self._adding.round()
-        found = await self._reconciliation.round()
-        told = {"unmetered": len(found.unmetered), "wrong_hours": len(found.wrong_hours)}
+        found = await self._reconciliation.round(repairs=repairs)
+        told = {
+            "unmetered": len(found.unmetered),
+            "wrong_hours": len(found.wrong_hours),
+            "wrong_logs": len(found.wrong_logs),
+            "corrected": len(found.corrected),
+        }
         await self._tell(author.event("harmony.usage.reconciled", "usage", data=told))
         return found
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.services.models import Models
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
+    from gateway.wiring.foundation import Foundation
     from gateway.wiring.process import Process
 
 
@@ -74,8 +75,17 @@ def admin_services(
 def ledger_operations(process: Process) -> LedgerOperations:
     """What operators do with the usage of the tenants of the first database."""
     foundation = process.default.foundation
+    return ledger_of(foundation)
+
+
+def ledger_of(foundation: Foundation) -> LedgerOperations:
+    """The same for who has no process."""
     words = (foundation.settings, foundation.database, foundation.metrics)
-    return LedgerOperations(foundation.database, adding(*words), reconciliation(*words))
+    return LedgerOperations(
+        foundation.database,
+        adding(*words),
+        reconciliation(*words, foundation.new_fold_for),
+    )
 
 
 def operator_services(process: Process) -> OperatorServices:

@@ -214,7 +214,7 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         audit.run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
-        *ledger_jobs(settings, database, metrics, owner=base.owner),
+        *ledger_jobs(settings, database, metrics, owner=base.owner, new_fold_for=base.new_fold_for),
     ]
 
 

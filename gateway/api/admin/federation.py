@@ -11,13 +11,11 @@ from gateway.protocol.admin.federation import (
     ProviderUpdate,
     RuleCreate,
     RuleUpdate,
-    discovered,
     provider_body,
     rule_body,
 )
 from gateway.protocol.admin.objects import deleted_body
 from gateway.services.admin.federation import ProviderAsked, RuleAsked
-from gateway.tenancy.federation import TokenTerms
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
@@ -70,7 +68,7 @@ class FederationEndpoints:
     async def create(self, call: AdminCall) -> dict[str, Any]:
         """An issuer that is trusted from now on."""
         asked = await call.body(ProviderCreate)
-        made = await self._providers.create(call.caller, provider_asked(asked))
+        made = await self._providers.create(call.caller, ProviderAsked.of(asked))
         return provider_body(made)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
@@ -115,7 +113,7 @@ class FederationEndpoints:
     async def create_rule(self, call: AdminCall) -> dict[str, Any]:
         """Which tokens act for a service account."""
         asked = await call.body(RuleCreate)
-        return rule_body(await self._providers.create_rule(*_changed(call), rule_asked(asked)))
+        return rule_body(await self._providers.create_rule(*_changed(call), RuleAsked.of(asked)))
 
     async def rule(self, call: AdminCall) -> dict[str, Any]:
         """One rule."""
@@ -139,33 +137,6 @@ class FederationEndpoints:
         """What was exchanged by it works no more."""
         await self._providers.delete_rule(*_changed(call), _rule_id(call))
         return deleted_body(RULE_KIND, _rule_id(call))
-
-
-def provider_asked(asked: ProviderCreate) -> ProviderAsked:
-    """What a body asks for. Raises `InvalidRequest`."""
-    return ProviderAsked(
-        name=asked.name,
-        issuer=asked.issuer,
-        audience=asked.audience,
-        keys=asked.keys(asked.issuer) or discovered(asked.issuer),
-        terms=asked.harmony.terms(TokenTerms()),
-        description=asked.description,
-        transformations=asked.transformations or (),
-        enabled=asked.enabled is not False,
-    )
-
-
-def rule_asked(asked: RuleCreate) -> RuleAsked:
-    """The same for a rule."""
-    return RuleAsked(
-        project_id=asked.project_id,
-        service_account_id=asked.service_account_id,
-        matchers=dict(asked.attribute_matchers),
-        scopes=asked.scopes() or frozenset(),
-        name=asked.name,
-        description=asked.description,
-        enabled=asked.enabled is not False,
-    )
 
 
 def _named(call: AdminCall) -> tuple[TenantId, str]:

@@ -65,6 +65,17 @@ class LedgerEndpoints:
                 {"tenant_id": ids.tenant_id(tenant), "hour": int(hour.timestamp())}
                 for tenant, hour in found.wrong_hours
             ],
+            "compared_logs": found.compared_logs,
+            "wrong_logs": [ids.response_id(one) for _, one in found.wrong_logs],
+            "corrected_budgets": [
+                {
+                    "tenant_id": ids.tenant_id(one.tenant_id),
+                    "meter": one.meter,
+                    "was": one.told,
+                    "is": one.truth,
+                }
+                for one in found.corrected
+            ],
             "unbilled_responses": found.unbilled,
             "behind_seconds": found.behind_s,
             "stopped_sinks": list(found.stopped_sinks),

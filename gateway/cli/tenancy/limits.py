@@ -72,7 +72,7 @@ def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
 async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> Place:
     tenant_id = await service.tenant(tenant)
     if key is not None:
-        return Place(tenant_id, "key", _uuid(key, "--key"))
+        return Place(tenant_id, "key", ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
         found = ids.parse_project_id(project) or _uuid(project, "--project")
         return Place(tenant_id, "project", found)

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
+from gateway.protocol.admin.federation import discovered
 from gateway.protocol.request_errors import unknown_place
 from gateway.services.admin.projects import required_project
 from gateway.services.admin.service_accounts import required_account, unknown_account
 from gateway.store.admin import federation as rows
 from gateway.store.admin.pages import Place
-from gateway.tenancy.federation import FederationRule, IdentityProvider
+from gateway.tenancy.federation import FederationRule, IdentityProvider, TokenTerms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from uuid import UUID
 
+    from gateway.protocol.admin.federation import ProviderCreate, RuleCreate
     from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import TenantId
-    from gateway.tenancy.federation import KeySource, TokenTerms, Transformation, Value
+    from gateway.tenancy.federation import KeySource, Transformation, Value
 
 PROVIDER_EVENT: Final = "workload_identity_provider"
 RULE_EVENT: Final = "workload_identity_provider_mapping"
@@ -44,6 +46,20 @@ class ProviderAsked:
     transformations: tuple[Transformation, ...] = ()
     enabled: bool = True
 
+    @classmethod
+    def of(cls, body: ProviderCreate) -> ProviderAsked:
+        """What a body asks for. Raises `InvalidRequest`."""
+        return cls(
+            name=body.name,
+            issuer=body.issuer,
+            audience=body.audience,
+            keys=body.keys(body.issuer) or discovered(body.issuer),
+            terms=body.harmony.terms(TokenTerms()),
+            description=body.description,
+            transformations=body.transformations or (),
+            enabled=body.enabled is not False,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RuleAsked:
@@ -56,6 +72,19 @@ class RuleAsked:
     name: str | None = None
     description: str | None = None
     enabled: bool = True
+
+    @classmethod
+    def of(cls, body: RuleCreate) -> RuleAsked:
+        """What a body asks for. Raises `InvalidRequest`."""
+        return cls(
+            project_id=body.project_id,
+            service_account_id=body.service_account_id,
+            matchers=dict(body.attribute_matchers),
+            scopes=body.scopes() or frozenset(),
+            name=body.name,
+            description=body.description,
+            enabled=body.enabled is not False,
+        )
 
 
 def unknown_provider(provider_id: str) -> ResourceNotFound:

@@ -261,6 +261,6 @@ def with_scopes(admitted: Federated, scopes: frozenset[str]) -> Federated:
 
 def _not_admitted() -> TokenNotAdmitted:
     return TokenNotAdmitted(
-        "No rule of this identity provider admits the token for this service account. Compare its "
-        "claims with the rule's attribute_matchers."
+        "No rule of its identity provider admits the token, or none for this service account. "
+        "Compare its claims with the attribute_matchers of the rules."
     )

@@ -15,6 +15,8 @@ import openai
 import pytest
 from openai.auth import WorkloadIdentityAuth
 
+from gateway import ids
+from gateway.services.limits import Limits, Place
 from tests.fakes.http_client import http_client
 from tests.fakes.issuer import AUDIENCE, Issuer, SigningKey, running_issuer
 
@@ -144,7 +146,11 @@ async def test_the_subject_is_the_end_user_of_the_usage(
     for subject, named in (("alice", "mallory"), ("alice", None), ("bob", None)):
         async with site.user(trust.issuer.token(sub=subject)) as user:
             asked = {"model": MODEL, "input": "x", "safety_identifier": named}
-            assert (await user.post("/v1/responses", json=asked)).status_code == 200
+            same = {"idempotency-key": f"{trust.rule_id}-{named}"}
+            durable = {**asked, "background": True, "stream": True}
+            made = await user.post("/v1/responses", json=durable if named else asked, headers=same)
+            assert made.status_code == 200, made.text
+            assert "response.completed" in made.text or not named
     usage: Any = await admin.admin.organization.usage.completions(
         start_time=int(time.time()) - 3600,
         project_ids=[trust.project_id],
@@ -157,6 +163,33 @@ async def test_the_subject_is_the_end_user_of_the_usage(
     }
     assert sorted(found.values()) == [1, 2]
     assert "alice" not in str(found)
+
+
+async def test_limits_of_project_and_rule_hold_for_tokens(
+    site: AdminSite, trust: Trust, admin: openai.AsyncOpenAI
+) -> None:
+    limits = Limits(site.gateway.process.default.foundation.database)
+    tenant_id = await limits.tenant("acme")
+    rule = ids.parse_federation_rule_id(trust.rule_id)
+    assert rule is not None
+    await limits.set_limits(Place(tenant_id, "key", rule), {("requests", 60): 2})
+    site.gateway.process.access.forget()
+    asked = {"model": MODEL, "input": "x", "store": False}
+    statuses = []
+    for subject in ("alice", "bob", "carol"):
+        async with site.user(trust.issuer.token(sub=subject)) as user:
+            statuses.append((await user.post("/v1/responses", json=asked)).status_code)
+    assert statuses == [200, 200, 429]
+    await limits.set_limits(Place(tenant_id, "key", rule), {("requests", 60): None})
+    rate_limits = admin.admin.organization.projects.rate_limits
+    await rate_limits.update_rate_limit(
+        f"rl-{MODEL}", project_id=trust.project_id, max_requests_per_1_minute=1
+    )
+    other = await exchanged(site, trust, trust.issuer.token())
+    async with site.user(other) as user:
+        answers = [await user.post("/v1/responses", json=asked) for _ in range(2)]
+    assert answers[1].status_code == 429
+    assert trust.project_id in answers[1].json()["error"]["message"]
 
 
 def unsigned(claims: dict[str, Any], header: dict[str, Any], sign: Callable[[bytes], bytes]) -> str:
@@ -220,6 +253,8 @@ async def test_what_the_issuer_did_not_sign_for_us_is_refused(
     assert await status(site, trust.issuer.token()) == 200
     for what, token in forged(trust.issuer).items():
         said = await refusal(site, token)
+        assert "No rule" not in said, what
+        assert what.partition(" ")[0] != "expired" or "expired" in said
         assert token[-20:] not in said, what
         async with http_client(site.gateway.url) as client:
             answer = await client.post("/oauth/token", json=exchange(trust, token))
