@@ -3,8 +3,8 @@
 Two replicas as processes are asked for five times what a tenant may have. After a third of the
 time one is killed and replaced, after two thirds PostgreSQL is (kill -9), and comes back. Prints
 what was let through, as a share of what the limits allow (a full bucket, what comes back meanwhile,
-and one more full bucket, since a crash of PostgreSQL fills them), then what is refused once the buckets are full again, though nothing else runs: a leaked
-place, or a leaked reservation.
+and one more full bucket, since a crash of PostgreSQL fills them), then what is refused once the
+buckets are full again, though nothing else runs: a leaked place, or a leaked reservation.
 """
 
 from __future__ import annotations
