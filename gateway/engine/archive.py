@@ -14,9 +14,11 @@ from gateway import ids
 from gateway.engine import late_writes, outcome, row_mapping
 from gateway.engine.late_writes import RETRY_PAUSE_S, Deposits, ToolAudit, UsageMeter
 from gateway.engine.outcome import now
+from gateway.engine.run_state import charged_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
+from gateway.limits.charge import Used
 from gateway.sealing import Binding, SealBroken
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
+    from gateway.limits.charge import Charge
     from gateway.metering import LineKind
     from gateway.models.format import FormatOf
     from gateway.protocol.context_item import StoredItem
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     from gateway.store.usage import UsageLine
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
+
+    AdoptCharge = Callable[[TenantId, str, dict[str, Any]], Charge]
 
 Row = TypeVar("Row")
 Done = TypeVar("Done")
@@ -190,8 +195,11 @@ class Archive:
         announce: Callable[[Notice], None],
         metrics: Metrics,
         sealer: Sealer,
+        adopt_charge: AdoptCharge | None = None,
     ) -> None:
+        """`adopt_charge` takes over what the key of a response was charged (`Gates.adopt`)."""
         self._database = database
+        self._adopt_charge = adopt_charge
         self._sealer = sealer
         self._begins = Batcher(partial(responses.insert_all, database), interval_s=BEGIN_INTERVAL_S)
         self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
@@ -395,18 +403,36 @@ class Archive:
             return found
         reading = await self._read_ahead(tenant_id, found) if found.durable else None
         row: FinishedResponse | None = None
+        plan: bytes | None = None
 
         async def end(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse | None:
-            nonlocal row
-            finished = fate(stored)
+            nonlocal row, plan
+            finished, plan = fate(stored), stored.plan
             row = None if finished is None else await self._end(stored, reading, log, finished)
             return row
 
         from_entry = 0 if reading is None else reading.entries
         stored = await endings.conclude(self._database, tenant_id, uuid, end, from_entry=from_entry)
         if stored is not None and row is not None:
+            self._settle(tenant_id, stored, plan, row.tokens or TokenUsage())
             self._report_end(stored, row)
         return stored
+
+    def _settle(
+        self, tenant_id: TenantId, stored: StoredResponse, plan: bytes | None, usage: TokenUsage
+    ) -> None:
+        """Its key is charged what it used until it was ended here. Who had begun with it leaves
+        that to whoever ends it, and one that never began has no other.
+        """
+        if plan is None or self._adopt_charge is None:
+            return
+        try:
+            charged = charged_of(plan)
+            if charged is not None:
+                charge = self._adopt_charge(tenant_id, stored.model, charged)
+                charge.settle(Used.of(usage, is_whole=False))
+        except DEFECTS as error:
+            _report_unread(stored, error)
 
     def _report_end(self, stored: StoredResponse, row: FinishedResponse) -> None:
         """Its owner counts and logs only what it has ended itself."""

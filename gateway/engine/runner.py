@@ -42,8 +42,8 @@ class Run:
     """
 
     __slots__ = (
-        "_cancelled", "_engine", "_is_first_told", "_journal", "_live", "_requested_at", "_scope",
-        "_status", "_turns", "begun", "claim", "first_token_s", "spec",
+        "_cancelled", "_engine", "_is_first_told", "_is_let_go", "_journal", "_live",
+        "_requested_at", "_scope", "_status", "_turns", "begun", "claim", "first_token_s", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,7 @@ class Run:
         self._turns: TurnRunner | None = None
         self._status = ""
         self._cancelled: Callable[[int], Finished] | None = None
+        self._is_let_go = False
 
     @property
     def running_call(self) -> OnceEvent | None:
@@ -94,27 +95,17 @@ class Run:
         self._journal.abandon()
         self._stop()
 
-    def settle(self, *, goes_on: bool) -> None:
-        """It is over here: its key is charged what it used. With `goes_on` another replica settles
-        for a durable response that has no end yet.
+    def settle(self) -> None:
+        """It is over here: its key is charged what it used. A durable response that did not end
+        here is settled where it does: whoever goes on with it, or ends it, has what it is charged.
         """
         charge, fold = self.spec.charge, self._live.fold
         if charge is None:
             return
-        if goes_on and self.spec.durable and not fold.is_finished:
+        if self.spec.durable and (self._is_let_go or not fold.is_finished):
             charge.leave()
             return
-        usage = fold.usage
-        charge.settle(
-            Used(
-                input_tokens=usage.input_tokens,
-                cached_tokens=usage.cached_tokens,
-                output_tokens=usage.output_tokens,
-                tool_calls=usage.tool_calls,
-                web_searches=usage.web_searches,
-                is_whole=self._status in _WHOLE,
-            )
-        )
+        charge.settle(Used.of(fold.usage, is_whole=self._status in _WHOLE))
 
     async def __call__(self) -> None:
         """Record, generate, commit, show the end: readers can see it when this returns."""
@@ -135,6 +126,7 @@ class Run:
 
     async def _let_go(self, error: ClaimLost) -> None:
         """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
+        self._is_let_go = True
         self._engine.observer.let_go(self.spec, self.claim.epoch if self.claim else 0)
         if self.spec.durable:
             self._live.hand_over()

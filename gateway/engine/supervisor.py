@@ -143,7 +143,7 @@ class Supervisor:
             self.claimed -= durable.is_claimed
         if durable is None or not durable.is_claimed:
             _count_off(self._of_tenants, running.run.spec.principal.tenant_id)
-        running.run.settle(goes_on=self.is_draining)
+        running.run.settle()
         if running.on_end is not None:
             running.on_end()
 

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """What the database says, beside this process: `levels` of the buckets that were ever used, as
-    they are filled by now; `under_way` and `spent` of the other processes.
+    they are filled by now; `under_way` and `spent` of the other processes, and what was `told` of
+    spending by this one: its meters are forgotten where nobody uses them.
     """
 
     levels: Mapping[Key, float] = field(default_factory=dict)
     under_way: Mapping[Key, int] = field(default_factory=dict)
     spent: Mapping[Key, int] = field(default_factory=dict)
+    told: Mapping[Key, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def _of_budget(
     spent, reserved = gates.spending(key, now)
     return BudgetFigure(
         budget,
-        spent + elsewhere.spent.get(key, 0),
+        max(spent, elsewhere.told.get(key, 0)) + elsewhere.spent.get(key, 0),
         reserved + elsewhere.under_way.get(key, 0),
         ends(budget.interval, now),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,10 +143,7 @@ class Replica:
         router = NotificationRouter(watcher, lease_keeper, listening_notifier, metrics)
         rooms, drained = Rooms(base), _drains(base)
         limiter = _limiter(base)
-        dependencies = replace(
-            _dependencies(base, lease_keeper, router, notifier, rooms),
-            adopt_charge=limiter.gates.adopt,
-        )
+        dependencies = _dependencies(base, lease_keeper, router, notifier, rooms, limiter)
         admission = base.pool.admission
         runs = DurableRuns(
             dependencies,
@@ -259,6 +256,7 @@ def _dependencies(
     router: NotificationRouter,
     notifier: Notifier,
     rooms: Rooms,
+    limiter: Limiter,
 ) -> RunDependencies:
     settings, database = base.settings, base.database
     calls = RunningCalls()
@@ -276,8 +274,10 @@ def _dependencies(
         announce=router.announce,
         metrics=base.metrics,
         sealer=base.sealer,
+        adopt_charge=limiter.gates.adopt,
     )
     return RunDependencies(
+        adopt_charge=limiter.gates.adopt,
         engine=Engine(
             tokens=base.pool,
             archive=archive,

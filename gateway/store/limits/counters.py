@@ -203,7 +203,8 @@ async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
     return Elsewhere(
         {(row.tenant_id, row.name): float(row.level) for row in levels},
         {(row.tenant_id, row.name): row.amount for row in others},
-        spent,
+        {key: one.others for key, one in spent.items()},
+        {key: one.mine for key, one in spent.items()},
     )
 
 

@@ -76,6 +76,8 @@ DELETE FROM budgets WHERE {_OF_SCOPE} AND unit = CAST(:unit AS text) AND span = 
 _SET_BUDGET: Final = Statement("""
 INSERT INTO budgets (tenant_id, id, scope, scope_id, unit, span, cap, mode, created_at)
 VALUES (:tenant, :id, :scope, :scope_id, :unit, :span, :cap, :mode, now())
+ON CONFLICT (tenant_id, scope, scope_id, unit, span)
+DO UPDATE SET id = excluded.id, cap = excluded.cap, mode = excluded.mode
 """)
 _ALERTS: Final = Statement(f"""
 SELECT {_ALERT} FROM spend_alerts WHERE {_OF_SCOPE} ORDER BY created_at, id
@@ -181,18 +183,19 @@ async def set_budget(
     is_gone: bool = False,
 ) -> bool:
     """Write a budget in place of the one of the same scope, unit and interval; with `is_gone` only
-    take that away. Whether there was one.
+    take that away. Whether that changed anything.
     """
     place = _place(tenant_id, budget.scope, budget.scope_id)
     place |= {"unit": budget.unit, "span": budget.interval}
     async with database.transaction(tenant_id) as connection:
-        found = await connection.count(_UNSET_BUDGET, place)
-        if not is_gone:
+        if is_gone:
+            changed = await connection.count(_UNSET_BUDGET, place)
+        else:
             new = {"id": budget.id, "cap": budget.cap, "mode": budget.mode}
-            await connection.execute(_SET_BUDGET, {**place, **new})
-        if found or not is_gone:
+            changed = await connection.count(_SET_BUDGET, {**place, **new})
+        if changed:
             await audit_log.record(connection, tenant_id, event)
-    return bool(found)
+    return bool(changed)
 
 
 async def alerts(

@@ -15,6 +15,7 @@ from gateway.engine.archive import Archive, Ownership
 from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
 from gateway.eventlog.fold.fold import Fold
+from gateway.limits.charge import Charge
 from gateway.models.harmony.parsing import Parser
 from gateway.store import claims, events, messages, responses
 from gateway.store.events import LogBatch, LogRow, day_of
@@ -25,6 +26,7 @@ from gateway.store.replicas.notifications import Notice
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
+from tests.fakes.limited import admitted, caller, limit, limiter, running
 from tests.fakes.replica import (
     SEALER,
     TERMS,
@@ -68,6 +70,7 @@ class Kept:
         wait_s: float = 5.0,
         new_fold_for: NewFoldFor = new_fold_for,
         of: type[Archive] = Archive,
+        adopt_charge: Callable[[TenantId, str, dict[str, Any]], Charge] | None = None,
     ) -> None:
         self.notices: list[Notice] = []
         self.metrics = Metrics()
@@ -79,6 +82,7 @@ class Kept:
             announce=self.notices.append,
             metrics=self.metrics,
             sealer=SEALER,
+            adopt_charge=adopt_charge,
         )
 
 
@@ -349,6 +353,30 @@ async def test_a_queued_response_is_cancelled_before_it_begins(
     assert stored.status == "cancelled"
     assert orjson.loads(stored.body or b"")["output"] == []
     assert await claims.claim(database, "replica_b", TERMS, limit=9, take_over=True) == []
+
+
+@pytest.mark.parametrize("said_of_it", [[], said("<|channel|>final<|message|>Hello")[:2]])
+async def test_who_ends_a_response_settles_what_its_key_was_charged(
+    database: Database, tenant: TenantId, said_of_it: Sequence[Entry]
+) -> None:
+    """Whoever accepted it, or had begun with it, has left that."""
+    day = limit("tokens", 100_000, window_s=86_400)
+    one = limiter(database, "one")
+    async with running(one):
+        charge = await admitted(one, caller(day, tenant_id=tenant))
+    assert isinstance(charge, Charge)
+    kept = Kept(database, adopt_charge=one.gates.adopt)
+    spec = replace(background(tenant), charge=charge)
+    claim = await kept.archive.accept(spec, None, owned=bool(said_of_it))
+    if claim is not None:
+        await append(database, spec, claim, 0, said_of_it)
+    charge.leave()
+    ((_, bucket),) = one.gates.known()
+    before, (reserved,) = bucket.held, [each.reserved for each in charge.tokens]
+    for _ in range(2):
+        await kept.archive.cancel(tenant, spec.head.uuid)
+    spent = len(spec.prompt_ids) + sum(await used(database, spec)) if said_of_it else 0
+    assert bucket.held - before == reserved - spent
 
 
 @pytest.mark.requirement("cancel.wins-once")

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
-from gateway.limits.gates import FORGOTTEN_S
+from gateway.services.limits import Limits, Place
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -19,7 +19,6 @@ from tests.fakes.limited import (
     TENANT,
     admitted,
     at_once,
-    budget,
     caller,
     limit,
     limiter,
@@ -137,24 +136,6 @@ async def test_what_died_with_a_process_holds_no_place(database: Database) -> No
     assert sum(other.gates.places.values()) == 1
 
 
-async def test_a_budget_holds_for_who_spends_so_slowly_that_its_meter_is_forgotten(
-    database: Database,
-) -> None:
-    clock, spender = 0.0, caller(budgets=[budget(10_000, unit="tokens")])
-    one = limiter(database, "one", clock=lambda: clock)
-    async with running(one):
-        for number in range(8):
-            charge = await admitted(one, spender, tokens=1_000, most=1_000)
-            assert isinstance(charge, Charge) == (number < 5)
-            if isinstance(charge, Charge):
-                charge.settle(used(1_000, 1_000))
-            await one.flush()
-            clock += 2 * FORGOTTEN_S
-            assert not list(one.gates.meters())
-    async with database.runs_transaction() as connection:
-        assert await connection.scalar(SPENT, {"tenant": TENANT}) == 10_000
-
-
 async def test_a_place_is_given_back_once_whatever_is_called_after(database: Database) -> None:
     few = at_once("responses", 2)
     one = limiter(database, "one")
@@ -195,3 +176,13 @@ async def test_after_a_bounded_time_without_a_database_nothing_is_let_in() -> No
         with pytest.raises(StoreUnavailable):
             await admitted(one, caller(many))
     await away.close()
+
+
+async def test_a_budget_may_be_set_by_several_at_the_same_moment(
+    database: Database, tenant: TenantId
+) -> None:
+    limits, place = Limits(database), Place.of_tenant(tenant)
+    made = [limits.set_budget(place, number, unit="tokens") for number in range(8)]
+    await asyncio.gather(*made)
+    ((budget, _),) = [(one.budget, one.spent) for one in await limits.budgets(tenant)]
+    assert budget.cap in range(8)

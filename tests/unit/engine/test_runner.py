@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import orjson
 import pytest
@@ -21,6 +22,7 @@ from gateway.errors import (
     UpstreamRejected,
 )
 from gateway.eventlog.live_log import LiveLog
+from gateway.limits.charge import Charge
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING
 from gateway.store.claims import Claim
 from tests.fakes.following import collected
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from gateway.entries import Entry
     from gateway.generation import TokenRequest, TokenSink
+    from gateway.limits.charge import Used
 
 
 async def test_an_answer_is_committed_before_the_last_event() -> None:
@@ -357,6 +360,39 @@ async def test_a_claim_that_is_lost_at_the_end_shows_no_end() -> None:
     events = await stage.play()
     assert not events[-1].is_terminal
     assert stage.live.handed_over
+
+
+@dataclass
+class Books:
+    """What was settled, and what was left to others."""
+
+    settled: list[Used] = field(default_factory=list)
+    left: int = 0
+
+    def settle(self, charge: Charge, used: Used) -> None:
+        self.settled.append(used)
+
+    def leave(self, charge: Charge) -> None:
+        self.left += 1
+
+
+@pytest.mark.parametrize("failure", [None, ClaimLost(), StoreUnavailable("gone")])
+async def test_a_key_is_charged_once_for_a_response_whose_claim_is_lost(
+    failure: Exception | None,
+) -> None:
+    """Who goes on with it, or has ended it, settles all of it."""
+    books = Books()
+    charge = Charge(books, UUID(int=1), UUID(int=1), "gpt-oss-20b", "default")
+    stage = Stage(
+        ScriptedTokens([says(ANSWER)]),
+        archive=MemoryArchive(failure),
+        spec=replace(run_spec(background=True), charge=charge),
+        said=[Queued()],
+    )
+    await stage.play()
+    stage.run.settle()
+    assert books.left == (failure is not None)
+    assert [one.is_whole for one in books.settled] == ([] if failure else [True])
 
 
 async def test_a_foreground_response_that_was_given_up_by_others_has_failed() -> None:
