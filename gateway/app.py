@@ -67,7 +67,13 @@ class Gateway(RequestContext):
         app = first if len(apps) == 1 else ByDatabase(apps, first)
         proxies = _trusted_proxies(process)
         super().__init__(
-            Authentication(app, process.access, served, trusted_proxies=proxies),
+            Authentication(
+                app,
+                process.access,
+                served,
+                trusted_proxies=proxies,
+                reads_per_minute=process.shared.settings.rate_limits.reads_per_minute_max,
+            ),
             process.shared.metrics,
             served,
         )

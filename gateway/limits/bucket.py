@@ -68,6 +68,11 @@ class Bucket:
         """The database is away, and nobody knows what the others use."""
         return self._own_rate is not None
 
+    @property
+    def is_needed(self) -> bool:
+        """A request waits for what the next statement brings."""
+        return self._needed > 0
+
     def resize(self, rate: float, capacity: float) -> None:
         """The limit was changed."""
         self.rate, self.capacity = rate, capacity

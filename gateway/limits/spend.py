@@ -2,7 +2,8 @@
 
 Each process writes what it has spent itself, ever larger, into a row of its own: a total, so a
 write whose outcome was lost is written again. Another interval is another row, so none is ever set
-back. What requests under way may cost is told beside it, and forgotten with the process.
+back. A meter that was forgotten and is made again goes on from its row: nothing is written before
+that was read. What requests under way may cost is told beside it, and forgotten with the process.
 """
 
 from __future__ import annotations
@@ -72,17 +73,23 @@ class SpendMeter:
         self._is_told = self._is_told and not amount
 
     def rows(self, now: datetime) -> list[Spent]:
-        """What is to be written: of intervals that are over, and of this one."""
+        """What is to be written: of intervals that are over, and of this one. Nothing of this one
+        before it is known: the row may have more, from before the meter was made.
+        """
         self._turn(now)
-        return [*self._closed, Spent(self.starts_at, self.own)]
+        return [*self._closed, Spent(self.starts_at, self.own if self.is_known else 0)]
 
-    def told(self, rows: list[Spent], *, others: int, others_reserved: int) -> None:
-        """These rows are written; others have spent so much in the interval of the last one."""
+    def told(self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0) -> None:
+        """These rows are written. In the interval of the last one others have spent so much, and
+        the row of this process has `mine`: the meter goes on from there where it was not known.
+        """
         written = set(rows)
         self._closed = [one for one in self._closed if one not in written]
         if rows[-1].starts_at == self.starts_at:
-            self._others, self._others_reserved = others, others_reserved
             self._is_told = rows[-1].total == self.own
+            if not self.is_known:
+                self.own += mine
+            self._others, self._others_reserved = others, others_reserved
 
     @property
     def is_told(self) -> bool:

@@ -13,14 +13,15 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.limits.figures import Figures, figures_of
-from gateway.limits.gates import Caller, Gates
+from gateway.limits.gates import REFUSED_FACTOR, Caller, Gates
 from gateway.limits.money import Prices
-from gateway.store.limits.counters import BUCKETS_MAX, Heard, SpendRow, Told
+from gateway.store.limits.counters import BUCKETS_MAX, NOTHING_SPENT, Heard, SpendRow, Told
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -68,20 +69,46 @@ class LimitBooks:
 
 @dataclass(frozen=True, slots=True)
 class LimitTiming:
-    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`."""
+    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`.
+    `refusals_per_request_max` is the `refused_factor` of `Gates`.
+    """
 
     sync_interval_s: float = 1.0
     stale_max_s: float = 900.0
+    refusals_per_request_max: int = REFUSED_FACTOR
 
 
 class _Round:
-    """One exchange that is to come, for all that wait for it."""
+    """One exchange that is to come, for all that wait for it. What it granted is theirs until they
+    were woken and took it: before that nothing is told of slices, or it would go back as unused.
+    """
 
-    __slots__ = ("failure", "over")
+    __slots__ = ("_over", "_taken", "_waiting")
 
     def __init__(self) -> None:
-        self.over = OnceEvent()
-        self.failure: StoreError | None = None
+        self._over = OnceEvent()
+        self._taken = OnceEvent()
+        self._waiting = 0
+
+    async def wait(self) -> None:
+        """Return when it is over. Whoever waited takes what it was granted without a pause."""
+        self._waiting += 1
+        try:
+            await self._over.wait()
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self._over.is_set():
+                self._taken.set()
+
+    def end(self) -> None:
+        """Wake all that wait."""
+        self._over.set()
+        if not self._waiting:
+            self._taken.set()
+
+    async def taken(self) -> None:
+        """Return when nobody waits any more."""
+        await self._taken.wait()
 
 
 class Limiter:
@@ -105,6 +132,7 @@ class Limiter:
             now=now,
             random=random.random,  # noqa: S311 - spreads load, no secret
             observer=observer,
+            refused_factor=timing.refusals_per_request_max,
         )
         self._now = now
         self._next = _Round()
@@ -186,28 +214,28 @@ class Limiter:
             await self.once(is_round=is_round)
 
     async def once(self, *, is_round: bool = True) -> None:
-        """Tell and hear now."""
+        """Tell and hear now, and let those go on who waited for it."""
         current, self._next = self._next, _Round()
         self._wanted.clear()
         self.gates.needs_round = False
         asked = self._asks()
-        told = self._told(asked, is_round=is_round)
         begun = time.perf_counter()
         try:
-            if await self._exchange(asked, told, is_round=is_round):
+            if await self._exchange_all(asked, is_round=is_round):
                 self._observer.limits_synced("ok", time.perf_counter() - begun)
         except (StoreError, TimeoutError) as error:
             self._failed(asked, error)
             self._observer.limits_synced("failed", time.perf_counter() - begun)
-            current.failure = (
-                error if isinstance(error, StoreError) else StoreUnavailable("no answer in time")
-            )
         finally:
-            current.over.set()
+            current.end()
+        await current.taken()
 
     async def flush(self) -> None:
         """Tell what was spent before this process ends."""
         await self.once()
+        if not all(meter.is_told for _, meter in self.gates.meters()):
+            # One that was not known yet is written once its row was read.
+            await self.once()
 
     async def _wait_until(self, due_at: float) -> None:
         try:
@@ -220,15 +248,15 @@ class Limiter:
         """Wait for the next answer of the database. That there is none is no error here: what is
         detached goes on by itself.
         """
-        current = self._next
         self._wanted.set()
-        await current.over.wait()
+        await self._next.wait()
 
     def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
+        """What a request waits for comes first, and is asked for however much it is."""
         asked: dict[Key, tuple[Bucket, Ask]] = {}
         now = self._clock()
-        for key, bucket in self.gates.known():
-            if len(asked) >= BUCKETS_MAX:
+        for key, bucket in sorted(self.gates.known(), key=lambda one: not one[1].is_needed):
+            if len(asked) >= BUCKETS_MAX and not bucket.is_needed:
                 break
             if (ask := bucket.ask(now)) is not None:
                 asked[key] = bucket, ask
@@ -256,6 +284,19 @@ class Limiter:
         aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_known}
         return {**self.gates.reports(), **aside}
 
+    async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
+        """Whether there was anything to tell. What was answered is taken out of `asked`."""
+        was_told = False
+        while True:
+            part = dict(islice(asked.items(), BUCKETS_MAX))
+            told = self._told(part, is_round=is_round)
+            was_told = await self._exchange(part, told, is_round=is_round) or was_told
+            for key in part:
+                del asked[key]
+            if not asked:
+                return was_told
+            is_round = False
+
     async def _exchange(
         self, asked: Mapping[Key, tuple[Bucket, Ask]], told: Told, *, is_round: bool
     ) -> bool:
@@ -263,7 +304,7 @@ class Limiter:
         is_idle = not (told.asks or told.reports or told.spend or told.watched)
         if is_idle and not self._is_due_for_prices():
             return False
-        written = {key: rows for key, _, rows in self._spending()}
+        written = list(self._spending())
         async with asyncio.timeout(WAIT_MAX_S):
             heard = await self._books.exchange(told, is_round=is_round)
             if self._is_due_for_prices():
@@ -286,7 +327,7 @@ class Limiter:
         asked: Mapping[Key, tuple[Bucket, Ask]],
         told: Told,
         heard: Heard,
-        written: Mapping[Key, list[Spent]],
+        written: Sequence[tuple[Key, SpendMeter, list[Spent]]],
     ) -> None:
         now = self._clock()
         self._away_since = None
@@ -296,15 +337,16 @@ class Limiter:
         for key, (bucket, _) in asked.items():
             granted, level = heard.buckets[key]
             bucket.answered(granted, level, now)
-        meters = dict(self.gates.meters())
         if heard.is_round:
             self._others = heard.others
             self.gates.elsewhere = {key: heard.elsewhere.get(key, 0) for key in told.reports}
-        for key, rows in written.items():
-            meters[key].told(
+        for key, meter, rows in written:
+            spent = heard.spent.get(key, NOTHING_SPENT)
+            meter.told(
                 rows,
-                others=heard.spent.get(key, 0),
+                others=spent.others,
                 others_reserved=self.gates.elsewhere.get(key, 0),
+                mine=spent.mine,
             )
 
     def _failed(self, asked: Mapping[Key, tuple[Bucket, Ask]], error: Exception) -> None:

@@ -17,6 +17,7 @@ are whole.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +25,9 @@ import orjson
 from typing_extensions import Unpack, override
 
 from gateway.generation import FinishReason, ToldUsage
-from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
+from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, estimated_tokens, ids_of
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.problems import code_of, message_of
+from gateway.upstreams.problems import as_json, code_of, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,37 +55,118 @@ and what one says without end must end somewhere."""
 CALLS_MAX: Final = 128
 
 
-@dataclass(slots=True)
-class _Call:
-    """A call as far as it came. `written` is how much of its arguments was told."""
+_STRUCTURE: Final = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+"""What of a JSON text tells where its values end; an escape is one match."""
+ID_CHARACTERS_MAX: Final = 256
+"""Of the id of a call, which is never told."""
 
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-    written: int = 0
-    is_told: bool = False
+
+class Arguments:
+    """Arguments of a call as they come; what each fragment costs does not depend on those before.
+
+    They are looked at only where somebody asks whether they are whole, each character once, and
+    parsed once.
+    """
+
+    __slots__ = (
+        "_depth", "_escape", "_in_string", "_is_object", "_looked_at", "_parts", "_untold",
+        "is_blank",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.is_blank = True
+        """Nothing of them has come."""
+        self._parts: list[str] = []
+        self._untold: list[str] = []
+        self._looked_at = 0
+        """How many parts were."""
+        self._depth = 0
+        self._in_string = False
+        self._escape = ""
+        """A backslash at the end of what was looked at."""
+        self._is_object: bool | None = None
+        """Whether what has closed is JSON of an object, and nothing follows; None: nothing has."""
+
+    def add(self, text: str) -> None:
+        """More of them has come."""
+        self.is_blank = self.is_blank and not text.strip()
+        self._parts.append(text)
+        self._untold.append(text)
+
+    def untold(self) -> str:
+        """What came since this was asked before."""
+        text = "".join(self._untold)
+        self._untold.clear()
+        return text
 
     @property
     def is_whole(self) -> bool:
-        """Its arguments are JSON, to which nothing can be added."""
+        """They are JSON of an object, to which nothing can be added."""
+        while self._looked_at < len(self._parts):
+            part = self._parts[self._looked_at]
+            self._looked_at += 1
+            self._look_at(part)
+        return self._is_object is True
+
+    def _look_at(self, part: str) -> None:
+        if self._is_object is not None:
+            self._is_object = self._is_object and not part.strip()
+            return
+        text, self._escape = self._escape + part, ""
+        end = 0
+        for found in _STRUCTURE.finditer(text):
+            end = found.end()
+            if self._closes(found[0]):
+                self._is_object = self._has_object()
+                return
+        if text.endswith("\\") and end < len(text):
+            self._escape = "\\"
+
+    def _closes(self, mark: str) -> bool:
+        """Whether a bracket closes the first one."""
+        if mark == '"':
+            self._in_string = not self._in_string
+        elif not self._in_string and mark in "{[":
+            self._depth += 1
+        elif not self._in_string and mark in "}]":
+            self._depth -= 1
+            return self._depth <= 0
+        return False
+
+    def _has_object(self) -> bool:
+        """Whether all that was looked at, up to the end of a part, is JSON of an object."""
+        text = "".join(self._parts[: self._looked_at])
         try:
-            return isinstance(orjson.loads(self.arguments), dict)
+            return isinstance(orjson.loads(text), dict)
         except orjson.JSONDecodeError:
             return False
 
 
 @dataclass(slots=True)
+class _Call:
+    """A call as far as it came."""
+
+    id: str = ""
+    name: str = ""
+    arguments: Arguments = field(default_factory=Arguments)
+    is_told: bool = False
+
+
+@dataclass(slots=True)
 class _Calls:
-    """The calls of one turn, in the order in which they began. `open` is the one that is told."""
+    """The calls of one turn, in the order in which they began. `open` is the one that is told,
+    `kept_back` how many characters wait for their call to be.
+    """
 
     begun: list[_Call] = field(default_factory=list)
     by_index: dict[int, _Call] = field(default_factory=dict)
     open: _Call | None = None
+    kept_back: int = 0
 
     def of(self, fragment: dict[str, Any], name: str) -> _Call:
         """The call that a fragment belongs to."""
         index, call_id = fragment.get("index"), fragment.get("id")
-        call_id = call_id if isinstance(call_id, str) else ""
+        call_id = call_id[:ID_CHARACTERS_MAX] if isinstance(call_id, str) else ""
         if type(index) is int:
             call = self.by_index.get(index)
         else:
@@ -98,14 +180,45 @@ class _Calls:
         if type(index) is int:
             self.by_index[index] = call
         call.id = call.id or call_id
-        call.name = call.name or name
+        if name and not call.name:
+            call.name = name
+            self.kept_back += len(name)
         return call
+
+    def add(self, call: _Call, arguments: str) -> None:
+        """More of the arguments of a call."""
+        call.arguments.add(arguments)
+        if not call.is_told:
+            self.kept_back += len(arguments)
+
+    def tell(self, call: _Call) -> str:
+        """Arguments of a call from now on, which are not to be kept back: those that came."""
+        self.open, call.is_told = call, True
+        text = call.arguments.untold()
+        self.kept_back -= len(call.name) + len(text)
+        return text
+
+    def next(self) -> _Call | None:
+        """The one that is told next, once the open one is whole: None before, or without any.
+
+        Arguments of which nothing has come are whole once those of a call behind it begin.
+        """
+        waiting = next((one for one in self.begun if one.name and not one.is_told), None)
+        if waiting is None or self.open is None or self.open.arguments.is_whole:
+            return waiting
+        return waiting if self._is_passed(self.open) else None
+
+    def _is_passed(self, call: _Call) -> bool:
+        if not call.arguments.is_blank:
+            return False
+        behind = self.begun[self.begun.index(call) + 1 :]
+        return any(not one.arguments.is_blank for one in behind)
 
     def _is_another(self, call: _Call, call_id: str, name: str) -> bool:
         """Ollama gave all calls the index 0, and others give none."""
         if call_id and call.id and call_id != call.id:
             return True
-        return bool(name and call.name and not call_id and call.is_whole)
+        return bool(name and call.name and not call_id and call.arguments.is_whole)
 
 
 class TaggedThought:
@@ -114,26 +227,42 @@ class TaggedThought:
     Tags elsewhere are text: who has begun to answer speaks of thoughts, and does not begin one.
     """
 
-    __slots__ = ("_closing", "_held", "_mark", "_opening")
+    __slots__ = ("_closing", "_front", "_front_size", "_held", "_mark", "_opening")
 
     def __init__(self, opening: str, closing: str) -> None:
         self._opening = opening
         self._closing = closing
+        self._front: list[str] = []
+        """White space, of which nobody can tell yet whether a tag is behind it."""
         self._held = ""
+        """What begins like a tag, and nothing else."""
         self._mark: int | None = None
         """What the text is; None while nobody can tell."""
+        self._front_size = 0
+
+    @property
+    def kept_back(self) -> int:
+        """How many characters came that were not told."""
+        return self._front_size + len(self._held)
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
         """What more of the content is told, each part behind what it is."""
-        self._held += text
         if self._mark is None:
-            front = self._held.lstrip()
-            if front.startswith(self._opening):
-                self._mark, self._held = THOUGHT, front[len(self._opening) :]
-            elif not self._opening.startswith(front):
+            if not self._held:
+                bare = text.lstrip()
+                self._front.append(text[: len(text) - len(bare)])
+                self._front_size += len(text) - len(bare)
+                text = bare
+            self._held += text
+            if self._held.startswith(self._opening):
+                self._mark, self._held = THOUGHT, self._held[len(self._opening) :]
+                self._take_front()
+            elif not self._opening.startswith(self._held):
                 self._mark = ANSWER
             else:
                 return
+        else:
+            self._held += text
         if self._mark == THOUGHT:
             thought, tag, rest = self._held.partition(self._closing)
             if tag:
@@ -148,8 +277,14 @@ class TaggedThought:
 
     def release(self) -> tuple[int, str]:
         """What was held."""
-        held, self._held = self._held, ""
+        held, self._held = self._take_front() + self._held, ""
         return ANSWER if self._mark is None else self._mark, held
+
+    def _take_front(self) -> str:
+        front = "".join(self._front)
+        self._front.clear()
+        self._front_size = 0
+        return front
 
 
 def _front_at_end(text: str, tag: str) -> int:
@@ -174,6 +309,7 @@ class ChatReader(CompletionReader):
         content; None: the server tells it apart.
         """
         super().__init__(upstream, sampling, **asked)
+        # An id is a character, or a mark: see `tokens_taken`.
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
         self._ids_left_before = self._ids_max
         self._alternatives = None
@@ -181,6 +317,23 @@ class ChatReader(CompletionReader):
         self._content = None if thought is None else TaggedThought(*thought)
         self._calls = _Calls()
         self._usage_told: ToldUsage | None = None
+
+    @property
+    @override
+    def tokens_taken(self) -> int:
+        """As the server tells it, or about as many as the characters are that came."""
+        came = self._ids_max - self.ids_left + self.kept_back
+        told = self._usage_told
+        return estimated_tokens(came) if told is None else min(told.output_tokens, self._ids_max)
+
+    @property
+    @override
+    def kept_back(self) -> int:
+        """Characters that came and cannot be told yet: of calls behind the open one, or of what
+        may become a tag.
+        """
+        content = 0 if self._content is None else self._content.kept_back
+        return content + self._calls.kept_back
 
     @override
     def _chunk(self) -> TokenChunk | None:
@@ -222,6 +375,7 @@ class ChatReader(CompletionReader):
         delta = choice.get("delta") or choice.get("message")
         if isinstance(delta, dict):
             self._take_delta(delta)
+            self._bound_kept_back()
         reason = choice.get("finish_reason")
         if self._is_over or reason is None or reason == "":
             return
@@ -264,7 +418,10 @@ class ChatReader(CompletionReader):
             return
         if isinstance(text := part.get("text"), str):
             self._tell(ANSWER, text)
-        for inner in part.get("thinking") or ():
+        thinking = part.get("thinking")
+        if isinstance(thinking, str):
+            self._tell(THOUGHT, thinking)
+        for inner in thinking if isinstance(thinking, list) else ():
             if isinstance(inner, dict) and isinstance(text := inner.get("text"), str):
                 self._tell(THOUGHT, text)
 
@@ -279,35 +436,26 @@ class ChatReader(CompletionReader):
             self._break(f"more than {CALLS_MAX} calls in one turn")
             return
         if isinstance(arguments, dict):
-            arguments = orjson.dumps(arguments).decode()
+            arguments = as_json(arguments)
         if isinstance(arguments, str) and arguments:
             if call.is_told and call is not self._calls.open and arguments.strip():
                 self._break("a call goes on after it was whole")
                 return
-            call.arguments += arguments
+            self._calls.add(call, arguments)
         self._tell_calls()
 
     def _tell_calls(self) -> None:
         """Tell what is new of the open call; of the next one, once that is whole."""
         calls = self._calls
-        while True:
-            if calls.open is not None:
-                self._tell_arguments(calls.open)
-            waiting = [one for one in calls.begun if not one.is_told and one.name]
-            if not waiting or (calls.open is not None and not calls.open.is_whole):
-                return
-            self._open_call(waiting[0])
+        if calls.open is not None:
+            self._say(ids_of(calls.open.arguments.untold()))
+        while (call := calls.next()) is not None:
+            self._open_call(call)
 
     def _open_call(self, call: _Call) -> None:
-        call.is_told = True
-        self._calls.open, self._mark = call, CALL
-        self._say([CALL, *ids_of(call.name), ARGUMENTS])
-
-    def _tell_arguments(self, call: _Call) -> None:
-        new = call.arguments[call.written :]
-        if new and call.is_told:
-            call.written = len(call.arguments)
-            self._say(ids_of(new))
+        self._mark = CALL
+        arguments = self._calls.tell(call)
+        self._say([CALL, *ids_of(call.name), ARGUMENTS, *ids_of(arguments)])
 
     def _tell_waiting(self) -> None:
         """No more comes: tell what waited for an open call to be whole."""
@@ -315,7 +463,17 @@ class ChatReader(CompletionReader):
         for call in self._calls.begun:
             if not call.is_told and call.name:
                 self._open_call(call)
-                self._tell_arguments(call)
+
+    def _bound_kept_back(self) -> None:
+        """What waits counts as what was told does: if there is more of it than may still come, it
+        waits no longer, and the limit ends the turn.
+        """
+        if self._is_over or self.kept_back <= self.ids_left:
+            return
+        self._tell_held()
+        self._tell_waiting()
+        if not self._is_over:
+            self._break("what it calls has no name")
 
     def _tell_content(self, text: str) -> None:
         if self._content is None:
@@ -331,8 +489,10 @@ class ChatReader(CompletionReader):
             self._tell(mark, part)
 
     def _tell(self, mark: int, text: str) -> None:
-        """More of a thought, or of the answer."""
-        if not text:
+        """More of a thought, or of the answer. White space behind a call is neither: some servers
+        send it between two fragments of one.
+        """
+        if not text or (self._mark == CALL and text.isspace()):
             return
         if self._mark != mark:
             self._tell_waiting()

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
-SLICE_BYTES: Final = 128 * 1024
-"""So much of a read is looked at in one turn of the event loop: half a millisecond's work."""
+SLICE_BYTES: Final = 16 * 1024
+"""So much of a read is looked at in one turn of the event loop: some milliseconds' work, with all
+that is done with the ids."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -119,7 +120,8 @@ class CompletionReader:
         self._unread = b""
         """A long read, of which what stands before `_unread_from` was looked at."""
         self._unread_from = 0
-        # Since it was last found that ids came, and how many were to come then.
+        # Since it was last found that ids came, and how many were to come then, those aside that
+        # are kept back.
         self._read_bytes = 0
         self._ids_left_before = self._ids_max
         self._ids: list[int] = []
@@ -143,6 +145,10 @@ class CompletionReader:
             self._check_bounds()
         return self._chunk()
 
+    def keep(self, data: bytes) -> None:
+        """Take in one read of the body, and look at none of it yet: see `has_more`."""
+        self._unread, self._unread_from, self.has_more = data, 0, True
+
     def go_on(self) -> TokenChunk | None:
         """Look at more of a long read; as `feed`."""
         begin, end = self._unread_from, self._unread_from + SLICE_BYTES
@@ -161,6 +167,16 @@ class CompletionReader:
         return self._chunk()
 
     @property
+    def tokens_taken(self) -> int:
+        """How many tokens the backend has generated, as far as they were taken."""
+        return self._ids_max - self.ids_left
+
+    @property
+    def kept_back(self) -> int:
+        """How much of what came, in ids, waits for what comes behind it before it is told."""
+        return 0
+
+    @property
     def _has_begun(self) -> bool:
         """At least one id has come."""
         return self.ids_left < self._ids_max
@@ -172,8 +188,9 @@ class CompletionReader:
         held_bytes = self._splitter.held_bytes
         if held_bytes > self._frame_bytes_max:
             self._break(f"an event is longer than {self._frame_bytes_max} bytes")
-        elif self.ids_left != self._ids_left_before:
-            self._read_bytes, self._ids_left_before = held_bytes, self.ids_left
+        elif self.ids_left - self.kept_back != self._ids_left_before:
+            self._read_bytes = held_bytes
+            self._ids_left_before = self.ids_left - self.kept_back
         elif self._read_bytes - held_bytes > 2 * self._frame_bytes_max:
             self._break(f"{self._read_bytes} bytes without an id")
 

@@ -18,6 +18,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.telemetry.logs import EventLog
+from gateway.turns import Turns
 from gateway.upstreams.admission.placed import Placed
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
@@ -186,6 +187,7 @@ class Pool:
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
+        self._pace = Turns()
         self._left: set[Member] = set()
         """Those that get nothing new, and have something to finish."""
         self._drained: frozenset[str] = frozenset()
@@ -556,6 +558,7 @@ class Pool:
             timeouts=policy.timeouts,
             limits=policy.limits,
             prompts=self._prompts,
+            pace=self._pace,
         )
         return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
 

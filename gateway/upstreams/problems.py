@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -133,14 +134,16 @@ def message_of_body(body: bytes) -> str:
 
 
 def message_of(document: object) -> str:
-    """The same for a body that is decoded already."""
+    """The same for a body that is decoded already, whatever JSON it is."""
     found = document
     while isinstance(found, dict):
         inner = next((found[key] for key in _SAYING if found.get(key)), None)
         if inner is None:
             break
         found = inner
-    text = found if isinstance(found, str) else _as_json(found)
+    text = found if isinstance(found, str) else as_json(found)
+    # Half a surrogate pair is no text that could be logged, stored or sent.
+    text = text.encode("utf-8", "replace").decode()
     return " ".join(text.split())[:_MESSAGE_CHARS_MAX] or "no message"
 
 
@@ -153,8 +156,19 @@ def code_of(document: object) -> int:
     return code if type(code) is int and 100 <= code <= 599 else 500
 
 
-def _as_json(value: object) -> str:
-    return orjson.dumps(value, default=str).decode()
+def as_json(value: object) -> str:
+    """JSON of a value that was JSON before, also where orjson writes none: of integers of more than
+    64 bits, half a surrogate pair, and values in each other more than 254 times. Empty where they
+    are too deep for Python, too.
+    """
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except orjson.JSONEncodeError:
+        pass
+    try:
+        return json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _is_said(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:

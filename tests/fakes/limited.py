@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from typing import Any
 
     from gateway.limits.charge import Charge
@@ -44,13 +45,21 @@ def budget(cap: int, **more: Any) -> Budget:
     return Budget(id=BUDGET, scope="tenant", scope_id=TENANT, cap=cap, **given)
 
 
-def caller(*limits: Limit, budgets: Sequence[Budget] = ()) -> Principal:
+def caller(
+    *limits: Limit, budgets: Sequence[Budget] = (), tenant_id: TenantId = TENANT
+) -> Principal:
     """A key of the tenant."""
     terms = Terms(tuple(limits), tuple(budgets), organization="acme")
-    return Principal(TENANT, "acme", UUID(int=8), terms=terms)
+    return Principal(tenant_id, "acme", UUID(int=8), terms=terms)
 
 
-def limiter(database: Database, replica: str, **timing: float) -> Limiter:
+def limiter(
+    database: Database,
+    replica: str,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    **timing: Any,
+) -> Limiter:
     """One replica's."""
     books = LimitBooks(
         partial(counters.exchange, database, replica),
@@ -58,7 +67,7 @@ def limiter(database: Database, replica: str, **timing: float) -> Limiter:
         partial(counters.forget, database),
         partial(counters.look, database, replica),
     )
-    return Limiter(books, Metrics(), LimitTiming(**timing))
+    return Limiter(books, Metrics(), LimitTiming(**timing), clock=clock)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from gateway.limits.charge import Charge
 from gateway.limits.figures import Elsewhere
 from gateway.limits.money import Price, Prices
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
-from gateway.store.limits.counters import Heard, Told
+from gateway.store.limits.counters import NOTHING_SPENT, Heard, Told
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -55,7 +55,7 @@ async def generous(told: Told, *, is_round: bool) -> Heard:
     return Heard(
         {key: (max(ask.want, 1e9), ask.capacity) for key, ask in told.asks.items()},
         dict.fromkeys(told.reports, 0),
-        {(row.tenant_id, row.meter): 0 for row in told.watched},
+        {(row.tenant_id, row.meter): NOTHING_SPENT for row in told.watched},
         is_round=is_round,
     )
 

@@ -6,17 +6,19 @@ A WebSocket outlives what was known when it was opened, so each of its requests 
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway import ids
 from gateway.api.access.client_address import client_address, is_in
 from gateway.api.access.scopes import check_scopes
-from gateway.api.access.turns import Turns
 from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
+from gateway.limits.pacing import ReadPace
+from gateway.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,8 @@ PUBLIC_PATHS: Final = PROBES | {
 """What operators' tools and browsers read without a key, and where credentials are had."""
 ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
 """Of the admin API of tenants: for admin keys alone, which open nothing else."""
+READS: Final = frozenset({"GET", "HEAD"})
+"""They generate nothing, and no other limit counts them."""
 _NO_KEY: Final = (
     "You didn't provide an API key. Send it in the Authorization header, as in "
     "'Authorization: Bearer YOUR_KEY'."
@@ -67,12 +71,15 @@ class Authentication:
         routes: Sequence[BaseRoute],
         *,
         trusted_proxies: Sequence[Network] = (),
+        reads_per_minute: int = 0,
     ) -> None:
+        """`reads_per_minute` is how often one key may read; 0: any number."""
         self._app = app
         self._access = access
         self._routes = routes
         self._trusted_proxies = trusted_proxies
         self._turns = Turns()
+        self._reads = ReadPace(reads_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
@@ -92,6 +99,8 @@ class Authentication:
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()
+                if scope.get("method") in READS:
+                    self._reads.take(principal.key_id, time.monotonic())
                 if (turn := self._turns.begin(principal.tenant_id)) is not None:
                     await turn
             elif is_served(path_of(scope), self._routes):

@@ -11,6 +11,7 @@ from gateway.protocol.admin.federation import (
     ProviderUpdate,
     RuleCreate,
     RuleUpdate,
+    discovered,
     provider_body,
     rule_body,
 )
@@ -79,6 +80,10 @@ class FederationEndpoints:
         """What is left out stays."""
         asked = await call.body(ProviderUpdate)
         before = await self._providers.get(*_named(call))
+        keys = asked.keys(asked.issuer or before.issuer)
+        if keys is None and asked.issuer and before.keys == discovered(before.issuer):
+            # Where nobody said otherwise, it is the issuer that says where its keys are.
+            keys = discovered(asked.issuer)
         changes: dict[str, Any] = {
             "name": asked.name,
             "issuer": asked.issuer,
@@ -86,7 +91,7 @@ class FederationEndpoints:
             "description": asked.description,
             "enabled": asked.enabled,
             "transformations": asked.transformations,
-            "keys": asked.keys(asked.issuer or before.issuer),
+            "keys": keys,
             "terms": asked.harmony.terms(before.terms),
         }
         given = {name: value for name, value in changes.items() if value is not None}

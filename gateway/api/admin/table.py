@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.api.admin import (
+    directory,
     federation,
     governance,
     inspection,
@@ -35,6 +36,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *limits.routes(services.limits),
         *usage.routes(services.usage),
         *governance.routes(services.audit, services.retention),
+        *directory.routes(services.projects),
     ]
 
 

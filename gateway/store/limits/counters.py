@@ -109,14 +109,27 @@ ON CONFLICT (tenant_id, meter, starts_at, replica)
 DO UPDATE SET amount = greatest(spend.amount, excluded.amount), at = excluded.at
 """)
 _SPENT: Final = Statement("""
-SELECT s.tenant_id, s.meter, CAST(sum(s.amount) AS bigint) AS amount
-FROM unnest(CAST(:tenants AS uuid[]), CAST(:meters AS text[]), CAST(:starts AS timestamptz[]))
-     AS one (tenant_id, meter, starts_at)
+SELECT s.tenant_id, s.meter,
+       CAST(sum(CASE s.replica WHEN me.replica THEN 0 ELSE s.amount END) AS bigint) AS others,
+       CAST(sum(CASE s.replica WHEN me.replica THEN s.amount ELSE 0 END) AS bigint) AS mine
+FROM (SELECT CAST(:replica AS text) AS replica) AS me
+CROSS JOIN unnest(
+    CAST(:tenants AS uuid[]), CAST(:meters AS text[]), CAST(:starts AS timestamptz[])
+) AS one (tenant_id, meter, starts_at)
 JOIN spend AS s ON s.tenant_id = one.tenant_id AND s.meter = one.meter
      AND s.starts_at = one.starts_at
-WHERE s.replica <> CAST(:replica AS text)
 GROUP BY s.tenant_id, s.meter
 """)
+
+
+class SpentSoFar(NamedTuple):
+    """What the rows of a meter have in one interval: those of other processes, and our own."""
+
+    others: int = 0
+    mine: int = 0
+
+
+NOTHING_SPENT: Final = SpentSoFar()
 
 
 class SpendRow(NamedTuple):
@@ -143,13 +156,13 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class Heard:
     """What it hears: of each bucket what is granted and what is left; of other replicas what is
-    under way (`elsewhere`), what they have spent, and how many they are; of the first and the last
-    only with `is_round`.
+    under way (`elsewhere`), what they and this one have spent, and how many they are; of the first
+    and the last only with `is_round`.
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
     elsewhere: Mapping[Key, int] = field(default_factory=dict)
-    spent: Mapping[Key, int] = field(default_factory=dict)
+    spent: Mapping[Key, SpentSoFar] = field(default_factory=dict)
     others: int = 0
     is_round: bool = False
 
@@ -241,7 +254,7 @@ async def _report(
     return found, others
 
 
-async def _spend(connection: Connection, replica: str, told: Told) -> dict[Key, int]:
+async def _spend(connection: Connection, replica: str, told: Told) -> dict[Key, SpentSoFar]:
     if told.spend:
         amounts = [row.amount for row in told.spend]
         parameters = {**_meters(told.spend), "replica": replica, "amounts": amounts}
@@ -249,7 +262,7 @@ async def _spend(connection: Connection, replica: str, told: Told) -> dict[Key, 
     if not told.watched:
         return {}
     rows = await connection.execute(_SPENT, {**_meters(told.watched), "replica": replica})
-    return {(row.tenant_id, row.meter): row.amount for row in rows}
+    return {(row.tenant_id, row.meter): SpentSoFar(row.others, row.mine) for row in rows}
 
 
 def _keys(keys: Sequence[Key]) -> dict[str, Any]:

@@ -70,10 +70,13 @@ class Service:
         account.served += (prompt + OUTPUT_WEIGHT * account.expected) / weight
 
     def end(self, output: int | None) -> None:
-        """It has generated so many tokens; None: nobody knows."""
+        """It has generated so many tokens; None: nobody knows. Fewer than none count as none:
+        whatever a backend tells, a request never makes its tenant's counter fall below what it was.
+        """
         account = self._account
         account.running -= 1
         if output is not None:
+            output = max(0, output)
             account.served += OUTPUT_WEIGHT * (output - self._counted) / self._weight
             account.expected += ALPHA * (output - account.expected)
 

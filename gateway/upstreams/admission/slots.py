@@ -37,9 +37,11 @@ BEYOND_SHARE: Final = 0.125
 """Of the bound. So many more are sent, of tenants of which nothing runs: the streams of others that
 have all slots may last for minutes."""
 SOONER_ALPHA: Final = 0.3
-LATER_ALPHA: Final = 0.01
-"""Weights of the latest first token among those that the next is expected from: what waits at a
-backend is late, and that must not become usual."""
+LATER_ALPHA: Final = 0.05
+CROWDED_ALPHA: Final = 0.001
+"""Weights of the latest first token among those that the next is expected from, where it came
+sooner or later than these, and where it came later while much of the bound was used: what waits at
+a backend is late, and that must not become usual."""
 OVERDUE_FACTOR: Final = 4.0
 OVERDUE_MIN_S: Final = 0.1
 """A first token is overdue that takes so many times as long as usual, and so long at least."""
@@ -123,9 +125,7 @@ class MemberSlots:
 
     def answered(self, slot: Slot, seconds: float) -> None:
         """The first token of a request came so many seconds after it was sent."""
-        usual_s = seconds if self._usual_s is None else self._usual_s
-        alpha = SOONER_ALPHA if seconds < usual_s else LATER_ALPHA
-        self._usual_s = usual_s + alpha * (seconds - usual_s)
+        self._learn_usual(slot, seconds)
         if slot.round != self._round or slot.used < BUSY_SHARE:
             return
         self._seen += 1
@@ -144,6 +144,13 @@ class MemberSlots:
         """It says that it is busy, and did not take the request."""
         if slot.round == self._round:
             self._shrink(self._exact * self._policy.shrink_share)
+
+    def _learn_usual(self, slot: Slot, seconds: float) -> None:
+        usual_s = seconds if self._usual_s is None else self._usual_s
+        alpha = SOONER_ALPHA
+        if seconds >= usual_s:
+            alpha = LATER_ALPHA if slot.used < BUSY_SHARE else CROWDED_ALPHA
+        self._usual_s = usual_s + alpha * (seconds - usual_s)
 
     def overdue_s(self, prompt: int) -> float | None:
         """In how many seconds the first token for a prompt of so many tokens is overdue: it seems

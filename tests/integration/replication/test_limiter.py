@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
-from gateway.store.limits.counters import FRESH_S
+from gateway.limits.gates import FORGOTTEN_S
+from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from tests.fakes.limited import TENANT, admitted, at_once, caller, limit, limiter, running, used
+from gateway.tenancy import TenantId
+from tests.fakes.limited import (
+    TENANT,
+    admitted,
+    at_once,
+    budget,
+    caller,
+    limit,
+    limiter,
+    running,
+    used,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from gateway.limits.terms import Limit
     from gateway.replication.limiter import Limiter
 
 LEVEL = Statement("SELECT level FROM buckets WHERE tenant_id = :tenant AND name = :name")
+
+SPENT = Statement("SELECT CAST(sum(amount) AS bigint) FROM spend WHERE tenant_id = :tenant")
 
 AGE = Statement("""
 UPDATE limit_reports SET at = at - CAST(:age AS double precision) * interval '1 second'
@@ -69,6 +84,27 @@ async def test_a_burst_never_takes_more_than_the_bucket_has(
     assert left + held == pytest.approx(day.value - 750 * len(charges), abs=500)
 
 
+async def test_what_is_granted_waits_for_the_request_that_asked_for_it(
+    database: Database,
+) -> None:
+    """More tenants than one statement takes, each with a request now and then: all buckets are
+    full, and somebody waits for the next exchange whenever one is over.
+    """
+    one = limiter(database, "one")
+    callers = [
+        caller(limit("requests", 60), tenant_id=TenantId(UUID(int=1_000 + number)))
+        for number in range(BUCKETS_MAX + 44)
+    ]
+
+    async def ask(number: int) -> None:
+        for _ in range(7 * number):
+            await asyncio.sleep(0)  # so that exchanges begin at any moment of those of others
+        assert isinstance(await admitted(one, callers[number]), Charge)
+
+    async with running(one):
+        await asyncio.gather(*[ask(number) for number in range(len(callers))])
+
+
 async def test_a_debt_is_paid_before_anything_fits_again(database: Database) -> None:
     day = limit("tokens", 10_000, window_s=86_400)
     one, other = limiter(database, "one"), limiter(database, "other")
@@ -99,6 +135,24 @@ async def test_what_died_with_a_process_holds_no_place(database: Database) -> No
     async with running(other):
         assert isinstance(await admitted(other, caller(few)), Charge)
     assert sum(other.gates.places.values()) == 1
+
+
+async def test_a_budget_holds_for_who_spends_so_slowly_that_its_meter_is_forgotten(
+    database: Database,
+) -> None:
+    clock, spender = 0.0, caller(budgets=[budget(10_000, unit="tokens")])
+    one = limiter(database, "one", clock=lambda: clock)
+    async with running(one):
+        for number in range(8):
+            charge = await admitted(one, spender, tokens=1_000, most=1_000)
+            assert isinstance(charge, Charge) == (number < 5)
+            if isinstance(charge, Charge):
+                charge.settle(used(1_000, 1_000))
+            await one.flush()
+            clock += 2 * FORGOTTEN_S
+            assert not list(one.gates.meters())
+    async with database.runs_transaction() as connection:
+        assert await connection.scalar(SPENT, {"tenant": TENANT}) == 10_000
 
 
 async def test_a_place_is_given_back_once_whatever_is_called_after(database: Database) -> None:

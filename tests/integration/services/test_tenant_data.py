@@ -15,14 +15,17 @@ import pytest
 from gateway import ids
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
+from gateway.governance.audit import JOB
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.encryption import Progress, TenantEncryption
+from gateway.services.governance.purging import Purging
 from gateway.services.governance.tenant_data import TenantData
 from gateway.store import conversations, events, flushes, messages, responses, traces
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
+from gateway.store.governance import audit_log
 from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -245,9 +248,9 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
     await conversations.create(place.sealed, place.tenant, talk, [])
     asked = {
-        "by user": {"user": "ada"},
-        "by identifier": {"safety_identifier": "ada"},
-        "other": {"user": "bob", "instructions": "ada"},
+        "by user": {"user": "grace"},
+        "by identifier": {"safety_identifier": "grace"},
+        "other": {"user": "bob", "instructions": "grace"},
     }
     stored = {}
     for name, request in asked.items():
@@ -255,7 +258,7 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
         await responses.insert(place.sealed, place.tenant, new)
         stored[name] = new.uuid
     data = TenantData(place.sealed, place.keys)
-    erased = await data.erase_person(place.name, "ada")
+    erased = await data.erase_person(place.name, "grace")
     assert (erased.responses, erased.conversations) == (2, 0)
     assert (erased.seen, erased.sealed) == (3, 0)
     left = [
@@ -265,18 +268,18 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     ]
     assert left == ["other"]
     rows = await AuditLogs(place.plain).list_entries(place.tenant, _query())
-    assert "ada" not in str(rows)
+    assert "grace" not in str(rows)
     # What was sealed with a key that is gone is nobody's, and in nobody's way.
     await place.encryption.rotate(place.tenant)
     await place.keys.destroy(place.tenant, before=2)
-    new = replace(new_response(), request=b'{"user":"ada"}')
+    new = replace(new_response(), request=b'{"user":"grace"}')
     await responses.insert(place.sealed, place.tenant, new)
-    erased = await data.erase_person(place.name, "ada")
+    erased = await data.erase_person(place.name, "grace")
     assert (erased.seen, erased.responses, erased.sealed) == (2, 1, 1)
     with pytest.raises(InvalidRequest):
         await data.erase_person(place.name, "")
     with pytest.raises(ResourceNotFound):
-        await data.erase_person("nobody", "ada")
+        await data.erase_person("nobody", "grace")
 
 
 def _query() -> Any:
@@ -322,20 +325,22 @@ async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
     await data.hold(place.name, is_held=True)
     assert await data.purge() == []
     for refused in (
-        data.erase_person(place.name, "ada"),
+        data.erase_person(place.name, "grace"),
         place.encryption.shred(place.tenant),
     ):
         with pytest.raises(InvalidRequest, match="held"):
             await refused
     assert all(key.wrapped for key in await place.keys.keys(place.tenant))
     await data.hold(place.name, is_held=False)
-    (removed,) = await data.purge()
+    (removed,) = await Purging(place.sealed, data).round()
     assert (removed.tenant, removed.keys) == ("acme", 1)
     assert removed.rows["responses"] == 2
     assert not any((await place.stored(postgres)).values())
     assert await data.purge() == []
     (chain,) = await AuditLogs(place.plain).verify(place.tenant)
     assert chain.faults == ()
+    *_, last = await audit_log.since(place.plain, place.tenant, 0, rows_max=100)
+    assert (last.type, last.actor) == ("harmony.tenant.shredded", JOB.json())
 
 
 def test_without_a_provider_nothing_is_encrypted() -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.limits.charge import NOTHING_USED, Charge, Used
@@ -118,6 +119,18 @@ def test_a_refusal_takes_nothing() -> None:
     assert desk.counted.refused == ["requests"]
 
 
+def test_what_a_waiting_request_has_of_one_bucket_stays_while_another_is_asked() -> None:
+    desk = Desk(caller(limit("requests", 60), limit("requests", 600, window_s=86_400)))
+    desk.enter()
+    minute, day = [bucket for _, bucket in desk.gates.known()]
+    minute.take(minute.held)
+    day.give_back(1 - day.held)
+    desk.clock += 1
+    assert desk.gates.enter(desk.caller, desk.rules) is None
+    desk.grant()
+    assert desk.gates.enter(desk.caller, desk.rules, 1) is not None
+
+
 def test_rows_that_never_have_enough_end_in_a_refusal() -> None:
     desk = Desk(caller(limit("requests", 5)))
     attempt = 0
@@ -134,6 +147,66 @@ def test_rows_that_never_have_enough_end_in_a_refusal() -> None:
     assert attempt <= ATTEMPTS_MAX
     assert refused.value.retry_after_s is not None
     assert 0 < refused.value.retry_after_s <= 60
+
+
+class ScarceDesk(Desk):
+    """The rows have what a bucket holds, and what comes back in time."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__(principal)
+        self.levels: dict[str, tuple[float, float]] = {}
+
+    @override
+    def grant(self, share: float = 1.0) -> None:
+        for (_, name), bucket in self.gates.known():
+            if (ask := bucket.ask(self.clock)) is None:
+                continue
+            level, at = self.levels.get(name, (ask.capacity, self.clock))
+            level = min(ask.capacity, level + ask.rate * (self.clock - at) + ask.change)
+            granted = min(ask.want, max(level, 0.0))
+            self.levels[name] = level - granted, self.clock
+            bucket.answered(granted, level - granted, self.clock)
+
+
+def refusals(desk: Desk, count: int) -> None:
+    for _ in range(count):
+        with pytest.raises(RateLimited):
+            desk.enter()
+
+
+def test_who_hammers_a_refusal_has_to_pause_and_who_pauses_is_let_through() -> None:
+    desk = ScarceDesk(caller(limit("requests", 60)))
+    for _ in range(60):
+        desk.enter()
+    refusals(desk, 10 * 60)
+    for _ in range(100):  # far more often than it may be refused, and while there is room again
+        desk.clock += 0.05
+        refusals(desk, 1)
+    with pytest.raises(RateLimited) as refused:
+        desk.enter()
+    assert refused.value.retry_after_s is not None
+    assert 0 < refused.value.retry_after_s < 1
+    desk.clock += 2 * refused.value.retry_after_s
+    desk.enter()
+
+
+def test_who_waits_as_told_is_never_held_up_by_refusals() -> None:
+    desk = ScarceDesk(caller(limit("requests", 60)))
+    for _ in range(60):
+        desk.enter()
+    for _ in range(60):
+        with pytest.raises(RateLimited) as refused:
+            desk.enter()
+        assert refused.value.retry_after_s is not None
+        desk.clock += refused.value.retry_after_s + 0.001
+        desk.enter()
+
+
+def test_what_is_only_observed_refuses_nobody_who_hammers() -> None:
+    desk = Desk(caller(limit("requests", 1, mode="observe")))
+    for _ in range(100):
+        desk.enter()
+    assert not desk.counted.refused
 
 
 def test_a_limit_of_nothing_is_final() -> None:

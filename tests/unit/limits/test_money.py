@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.limits.money import NANO, Price, Prices, begins, dollars, ends
 from gateway.limits.spend import SpendMeter
@@ -84,6 +85,7 @@ def test_settlements_across_the_end_of_an_interval_are_each_in_one_row(
     midnight = datetime(2026, 11, 24, tzinfo=UTC)
     at = midnight - timedelta(hours=1)
     meter, wanted = SpendMeter(Meter("m", "usd", "day"), at), {at.date(): 0, midnight.date(): 0}
+    meter.told(meter.rows(at), others=0, others_reserved=0)
     rows = {}
     for amount, second in sorted(spent, key=lambda one: one[1]):
         now = at + timedelta(seconds=second)
@@ -98,3 +100,55 @@ def test_settlements_across_the_end_of_an_interval_are_each_in_one_row(
     assert {day: total for day, total in rows.items() if total} == {
         day: total for day, total in wanted.items() if total
     }
+
+
+class Forgetful(RuleBasedStateMachine):
+    """Replicas that forget meters at any time that they have told, and rows as the database has
+    them (`counters._SPEND`).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = datetime(2026, 11, 24, tzinfo=UTC)
+        self.rows: dict[int, int] = {}
+        self.meters: dict[int, SpendMeter] = {}
+        self.spent = 0
+
+    @rule(replica=st.integers(0, 2), amount=st.integers(0, 1_000))
+    def spend(self, replica: int, amount: int) -> None:
+        self.meter(replica).spend(amount, self.at)
+        self.spent += amount
+
+    @rule(replica=st.integers(0, 2), is_lost=st.booleans())
+    def tell(self, replica: int, is_lost: bool) -> None:
+        meter = self.meter(replica)
+        rows = meter.rows(self.at)
+        if not meter.is_told:
+            self.rows[replica] = max(self.rows.get(replica, 0), rows[-1].total)
+        if not is_lost:
+            others = sum(amount for one, amount in self.rows.items() if one != replica)
+            mine = self.rows.get(replica, 0)
+            meter.told(rows, others=others, others_reserved=0, mine=mine)
+
+    @rule(replica=st.integers(0, 2))
+    def forget(self, replica: int) -> None:
+        if replica in self.meters and self.meters[replica].is_told:
+            del self.meters[replica]
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        for replica in self.meters:
+            self.tell(replica, is_lost=False)
+            self.tell(replica, is_lost=False)
+        assert sum(self.rows.values()) == self.spent
+        for replica in self.meters:
+            self.tell(replica, is_lost=False)
+            assert self.meters[replica].spent(self.at) == self.spent
+
+    def meter(self, replica: int) -> SpendMeter:
+        new = SpendMeter(Meter("m", "usd", "month"), self.at)
+        return self.meters.setdefault(replica, new)
+
+
+TestForgetful = Forgetful.TestCase
+TestForgetful.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

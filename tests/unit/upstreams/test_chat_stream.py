@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamLost, UpstreamUnavailable
@@ -23,7 +24,12 @@ from gateway.text_ids import (
     THOUGHT,
     text_of,
 )
-from gateway.upstreams.chat_stream import CALLS_MAX, CHARACTERS_PER_TOKEN_MAX, ChatReader
+from gateway.upstreams.chat_stream import (
+    CALLS_MAX,
+    CHARACTERS_PER_TOKEN_MAX,
+    Arguments,
+    ChatReader,
+)
 from tests.fakes.backend_captures import FOLDER, capture
 
 if TYPE_CHECKING:
@@ -78,6 +84,8 @@ class Heard:
         self.usage: ToldUsage | None = told[-1].usage if told else None
         self.fault: UpstreamError | None = reader.fault
         self.overran = reader.overran
+        self.tokens_taken = reader.tokens_taken
+        self.chunks = [chunk is not None for chunk in chunks]
 
 
 def event(delta: object = None, finish: str | None = None, **fields: Any) -> bytes:
@@ -286,3 +294,141 @@ def test_who_says_more_than_may_be_is_not_listened_to() -> None:
     assert (made.finish, made.overran) == (FinishReason.LENGTH, True)
     too_long = Heard([b"data: " + b"x" * 10**6 + b"\n\n"])
     assert isinstance(too_long.fault, UpstreamUnavailable)
+
+
+def test_what_was_taken_is_counted_in_tokens() -> None:
+    made = heard(event({"content": "x" * 39}, "stop"))
+    assert made.tokens_taken == 41 // 4 + 1  # with both marks, and none of what it did not say
+    usage = {"prompt_tokens": 5, "completion_tokens": 7}
+    assert heard(event({"content": "x"}, "stop", usage=usage)).tokens_taken == 7
+    assert heard(b'data: {"error":"no"}\n\n').tokens_taken == 0
+
+
+SCALARS: Final = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=4),
+    st.sampled_from([
+        "\ud83d", "text", "thinking", "stop", "tool_calls", "error", "{", '{"a":', "}", " \n",
+        "<think>", "</think>",
+    ]),
+)  # fmt: skip
+NAMES: Final = st.sampled_from([
+    "arguments", "choices", "code", "completion_tokens", "content", "delta", "error",
+    "finish_reason", "function", "function_call", "id", "index", "message", "name", "object",
+    "prompt_tokens", "prompt_tokens_details", "reasoning", "refusal", "text", "thinking",
+    "tool_calls", "type", "usage",
+])  # fmt: skip
+ANYTHING: Final = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=8,
+)
+CALLED: Final = st.fixed_dictionaries(
+    {"function": st.fixed_dictionaries({}, optional={"name": ANYTHING, "arguments": ANYTHING})},
+    optional={"index": ANYTHING, "id": ANYTHING},
+)
+DELTAS: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": ANYTHING,
+        "reasoning": ANYTHING,
+        "tool_calls": st.lists(CALLED, max_size=3) | ANYTHING,
+    },
+)
+CHOICES: Final = st.fixed_dictionaries({"delta": DELTAS}, optional={"finish_reason": ANYTHING})
+EVENTS: Final = ANYTHING | st.fixed_dictionaries(
+    {"choices": st.lists(CHOICES, min_size=1, max_size=1)}, optional={"usage": ANYTHING}
+)
+
+
+@given(st.lists(EVENTS, max_size=5), st.lists(st.integers(0, 2000), max_size=6), st.booleans())
+@example([{"choices": [{"delta": {"content": [{"type": "thinking", "thinking": 5}]}}]}], [], False)
+@example(
+    [
+        {
+            "choices": [
+                {
+                    "delta": {
+                        "tool_calls": [
+                            {"function": {"name": "f", "arguments": {"a": "\ud83d", "b": 2**70}}}
+                        ]
+                    }
+                }
+            ]
+        }
+    ],
+    [],
+    False,
+)
+@example([{"choices": [{"delta": {}, "finish_reason": {"a": "\ud83d"}}]}], [], False)
+@example([{"error": {"message": "\ud83d"}}], [], False)  # fmt: skip
+def test_whatever_a_server_says_is_text_or_an_error(
+    events: list[object], cuts: list[int], tagged: bool
+) -> None:
+    said = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in events)
+    thought = ("<think>", "</think>") if tagged else None
+    whole = Heard([said], thought=thought)
+    bounds = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
+    cut_up = Heard([said[a:b] for a, b in pairwise(bounds)], thought=thought)
+    assert cut_up.text == whole.text
+    assert (cut_up.finish, str(cut_up.fault)) == (whole.finish, str(whole.fault))
+    assert cut_up.tokens_taken == whole.tokens_taken
+    for text in (whole.text, str(whole.fault)):
+        text.encode()
+
+
+def test_a_call_without_arguments_does_not_hold_up_the_next_one() -> None:
+    now = fragment(0, "a", name="now", arguments="")
+    made = Heard(
+        [now, fragment(1, "b", name="write", arguments='{"t":"'), fragment(1, arguments="x")]
+    )
+    assert made.chunks[:3] == [True, True, True]
+    assert made.text == '<c>now<(><c>write<(>{"t":"x'
+
+
+def test_white_space_between_fragments_does_not_end_a_call() -> None:
+    first, last = fragment(0, "a", name="f", arguments='{"a":'), fragment(0, arguments="1}")
+    made = heard(first, event({"content": "\n"}), last, event({"content": "Hi"}, "stop"))
+    assert made.text == '<c>f<(>{"a":1}<a>Hi<end>'
+
+
+def test_what_is_kept_back_counts_as_what_was_told_does() -> None:
+    options: Any = {"stop_ids": (END,), "frame_bytes_max": 100, "id_end": TEXT_IDS_END}
+    reader = ChatReader("box", Sampling(max_tokens=9), thought=("<think>", "</think>"), **options)
+    for size in range(1, 600):
+        # Many times as much as may come without an id.
+        assert reader.feed(event({"content": " "})) is None
+        assert (reader.fault, reader.kept_back) == (None, size)
+    made = Heard([event({"content": " "})] * 200, max_tokens=1, thought=("<think>", "</think>"))
+    assert (made.finish, made.overran) == (FinishReason.LENGTH, True)
+    waiting = fragment(1, "b", name="g", arguments="x" * 99)
+    made = Heard([fragment(0, "a", name="f", arguments="{"), waiting, waiting], max_tokens=1)
+    assert made.text.startswith("<c>f<(>{<c>g<(>xxx")
+    assert (made.finish, made.overran) == (FinishReason.LENGTH, True)
+    nameless = fragment(0, "a", arguments="x" * 99)
+    assert isinstance(Heard([nameless, nameless], max_tokens=1).fault, UpstreamUnavailable)
+
+
+@given(
+    st.recursive(
+        st.text(alphabet='ab{}[]"\\ ', max_size=5) | st.integers(0, 9),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('{"\\'), inner),
+        max_leaves=6,
+    ),
+    st.lists(st.integers(0, 60), max_size=8),
+    st.sampled_from(["", " ", "\n", "x", "{}"]),
+)  # fmt: skip
+def test_arguments_are_whole_where_their_object_closes(
+    value: object, cuts: list[int], behind: str
+) -> None:
+    text = orjson.dumps(value).decode() + behind
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    arguments, came = Arguments(), ""
+    for part in (text[a:b] for a, b in pairwise(bounds)):
+        arguments.add(part)
+        came += part
+        try:
+            is_object = isinstance(orjson.loads(came), dict)
+        except orjson.JSONDecodeError:
+            is_object = False
+        assert arguments.is_whole == is_object
+    assert arguments.untold() == text

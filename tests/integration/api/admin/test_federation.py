@@ -491,6 +491,12 @@ async def test_the_sdk_manages_providers_and_rules(
         assert (found.issuer, found.audience, found.type) == (issuer.url, AUDIENCE, "oidc")
         assert found.verification.type == "discovery"
         assert trust.provider_id in [one.id async for one in providers.list(limit=2)]
+        moved = await providers.update(trust.provider_id, issuer="https://new.example.com/sso/")
+        assert moved.verification.type == "discovery"
+        assert moved.verification.discovery_url == (
+            "https://new.example.com/sso/.well-known/openid-configuration"
+        )
+        await providers.update(trust.provider_id, issuer=issuer.url)
         uploaded: Any = {"type": "uploaded_jwks", "jwks": issuer.jwks}
         changed = await providers.update(trust.provider_id, name="keys", verification=uploaded)
         assert (changed.name, changed.verification.type) == ("keys", "uploaded_jwks")

@@ -72,6 +72,15 @@ def test_in_the_end_each_has_been_counted_what_it_had(
         assert not shares.account(name).running
 
 
+@given(st.integers(-(10**9), 10**9))
+def test_no_count_of_a_backend_makes_a_tenant_one_that_was_served_less(output: int) -> None:
+    shares = FairShares()
+    before = shares.account("a").served
+    shares.serve("a", 10, DEFAULT).end(output)
+    assert shares.account("a").served >= before + 10
+    assert shares.account("a").expected >= 0
+
+
 def test_the_last_slots_are_left_for_others() -> None:
     shares = FairShares()
     assert shares.has_share("a", 0)  # whether there is a slot at all is another question

@@ -89,7 +89,7 @@ def test_a_first_token_is_overdue_where_slots_are_used_up_and_it_takes_long() ->
     assert known.overdue_s(0) == 4.0
     for _ in range(20):
         known.take(WorkClass.DEFAULT, 1).first(9.0)
-    assert (known.overdue_s(0) or 0) < 10.0, "what waits does not become usual"
+    assert (known.overdue_s(0) or 0) < 5.0, "what waits does not become usual"
     for _ in range(40):
         known.take(WorkClass.DEFAULT, 1).first(0.001)
     assert known.overdue_s(2_000) == OVERDUE_MIN_S + 1

@@ -1,4 +1,4 @@
-"""Requests begin in turns, tenant by tenant, and none is left behind."""
+"""Work is begun in turns, tenant by tenant, and none is left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.access.turns import COST_S, ROUND_S, SHARE, Turns
+from gateway.turns import COST_S, ROUND_S, SHARE, Turns
 
 A, B, C = (UUID(int=n) for n in range(3))
 

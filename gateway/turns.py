@@ -1,9 +1,9 @@
-"""Requests begin in turns: those of one tenant that come at once do not all go before another's.
+"""Work is begun in turns: that of one tenant which comes at once does not all go before another's.
 
-A request takes milliseconds until it waits for something, and the event loop does whatever has come
-before it looks for more. So of a tenant that sends hundreds at once only a few begin in one round
-of the loop; the others wait for the next ones, in order. Of a tenant that has begun nothing in this
-round one may always begin.
+A request takes milliseconds until it waits for something, and so does a long read of a stream; the
+event loop does whatever has come before it looks for more. So of a tenant that has hundreds at once
+only a few begin in one round of the loop; the others wait for the next ones, in order. Of a tenant
+that has begun nothing in this round one may always begin.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from uuid import UUID
+    from collections.abc import Callable, Hashable
 
 ROUND_S: Final = 0.002
 """Until a round has lasted so long, all that come begin."""
 COST_S: Final = 0.002
-"""About what one request takes until it waits for something."""
+"""About what one takes."""
 SHARE: Final = 0.25
-"""Of a round, which may be long because of streams: so much of it is for requests that begin."""
+"""Of a round, which other work may make long: so much of it is for what begins."""
 
 
 class Turns:
@@ -33,11 +32,11 @@ class Turns:
         self._clock = clock
         self._since = 0.0
         self._is_round = False
-        self._begun: set[UUID] = set()
-        self._waiting: dict[UUID, deque[asyncio.Future[None]]] = {}
+        self._begun: set[Hashable] = set()
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
-    def begin(self, tenant: UUID) -> asyncio.Future[None] | None:
-        """What a request has to wait for until it may begin; None: it may now."""
+    def begin(self, tenant: Hashable) -> asyncio.Future[None] | None:
+        """What has to be waited for until it may begin; None: it may now."""
         if not self._is_round:
             self._is_round = True
             self._since = self._clock()
@@ -67,7 +66,7 @@ class Turns:
             if count <= 0:
                 return
 
-    def _release(self, tenant: UUID) -> bool:
+    def _release(self, tenant: Hashable) -> bool:
         """Whether one that waits began; its tenant is the last in turn then."""
         waiting = self._waiting.pop(tenant)
         while waiting:
