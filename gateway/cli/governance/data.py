@@ -90,10 +90,16 @@ def erase(
     """Erase a person: all stored responses of requests that named it, and their conversations."""
     erased = _ask(config, lambda data, _: data.erase_person(name, person))
     if json_:
-        told = {"responses": erased.responses, "conversations": erased.conversations}
+        told = {
+            "responses": erased.responses,
+            "conversations": erased.conversations,
+            "sealed": erased.sealed,
+        }
         terminal.show(json.dumps(told))
         return
     terminal.show(f"{erased.responses} responses and {erased.conversations} conversations erased")
+    if erased.sealed:
+        terminal.show(f"{erased.sealed} responses could not be opened: their key is gone")
 
 
 @commands.command()

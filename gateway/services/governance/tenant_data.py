@@ -31,11 +31,15 @@ ROWS_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What was erased of a person, and how many responses were looked at."""
+    """What was erased of a person, and how many responses were looked at.
+
+    `sealed` of these could not be opened, because their key is gone: they are left.
+    """
 
     seen: int
     responses: int
     conversations: int
+    sealed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +68,22 @@ class TenantData:
         conversations that they continued.
 
         All responses of the tenant are read for it. Of what is in an audit log only a digest of the
-        identifier is kept. Raises `InvalidRequest` for an empty one.
+        identifier is kept. Raises `InvalidRequest` for an empty one, and for a tenant that is held.
         """
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
         tenant = await self._tenant(name)
+        await check_is_not_held(self._database, tenant.id)
         digest = hashlib.sha256(person.encode("utf-8", "surrogatepass")).hexdigest()
         await self._tell(tenant.id, author.event("harmony.erasure.requested", digest))
-        seen, found, places = 0, 0, set()
+        seen, found, sealed, places = 0, 0, 0, set()
         after = erasure.BEFORE_ALL
         while True:
             page = await erasure.of_person(
                 self._database, tenant.id, person, after=after, rows_max=ROWS_AT_ONCE
             )
-            seen += ROWS_AT_ONCE if page.last is not None else 0
+            seen += page.seen
+            sealed += page.sealed
             for one in page.found:
                 found += await responses.delete(self._database, tenant.id, one.uuid)
                 if one.conversation is not None:
@@ -88,9 +94,9 @@ class TenantData:
         gone = 0
         for place in places:
             gone += await conversations.delete_conversation(self._database, tenant.id, place)
-        told = {"responses": found, "conversations": gone}
+        told = {"responses": found, "conversations": gone, "sealed": sealed}
         await self._tell(tenant.id, author.event("harmony.erasure.completed", digest, data=told))
-        return Erased(seen, found, gone)
+        return Erased(seen, found, gone, sealed)
 
     async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:
         """Let none of its keys work any more; what it has is removed `RESTORE_S` later."""
@@ -127,6 +133,9 @@ class TenantData:
         """
         removed = []
         for tenant in await erasure.due(self._database, window_s=window_s):
+            # Those before it may have taken hours.
+            if not await erasure.is_due(self._database, tenant.id, window_s=window_s):
+                continue
             keys = 0 if self._keys is None else await self._keys.destroy(tenant.id)
             counts = {table: await self._emptied(tenant.id, table) for table in erasure.TABLES}
             await erasure.finish_removal(self._database, tenant.id)
@@ -187,6 +196,15 @@ class TenantData:
     async def _tell(self, tenant_id: TenantId, event: AuditEvent) -> None:
         async with self._database.owner_transaction() as connection:
             await audit_log.record(connection, tenant_id, event)
+
+
+async def check_is_not_held(database: Database, tenant_id: TenantId) -> None:
+    """Raises `InvalidRequest` where what a tenant has is to be kept."""
+    if await erasure.is_held(database, tenant_id):
+        raise InvalidRequest(
+            "What this tenant has is held, and cannot be erased. Release it first:"
+            " `harmony-gateway data hold TENANT --release`."
+        )
 
 
 def _known(tenant: Tenant | None, name: str) -> Tenant:

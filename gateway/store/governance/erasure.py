@@ -10,6 +10,7 @@ from uuid import UUID
 
 import orjson
 
+from gateway.errors import ContentSealed
 from gateway.store.content import opened
 from gateway.store.governance import audit_log
 from gateway.store.postgres.database import turn_to
@@ -61,6 +62,11 @@ SELECT {_TENANT} FROM tenants
 WHERE deleted_at <= now() - make_interval(secs => :window_s) AND held_at IS NULL
 ORDER BY deleted_at
 """)  # noqa: S608 - constants only
+_IS_DUE: Final = Statement("""
+SELECT count(*) > 0 FROM tenants
+WHERE id = :tenant AND deleted_at <= now() - make_interval(secs => :window_s) AND held_at IS NULL
+""")
+_IS_HELD: Final = Statement("SELECT held_at IS NOT NULL FROM tenants WHERE id = :tenant")
 _REMOVE_KEYS: Final = Statement("DELETE FROM api_keys WHERE tenant_id = :tenant")
 _DISABLE: Final = Statement("""
 UPDATE tenants SET disabled_at = coalesce(disabled_at, now()) WHERE id = :tenant
@@ -75,30 +81,39 @@ class FoundResponse(NamedTuple):
 
 
 class FoundPage(NamedTuple):
-    """Of a page of responses those of the person, and the last one of all; None: no more."""
+    """Of a page of responses those of the person, and the last one of all; None: no more.
+
+    `seen` were looked at, of which `sealed` could not be opened: whose they are nobody can tell.
+    """
 
     found: list[FoundResponse]
     last: UUID | None
+    seen: int
+    sealed: int
 
 
 async def of_person(
     database: Database, tenant_id: TenantId, person: str, *, after: UUID, rows_max: int
 ) -> FoundPage:
     """A page of the responses of a tenant, behind the one with the id `after`, whose requests name
-    this person. Raises `ContentSealed`.
+    this person. Raises `ContentSealed` where the tenant has no key any more.
     """
     parameters = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_PAGE, parameters)
         cipher = connection.cipher(tenant_id)
-    found = []
+    found, sealed = [], 0
     for row in rows:
-        request: dict[str, Any] = orjson.loads(
-            opened(cipher, "responses", row, ["request"])["request"]
-        )
+        try:
+            content = opened(cipher, "responses", row, ["request"])["request"]
+        except ContentSealed:
+            sealed += 1
+            continue
+        request: dict[str, Any] = orjson.loads(content)
         if any(request.get(name) == person for name in PERSON_FIELDS):
             found.append(FoundResponse(row.id, row.conversation_id))
-    return FoundPage(found, rows[-1].id if len(rows) == rows_max else None)
+    last = rows[-1].id if len(rows) == rows_max else None
+    return FoundPage(found, last, len(rows), sealed)
 
 
 async def mark_deleted(database: Database, name: str, event: AuditEvent) -> Tenant | None:
@@ -123,6 +138,19 @@ async def due(database: Database, *, window_s: float) -> list[Tenant]:
     async with database.owner_transaction() as connection:
         rows = await connection.execute(_DUE, {"window_s": window_s})
     return [Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at) for row in rows]
+
+
+async def is_due(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
+    """Is it one of `due` still? It may have been restored since, or held."""
+    async with database.owner_transaction() as connection:
+        asked = {"tenant": tenant_id, "window_s": window_s}
+        return bool(await connection.scalar(_IS_DUE, asked))
+
+
+async def is_held(database: Database, tenant_id: TenantId) -> bool:
+    """Is what it has to be kept?"""
+    async with database.owner_transaction() as connection:
+        return bool(await connection.scalar(_IS_HELD, {"tenant": tenant_id}))
 
 
 async def delete_some(database: Database, tenant_id: TenantId, table: str, *, rows_max: int) -> int:

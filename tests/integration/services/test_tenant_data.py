@@ -248,9 +248,9 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
     await conversations.create(place.sealed, place.tenant, talk, [])
     asked = {
-        "by user": {"user": "ada"},
-        "by identifier": {"safety_identifier": "ada"},
-        "other": {"user": "bob", "instructions": "ada"},
+        "by user": {"user": "grace"},
+        "by identifier": {"safety_identifier": "grace"},
+        "other": {"user": "bob", "instructions": "grace"},
     }
     stored = {}
     for name, request in asked.items():
@@ -258,8 +258,9 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
         await responses.insert(place.sealed, place.tenant, new)
         stored[name] = new.uuid
     data = TenantData(place.sealed, place.keys)
-    erased = await data.erase_person(place.name, "ada")
+    erased = await data.erase_person(place.name, "grace")
     assert (erased.responses, erased.conversations) == (2, 0)
+    assert (erased.seen, erased.sealed) == (3, 0)
     left = [
         name
         for name, uuid in stored.items()
@@ -267,11 +268,18 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     ]
     assert left == ["other"]
     rows = await AuditLogs(place.plain).list_entries(place.tenant, _query())
-    assert "ada" not in str(rows)
+    assert "grace" not in str(rows)
+    # What was sealed with a key that is gone is nobody's, and in nobody's way.
+    await place.encryption.rotate(place.tenant)
+    await place.keys.destroy(place.tenant, before=2)
+    new = replace(new_response(), request=b'{"user":"grace"}')
+    await responses.insert(place.sealed, place.tenant, new)
+    erased = await data.erase_person(place.name, "grace")
+    assert (erased.seen, erased.responses, erased.sealed) == (2, 1, 1)
     with pytest.raises(InvalidRequest):
         await data.erase_person(place.name, "")
     with pytest.raises(ResourceNotFound):
-        await data.erase_person("nobody", "ada")
+        await data.erase_person("nobody", "grace")
 
 
 def _query() -> Any:
@@ -316,6 +324,13 @@ async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
         await data.restore(place.name)
     await data.hold(place.name, is_held=True)
     assert await data.purge() == []
+    for refused in (
+        data.erase_person(place.name, "grace"),
+        place.encryption.shred(place.tenant),
+    ):
+        with pytest.raises(InvalidRequest, match="held"):
+            await refused
+    assert all(key.wrapped for key in await place.keys.keys(place.tenant))
     await data.hold(place.name, is_held=False)
     (removed,) = await Purging(place.sealed, data).round()
     assert (removed.tenant, removed.keys) == ("acme", 1)
