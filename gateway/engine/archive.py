@@ -18,7 +18,6 @@ from gateway.engine.run_state import charged_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
-from gateway.limits.charge import Used
 from gateway.sealing import Binding, SealBroken
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
@@ -430,7 +429,7 @@ class Archive:
             charged = charged_of(plan)
             if charged is not None:
                 charge = self._adopt_charge(tenant_id, stored.model, charged)
-                charge.settle(Used.of(usage, is_whole=False))
+                charge.settle(outcome.used(usage, is_whole=False))
         except DEFECTS as error:
             _report_unread(stored, error)
 

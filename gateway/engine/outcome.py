@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.engine.output_guard import (
     BACKEND_LOST,
@@ -21,6 +21,10 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import FinishReason
+from gateway.limits.charge import Used
+
+if TYPE_CHECKING:
+    from gateway.generation import TokenUsage
 
 SERVER_ERROR: Final = "server_error"
 VIOLATIONS: Final = {
@@ -135,3 +139,15 @@ def not_stored(at: int) -> Finished:
 
 def _failed(at: int, message: str, *, code: str = SERVER_ERROR) -> Finished:
     return Finished("failed", at, code=code, message=message)
+
+
+def used(usage: TokenUsage, *, is_whole: bool) -> Used:
+    """What a key is charged for a response; `is_whole`: it was answered to its end."""
+    return Used(
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        tool_calls=usage.tool_calls,
+        web_searches=usage.web_searches,
+        is_whole=is_whole,
+    )

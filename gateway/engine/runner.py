@@ -19,7 +19,6 @@ from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
 from gateway.eventlog.journal import KeepAliveTimer
-from gateway.limits.charge import Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +104,7 @@ class Run:
         if self.spec.durable and (self._is_let_go or not fold.is_finished):
             charge.leave()
             return
-        charge.settle(Used.of(fold.usage, is_whole=self._status in _WHOLE))
+        charge.settle(outcome.used(fold.usage, is_whole=self._status in _WHOLE))
 
     async def __call__(self) -> None:
         """Record, generate, commit, show the end: readers can see it when this returns."""

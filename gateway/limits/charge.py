@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.generation import TokenUsage
     from gateway.limits.bucket import Bucket
     from gateway.limits.money import Price
     from gateway.limits.refusal import Headers
@@ -24,18 +23,6 @@ class Used(NamedTuple):
     tool_calls: int = 0
     web_searches: int = 0
     is_whole: bool = False
-
-    @classmethod
-    def of(cls, usage: TokenUsage, *, is_whole: bool) -> Used:
-        """What its usage has."""
-        return cls(
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            tool_calls=usage.tool_calls,
-            web_searches=usage.web_searches,
-            is_whole=is_whole,
-        )
 
 
 NOTHING_USED = Used()

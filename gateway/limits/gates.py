@@ -143,9 +143,9 @@ class Gates:
         """Every meter that was used lately, or has something to tell."""
         now = self._clock()
         for key, meter in list(self._meters.items()):
-            # What it has spent itself is in the row of this process, which it does not read again.
-            has_spent = meter.own or meter.reserved or not meter.is_told
-            if not has_spent and now - meter.used_at > FORGOTTEN_S:
+            # Made again, it goes on from the row of this process.
+            is_idle = meter.is_told and not meter.reserved
+            if is_idle and now - meter.used_at > FORGOTTEN_S:
                 del self._meters[key]
             else:
                 yield key, meter

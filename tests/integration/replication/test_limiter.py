@@ -10,6 +10,7 @@ import pytest
 
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
+from gateway.limits.gates import FORGOTTEN_S
 from gateway.services.limits import Limits, Place
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S
 from gateway.store.postgres.database import Database
@@ -19,6 +20,7 @@ from tests.fakes.limited import (
     TENANT,
     admitted,
     at_once,
+    budget,
     caller,
     limit,
     limiter,
@@ -134,6 +136,26 @@ async def test_what_died_with_a_process_holds_no_place(database: Database) -> No
     async with running(other):
         assert isinstance(await admitted(other, caller(few)), Charge)
     assert sum(other.gates.places.values()) == 1
+
+
+async def test_a_budget_holds_for_who_spends_so_slowly_that_its_meter_is_forgotten(
+    database: Database,
+) -> None:
+    clock, spender = 0.0, caller(budgets=[budget(10_000, unit="tokens")])
+    one = limiter(database, "one", clock=lambda: clock)
+    async with running(one):
+        for number in range(8):
+            charge = await admitted(one, spender, tokens=1_000, most=1_000)
+            assert isinstance(charge, Charge) == (number < 5)
+            if isinstance(charge, Charge):
+                charge.settle(used(1_000, 1_000))
+            clock += 2 * FORGOTTEN_S
+            while any(True for _ in one.gates.meters()):
+                await one.once()
+        figures = await one.figures(spender)
+    assert [figure.spent for figure in figures.budgets] == [10_000]
+    async with database.runs_transaction() as connection:
+        assert await connection.scalar(SPENT, {"tenant": TENANT}) == 10_000
 
 
 async def test_a_place_is_given_back_once_whatever_is_called_after(database: Database) -> None:
