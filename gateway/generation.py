@@ -260,7 +260,8 @@ class TokenRequest:
     must look like, from the first one on. `priority` is 0 for ordinary work, more for what is to go
     before it, less for what can wait. `background`: nobody waits for it in person. `has_begun`: it
     goes on with a response of which some is there, and waits for nobody. `chat` is None where ids
-    go in and come out.
+    go in and come out. `surplus_ids` is how many ids more than tokens the prompt of a chat has,
+    which stays the same as text is put behind it (`gateway.text_ids.surplus_ids`).
     """
 
     request_id: str
@@ -275,7 +276,13 @@ class TokenRequest:
     background: bool = False
     has_begun: bool = False
     chat: ChatTerms | None = None
+    surplus_ids: int = 0
     route: Route | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens the prompt is, in a chat about how many."""
+        return len(self.prompt_ids) - self.surplus_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -455,7 +455,7 @@ class Pool:
             if not admission.shares.has_share(request.cache_salt, free):
                 return None
         member, watched = self._dispatch(roomy or choices, request, sink, turn)
-        prompt = len(request.prompt_ids)
+        prompt = request.prompt_tokens
         slot = admission.slots(member.name).take(work, prompt, is_beyond=is_beyond)
         service = admission.shares.serve(request.cache_salt, prompt, work)
         return Placed(member, watched, slot, admission, service)
@@ -503,7 +503,7 @@ class Pool:
             return member, nullcontext(sink) if router is None else router.visit(member.name, sink)
         names = [member.name for member in choices]
         decision = router.choose(names, router.prefix(request), request.route)
-        flight = router.begin(decision, request.route)
+        flight = router.begin(decision, request.route, surplus_ids=request.surplus_ids)
         return self._members[decision.member.name], FlightSink(flight, sink)
 
     def _telling_logprobs(self, model: str) -> list[Member]:
