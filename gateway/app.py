@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
-from gateway.api.access.authentication import Authentication
-from gateway.api.access.key import own_key
+from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
+from gateway.api.access.key import KeyEndpoint
+from gateway.api.access.tokens import TokenEndpoint
 from gateway.api.admin.authentication import AdminAuthentication
 from gateway.api.admin.routes import starlette_routes
 from gateway.api.admin.table import admin_routes, operator_routes
@@ -32,8 +34,7 @@ from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
-from gateway.services.admin.operators import Operators
-from gateway.wiring.admin import admin_services, ledger_operations, operations
+from gateway.wiring.admin import admin_services, operator_services
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
@@ -66,7 +67,13 @@ class Gateway(RequestContext):
         app = first if len(apps) == 1 else ByDatabase(apps, first)
         proxies = _trusted_proxies(process)
         super().__init__(
-            Authentication(app, process.access, served, trusted_proxies=proxies),
+            Authentication(
+                app,
+                process.access,
+                served,
+                trusted_proxies=proxies,
+                reads_per_minute=process.shared.settings.rate_limits.reads_per_minute_max,
+            ),
             process.shared.metrics,
             served,
         )
@@ -78,9 +85,11 @@ class AdminGateway(RequestContext):
 
     def __init__(self, process: Process) -> None:
         probes = _probes(process)
+        services = operator_services(process)
         of_operators = starlette_routes(
-            operator_routes(operations(process), ledger_operations(process)),
+            operator_routes(services),
             _bodies(process.default, process.shared.settings),
+            _trusted_proxies(process),
         )
         of_tenants = _admin_routes(process)
         apps = {
@@ -90,11 +99,10 @@ class AdminGateway(RequestContext):
         served = [*probes, *next(iter(of_tenants.values())), *of_operators]
         first = next(iter(apps.values()))
         app = first if len(apps) == 1 else ByDatabase(apps, first)
-        operators = Operators(process.default.foundation.database, process.access.peppers)
         authentication = AdminAuthentication(
             app,
             process.access,
-            operators,
+            services.operators,
             trusted_proxies=_trusted_proxies(process),
         )
         super().__init__(authentication, process.shared.metrics, served)
@@ -170,7 +178,7 @@ def _probes(process: Process) -> list[Route]:
 
 
 def routes(process: Process, services: Services) -> list[BaseRoute]:
-    """Every route; all but the last seven need an API key (`api.access.authentication`)."""
+    """Every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
     settings = process.shared.settings
     creation, bodies = services.creation, _bodies(services, settings)
     streams = settings.stream.fill(StreamLimits, comment_interval_s=COMMENT_INTERVAL_S)
@@ -195,6 +203,8 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
     rerank = PassingEndpoint("rerank", services.pass_through, bodies)
     system = SystemEndpoints(services.models, process.health)
     openapi = OpenApiEndpoints()
+    federation = process.federation
+    exchange = TokenEndpoint(federation, replace(bodies, bytes_max=federation.body_bytes_max))
     return [
         Route("/v1/responses", create, methods=["POST"]),
         WebSocketRoute("/v1/responses", websocket),
@@ -215,7 +225,8 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
         Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v1/codex/models", system.codex_models, methods=["GET"]),
         Route("/v1/traces/ingest", traces, methods=["POST"]),
-        Route("/v1/key", own_key, methods=["GET"]),
+        Route("/v1/key", KeyEndpoint(services.own_key).own, methods=["GET"]),
+        Route(EXCHANGE_PATH, exchange, methods=["POST"]),
         Route("/v1/models", system.list_models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
         Route("/healthz", system.healthz, methods=["GET"]),

@@ -21,6 +21,7 @@ GatewayError
 │   ├── UpstreamRejected             a backend calls the request itself wrong
 │   │   └── ContextOverflow           because prompt and output do not fit into its window
 │   ├── UpstreamFailed               broke off after the first token
+│   │   └── UpstreamRecalled         was broken off by this gateway, for another tenant
 │   └── NoUpstreamAvailable          none is left to try
 │       └── Overloaded                all have as much to do as they can, and enough wait
 ├── StoreError
@@ -143,6 +144,17 @@ class AuthenticationError(RequestError):
     """No key, or none that is known."""
 
 
+class TokenRefused(AuthenticationError):
+    """A token of an issuer that cannot be accepted; the message says why, and not what it says."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_token")
+
+
+class TokenNotAdmitted(TokenRefused):
+    """A token of an issuer that nobody here lets in: it is for somebody else, or no rule is."""
+
+
 class PermissionDenied(RequestError):
     """A known key that may not do this."""
 
@@ -218,6 +230,10 @@ class ContextOverflow(UpstreamRejected):
 
 class UpstreamFailed(UpstreamError):
     """It broke off after the first token: abort, error frame, stall, or an end without a reason."""
+
+
+class UpstreamRecalled(UpstreamFailed):
+    """The gateway broke it off itself, for another tenant: it has to wait for its turn again."""
 
 
 class NoUpstreamAvailable(UpstreamError):
@@ -316,6 +332,16 @@ class TooManyConnections(GatewayError):
 
     def __init__(self) -> None:
         super().__init__("there are as many connections as this process takes")
+
+
+class IssuerUnavailable(GatewayError):
+    """The keys of an issuer of tokens cannot be fetched, and none are known. The message is for
+    operators. `retry_after_s` is until it is asked again.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class StartupError(GatewayError):

@@ -254,14 +254,16 @@ class ChatTerms:
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
+    `tenant` names whose it is where requests wait for each other; no backend is told.
 
     `stop_ids` end the turn: a stream that breaks after one of them has lost nothing. `id_end` is
     the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
     must look like, from the first one on. `priority` is 0 for ordinary work, more for what is to go
     before it, less for what can wait. `background`: nobody waits for it in person. `has_begun`: it
-    goes on with a response of which some is there, and waits for nobody. `chat` is None where ids
-    go in and come out. `surplus_ids` is how many ids more than tokens the prompt of a chat has,
-    which stays the same as text is put behind it (`gateway.text_ids.surplus_ids`).
+    goes on with a response of which some is there, and waits for nobody, unless it `was_recalled`:
+    then another had its place, and it waits for one as others do. `chat` is None where ids go in
+    and come out. `surplus_ids` is how many ids more than tokens the prompt of a chat has, which
+    stays the same as text is put behind it (`gateway.text_ids.surplus_ids`).
     """
 
     request_id: str
@@ -275,9 +277,11 @@ class TokenRequest:
     priority: int = 0
     background: bool = False
     has_begun: bool = False
+    was_recalled: bool = False
     chat: ChatTerms | None = None
     surplus_ids: int = 0
     route: Route | None = field(default=None, compare=False, repr=False)
+    tenant: str = ""
 
     @property
     def prompt_tokens(self) -> int:

@@ -17,6 +17,8 @@ FILE_PREFIX = "file-"
 PROJECT_PREFIX = "proj_"
 SPEND_ALERT_PREFIX = "alert_"
 SERVICE_ACCOUNT_PREFIX = "svc_acct_"
+IDENTITY_PROVIDER_PREFIX = "widp_"
+FEDERATION_RULE_PREFIX = "wifr_"
 API_KEY_PREFIX = "key_"
 TENANT_PREFIX = "org-"
 USER_PREFIX = "user-"
@@ -155,6 +157,26 @@ def service_account_id(uuid: UUID) -> str:
 def parse_service_account_id(text: str) -> UUID | None:
     """The same for a service account."""
     return _parse(SERVICE_ACCOUNT_PREFIX, text)
+
+
+def identity_provider_id(uuid: UUID) -> str:
+    """The public id of an issuer of tokens."""
+    return IDENTITY_PROVIDER_PREFIX + uuid.hex
+
+
+def parse_identity_provider_id(text: str) -> UUID | None:
+    """The UUID behind the id of an issuer; None for what this gateway cannot have made."""
+    return _parse(IDENTITY_PROVIDER_PREFIX, text)
+
+
+def federation_rule_id(uuid: UUID) -> str:
+    """The public id of a rule of an issuer's tokens."""
+    return FEDERATION_RULE_PREFIX + uuid.hex
+
+
+def parse_federation_rule_id(text: str) -> UUID | None:
+    """The UUID behind the id of a rule; None for what this gateway cannot have made."""
+    return _parse(FEDERATION_RULE_PREFIX, text)
 
 
 def api_key_id(uuid: UUID) -> str:

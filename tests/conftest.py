@@ -152,10 +152,13 @@ async def opened(url: str) -> AsyncIterator[Database]:
 
 
 async def new_tenant(database: Database) -> TenantId:
+    """Its row alone: no entry of it is in the audit log."""
     from gateway import ids
-    from gateway.store.tenants import insert_tenant
+    from gateway.store.postgres.statements import Statement
     from gateway.tenancy import TenantId
 
+    insert = Statement("INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now())")
     tenant_id = TenantId(ids.new_uuid())
-    await insert_tenant(database, tenant_id, f"tenant-{tenant_id}")
+    async with database.owner_transaction() as connection:
+        await connection.execute(insert, {"id": tenant_id, "name": f"tenant-{tenant_id}"})
     return tenant_id

@@ -84,6 +84,8 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
     errors.ResourceNotFound: ErrorStatus(404, INVALID_REQUEST),
     errors.PayloadTooLarge: ErrorStatus(413, INVALID_REQUEST),
     errors.AuthenticationError: ErrorStatus(401, INVALID_REQUEST),
+    errors.TokenRefused: ErrorStatus(401, INVALID_REQUEST),
+    errors.TokenNotAdmitted: ErrorStatus(401, INVALID_REQUEST),
     errors.PermissionDenied: ErrorStatus(403, INVALID_REQUEST, retry=False),
     errors.ConnectorFailed: ErrorStatus(424, CONNECTOR_ERROR),
     errors.RateLimited: ErrorStatus(429, "requests", "rate_limit_exceeded", retry_after_s=1),
@@ -117,6 +119,9 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "again.",
     ),
     errors.UpstreamFailed: ErrorStatus(
+        502, SERVER_ERROR, message=f"The model server broke off while generating. {_TRY_AGAIN}"
+    ),
+    errors.UpstreamRecalled: ErrorStatus(
         502, SERVER_ERROR, message=f"The model server broke off while generating. {_TRY_AGAIN}"
     ),
     errors.NoUpstreamAvailable: ErrorStatus(
@@ -193,6 +198,14 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "This server has as many connections as it takes. Please try again in a few seconds, and "
         "keep connections open to use them again.",
         retry_after_s=1,
+    ),
+    errors.IssuerUnavailable: ErrorStatus(
+        503,
+        SERVER_ERROR,
+        "issuer_unavailable",
+        "The issuer of your token does not answer, so the token cannot be verified at the moment. "
+        "Please try again in a few seconds.",
+        retry_after_s=5,
     ),
     errors.StartupError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
     errors.SinkFailed: ErrorStatus(500, SERVER_ERROR, message=_BUG),

@@ -35,6 +35,7 @@ from gateway.cli.provision import (
     write_demo,
 )
 from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
+from gateway.governance.audit import COMMAND_LINE
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
@@ -243,10 +244,12 @@ async def _project_key(
     )
     assert made is not None, "a key was asked for"
     place = await services.limits.place(tenant.id, ids.project_id(project.id))
-    await services.limits.set(place, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE})
+    await services.limits.set(
+        place, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE}, author=COMMAND_LINE
+    )
     for model in models:
         await services.limits.limits.set_price(model, PRICE, tenant_id=tenant.id)
-    await services.limits.set_budget(place, PROJECT_BUDGET_NANO)
+    await services.limits.set_budget(place, PROJECT_BUDGET_NANO, COMMAND_LINE)
     return made
 
 

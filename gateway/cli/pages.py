@@ -128,7 +128,10 @@ def remove_pages(
 async def _add(settings: Settings, source: Source, tenant: str | None) -> int:
     async with provisioned(settings) as complete, connected(complete) as database:
         tenant_id = await _tenant_id(complete, database, tenant)
-        return await load(complete, database, source, tenant_id=tenant_id)
+        added = await load(complete, database, source, tenant_id=tenant_id)
+        if added:
+            await documents.note_added(database, tenant_id, source.place, added)
+        return added
 
 
 async def load(

@@ -107,6 +107,29 @@ class ContentCipher:
             return stored[at:]
         return self._opened(number, stored[at:], self._bound_to(stored[:at], column, row))
 
+    def lacks(self, stored: bytes) -> bool:
+        """Was any of these values, which may be joined, sealed with a key that is not here?
+
+        It may have been made since. Rarely, what is no seal looks like one.
+        """
+        at = stored.find(MAGIC)
+        while at >= 0:
+            try:
+                number, at = _read_number(stored, at + len(MAGIC))
+            except ValueError:
+                return False
+            if number != PLAIN_KEY and number not in self._keys:
+                return True
+            at = stored.find(MAGIC, at)
+        return False
+
+    def lacks_of_log(self, stored: bytes) -> bool:
+        """The same of entries of one log."""
+        try:
+            return not keys_of_log(stored) <= self._keys.keys() | {PLAIN_KEY}
+        except ValueError:
+            return False
+
     def seal_entries(self, entries: bytes, response: bytes, epoch: int, first_entry: int) -> bytes:
         """Packed entries as one frame, where this tenant's content is sealed; else as they are.
 
@@ -157,11 +180,20 @@ def plain_frame(entries: bytes, epoch: int, first_entry: int) -> bytes:
 
 
 def keys_of(stored: bytes) -> frozenset[int]:
-    """The numbers of the keys of a value or a log; `PLAIN_KEY` stands for plain parts."""
-    if stored[:1] == FRAMES:
-        return frozenset(number for number, _, _ in _frames(stored))
+    """The number of the key of a value; `PLAIN_KEY` where it is plain. Raises `ValueError`."""
     if stored[:4] == MAGIC:
         return frozenset([_read_number(stored, 4)[0]])
+    return frozenset([PLAIN_KEY])
+
+
+def keys_of_log(stored: bytes) -> frozenset[int]:
+    """The numbers of the keys of a log, `PLAIN_KEY` for plain parts; none of one without frames.
+
+    A value may begin with the byte that a log in frames begins with: it is for the caller to know
+    which of the two it has. Raises `ValueError`.
+    """
+    if stored[:1] == FRAMES:
+        return frozenset(number for number, _, _ in _frames(stored))
     return frozenset([PLAIN_KEY])
 
 

@@ -1,9 +1,10 @@
 """The data keys of tenants, unwrapped, for as long as they may be used without asking again.
 
 A tenant's key is asked for once, however many wait for it. What was unwrapped is asked for again
-when it is `fresh_s` old: a key that was destroyed, renewed or withdrawn meanwhile counts from then
-on everywhere. While whoever wraps keys is away, tenants that are known go on until theirs are
-`stale_s` old; unknown ones have to wait.
+before it is `fresh_s` old: a key that was destroyed, renewed or withdrawn meanwhile counts from
+then on everywhere. One that was made meanwhile is asked for when something that it sealed is read
+(`renew`). While whoever wraps keys is away, tenants that are known go on until theirs are `stale_s`
+old; unknown ones are told so at once, for `retry_s` after each request that failed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from gateway.concurrency import start_task
@@ -23,7 +24,7 @@ from gateway.errors import ContentSealed, StoreConflict, StoreUnavailable
 from gateway.sealing import DataKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from datetime import datetime
 
     from gateway.tenancy import TenantId
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 32
 REFUSED_S: Final = 10.0
 """So long a tenant whose keys were refused is not asked for again."""
+RENEWED_S: Final = 1.0
+"""So long no key is asked for again that was not there the last time."""
+ASKED_AT_ONCE_MAX: Final = 16
+"""Tenants, by one process."""
+SETTLED_MARGIN_S: Final = 60.0
+"""For what was sealed when a key was still held, and is committed later."""
 PLAIN: Final = ContentCipher(UUID(int=0), {})
 """For all tenants, where nothing is sealed."""
 
@@ -95,16 +102,26 @@ class KeyringPolicy:
     seals_all: bool = False
     fresh_s: float = 300.0
     stale_s: float = 900.0
+    retry_s: float = 2.0
     tenants_max: int = 10_000
+
+    @property
+    def settled_s(self) -> float:
+        """So long after a key was made no process seals with the one before any more."""
+        return max(self.fresh_s, self.stale_s) + SETTLED_MARGIN_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What is known of a tenant since `at`: its cipher, or why it has none."""
+    """What is known of a tenant since `at`: its cipher, or why it has none.
+
+    `renew_at`: not before is a key asked for that it does not have.
+    """
 
     at: float
     cipher: ContentCipher | None = None
     refusal: str = ""
+    renew_at: float = 0.0
 
 
 class Keyring:
@@ -119,9 +136,14 @@ class Keyring:
         """New keys are wrapped by the first of the providers. Without a store nothing is sealed."""
         self._store = store
         self._providers: Mapping[str, KeyProvider] = {one.name: one for one in providers}
-        self._policy = policy or KeyringPolicy()
+        self.policy = policy or KeyringPolicy()
         self._held: OrderedDict[TenantId, _Held] = OrderedDict()
-        self._asking: dict[TenantId, asyncio.Task[_Held]] = {}
+        self._asking: dict[TenantId, asyncio.Task[None]] = {}
+        self._at_once = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
+        """Whose keys were asked for in vain, and when they may be asked for again."""
+        self._down: dict[str, float] = {}
+        """The same of services, and of their keys."""
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""
 
@@ -133,25 +155,56 @@ class Keyring:
         """
         if not self.is_on:
             return
-        now = asyncio.get_running_loop().time()
-        for tenant_id in tenants:
-            held = self._held.get(tenant_id)
-            if held is not None and now - held.at <= self._fresh_s(held):
-                self._held.move_to_end(tenant_id)
-                continue
-            try:
-                await self._ask(tenant_id)
-            except StoreUnavailable:
-                if held is None or now - held.at > self._policy.stale_s:
-                    raise
+        waiting = [one for one in tenants if not self._is_at_hand(one)]
+        if waiting:
+            for failure in await self._ask_each(waiting):
+                raise failure
 
     async def try_ready(self, tenants: Iterable[TenantId]) -> None:
         """The same for what is done for several tenants at once: whose keys cannot be had now holds
         up none of the others, and has what was at hand before (`find`).
         """
-        for tenant_id in tenants:
-            with suppress(StoreUnavailable):
-                await self.ready([tenant_id])
+        if not self.is_on:
+            return
+        waiting = [one for one in tenants if not self._is_at_hand(one)]
+        for tenant_id in waiting:
+            if tenant_id in self._retry_at:
+                self._refresh(tenant_id)
+        await self._ask_each([one for one in waiting if one not in self._retry_at])
+
+    async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
+        """Ask for the keys of a tenant again where its cipher `lacks` one: others may have sealed
+        with a key that was made since.
+
+        One that is not there then is not asked for within `RENEWED_S`. Raises `StoreUnavailable`.
+        """
+        for _ in range(2):
+            held, now = self._held.get(tenant_id), _now()
+            if held is None or held.cipher is None or not lacks(held.cipher):
+                return
+            if now < held.renew_at:
+                return
+            is_begun = self._is_asking(tenant_id)
+            await self._ask(tenant_id)
+            if not is_begun:
+                break
+            # Who was asking already may have begun before the key was made.
+        held = self._held.get(tenant_id)
+        if held is not None and held.cipher is not None and lacks(held.cipher):
+            self._held[tenant_id] = replace(held, renew_at=_now() + RENEWED_S)
+
+    def away(self) -> list[TenantId]:
+        """Tenants for whom nothing can be done now, because whoever has their keys is away.
+
+        They are asked for in the background.
+        """
+        found = []
+        for tenant_id in list(self._retry_at):
+            if not self._is_at_hand(tenant_id):
+                found.append(tenant_id)
+                if len(self._asking) < ASKED_AT_ONCE_MAX:
+                    self._refresh(tenant_id)
+        return found
 
     def of(self, tenant_id: TenantId) -> ContentCipher:
         """The cipher of a tenant that is `ready`. Raises `ContentSealed` where its keys are gone,
@@ -177,44 +230,93 @@ class Keyring:
         """Ask for its keys again when they are needed next."""
         self._held.pop(tenant_id, None)
 
-    def _fresh_s(self, held: _Held) -> float:
-        return REFUSED_S if held.cipher is None else self._policy.fresh_s
+    def _is_at_hand(self, tenant_id: TenantId) -> bool:
+        """Nobody has to wait for its keys. Before they are old they are asked for again."""
+        held = self._held.get(tenant_id)
+        if held is None:
+            return False
+        self._held.move_to_end(tenant_id)
+        age_s = _now() - held.at
+        fresh_s = REFUSED_S if held.cipher is None else self.policy.fresh_s
+        if age_s <= fresh_s / 2:
+            return True
+        if age_s <= fresh_s or (tenant_id in self._retry_at and age_s <= self.policy.stale_s):
+            self._refresh(tenant_id)
+            return True
+        return False
+
+    def _refresh(self, tenant_id: TenantId) -> None:
+        if not self._is_asking(tenant_id) and _now() >= self._retry_at.get(tenant_id, 0):
+            self._begin(tenant_id)
 
     async def close(self) -> None:
         """Forget all keys, and close the providers."""
         self._held.clear()
+        self._retry_at.clear()
+        for asking in list(self._asking.values()):
+            asking.cancel()
         for provider in self._providers.values():
             await provider.close()
 
+    def _is_asking(self, tenant_id: TenantId) -> bool:
+        asking = self._asking.get(tenant_id)
+        return asking is not None and not asking.done()
+
+    async def _ask_each(self, tenants: Iterable[TenantId]) -> list[StoreUnavailable]:
+        """Ask for the keys of all; what became of those that are not at hand for it."""
+        outcomes = await asyncio.gather(*map(self._ask, tenants), return_exceptions=True)
+        failures = []
+        for tenant_id, outcome in zip(tenants, outcomes, strict=True):
+            if isinstance(outcome, StoreUnavailable):
+                held = self._held.get(tenant_id)
+                if held is None or _now() - held.at > self.policy.stale_s:
+                    failures.append(outcome)
+            elif outcome is not None:
+                raise outcome
+        return failures
+
     async def _ask(self, tenant_id: TenantId) -> None:
         asking = self._asking.get(tenant_id)
-        if asking is None:
-            asking = start_task(self._asked(tenant_id))
-            self._asking[tenant_id] = asking
-            asking.add_done_callback(partial(self._answered, tenant_id))
-        held = await asyncio.shield(asking)
-        self._held[tenant_id] = held
-        self._held.move_to_end(tenant_id)
-        while len(self._held) > self._policy.tenants_max:
-            self._held.popitem(last=False)
+        if asking is None or asking.done():
+            if _now() < self._retry_at.get(tenant_id, 0):
+                raise StoreUnavailable("the keys of a tenant could not be had a moment ago")
+            asking = self._begin(tenant_id)
+        await asyncio.shield(asking)
 
-    def _answered(self, tenant_id: TenantId, asked: asyncio.Task[_Held]) -> None:
-        self._asking.pop(tenant_id, None)
+    def _begin(self, tenant_id: TenantId) -> asyncio.Task[None]:
+        asking = start_task(self._asked(tenant_id))
+        self._asking[tenant_id] = asking
+        asking.add_done_callback(partial(self._answered, tenant_id))
+        return asking
+
+    def _answered(self, tenant_id: TenantId, asked: asyncio.Task[None]) -> None:
+        if self._asking.get(tenant_id) is asked:
+            del self._asking[tenant_id]
         if not asked.cancelled():
             # Whoever waited may be gone: then nobody else looks at what became of it.
             asked.exception()
 
-    async def _asked(self, tenant_id: TenantId) -> _Held:
-        at = asyncio.get_running_loop().time()
-        try:
-            return _Held(at, await self._cipher(tenant_id))
-        except ContentSealed as error:
-            return _Held(at, refusal=f"{error}")
+    async def _asked(self, tenant_id: TenantId) -> None:
+        async with self._at_once:
+            at = _now()
+            try:
+                held = _Held(at, await self._cipher(tenant_id))
+            except ContentSealed as error:
+                held = _Held(at, refusal=f"{error}")
+            except StoreUnavailable:
+                self._retry_at[tenant_id] = _now() + self.policy.retry_s
+                _shorten(self._retry_at, self.policy.tenants_max)
+                raise
+        self._retry_at.pop(tenant_id, None)
+        self._held[tenant_id] = held
+        self._held.move_to_end(tenant_id)
+        _shorten(self._held, self.policy.tenants_max)
 
     async def _cipher(self, tenant_id: TenantId) -> ContentCipher:
         assert self._store is not None, "it is on"
-        kept = await self._store.keys(tenant_id)
-        if not kept and self._policy.seals_all:
+        async with self._unless_down("the database of keys"):
+            kept = await self._store.keys(tenant_id)
+        if not kept and self.policy.seals_all:
             with suppress(StoreConflict):  # made by another process at the same moment: that counts
                 await self.add(tenant_id, 1)
             kept = await self._store.keys(tenant_id)
@@ -234,7 +336,8 @@ class Keyring:
         """
         assert self._store is not None, "it is on"
         provider = next(iter(self._providers.values()))
-        wrapped, key_ref = await provider.wrap(tenant_id, secrets.token_bytes(KEY_BYTES))
+        async with self._unless_down(provider.name):
+            wrapped, key_ref = await provider.wrap(tenant_id, secrets.token_bytes(KEY_BYTES))
         key = WrappedKey(number, wrapped, provider.name, key_ref)
         await self._store.add(tenant_id, key)
         return key
@@ -244,7 +347,32 @@ class Keyring:
         provider = self._providers.get(key.provider)
         if provider is None:
             raise ContentSealed(f"its key was wrapped by {key.provider!r}, which is not configured")
-        return await provider.unwrap(tenant_id, key.wrapped, key.key_ref)
+        async with self._unless_down(f"{provider.name} {key.key_ref}"):
+            return await provider.unwrap(tenant_id, key.wrapped, key.key_ref)
+
+    @asynccontextmanager
+    async def _unless_down(self, service: str) -> AsyncIterator[None]:
+        """Ask, unless it could not be asked a moment ago: not every tenant waits for its timeout.
+
+        Raises `StoreUnavailable`.
+        """
+        if _now() < self._down.get(service, 0):
+            raise StoreUnavailable(f"{service} did not answer a moment ago")
+        try:
+            yield
+        except StoreUnavailable:
+            self._down[service] = _now() + self.policy.retry_s
+            raise
+        self._down.pop(service, None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _shorten(held: OrderedDict[TenantId, Any], count_max: int) -> None:
+    while len(held) > count_max:
+        held.popitem(last=False)
 
 
 OFF: Final = Keyring()

@@ -6,7 +6,6 @@ backend that fails is decided in `failover`, and about a model that does not do 
 
     TurnRunner      the model calls of one run
     TurnSink        what one attempt at a turn brings, written into the log
-    Retold          the turns that are over, as the next prompt repeats them
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from gateway.engine.output_guard import (
     OutputViolation,
     TurnEnding,
 )
+from gateway.engine.retold import Retold
 from gateway.engine.tools import ToolRunner
 from gateway.entries import Hold, Hop, Repair, Text, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
@@ -39,6 +39,7 @@ from gateway.errors import (
     UpstreamError,
     UpstreamFailed,
     UpstreamLost,
+    UpstreamRecalled,
 )
 from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest, Where
 from gateway.models.format import GrammarOptions
@@ -50,20 +51,17 @@ if TYPE_CHECKING:
 
     from gateway.concurrency import OnceEvent
     from gateway.constraints.validation import Checker
-    from gateway.engine.engine import Engine, Executor
+    from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import Body, Turn
     from gateway.eventlog.journal import Journal
-    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser, ToldUsage
-    from gateway.models.format import ModelFormat
+    from gateway.generation import Constraint, Sampling, TokenChunk, ToldUsage
 
 
 INLINE_TOOLS: Final = 64
 """What binds the calls of so many tools is put together in less than a millisecond."""
 INLINE_CHECK_CHARS: Final = 4096
 """So much text of a body is checked at once, more in a thread."""
-INLINE_IDS: Final = 512
-"""So many ids are told again at once, more in a thread: they take a few milliseconds."""
 ANSWER_IDS_MIN: Final = 256
 """So much of the window is not filled with results of tools."""
 PIECES_MAX: Final = 32
@@ -82,7 +80,7 @@ class TurnRunner:
         "_attempts", "_begun", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold",
         "_format", "_is_announced", "_is_resent", "_is_text", "_journal", "_on_first_token",
         "_prompt_ids", "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "_usage",
-        "guard",
+        "_was_recalled", "guard",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +132,7 @@ class TurnRunner:
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
+        self._was_recalled = False
         self._upstream = ""
         self._cached_tokens = 0
         self._usage: ToldUsage | None = None
@@ -281,6 +280,9 @@ class TurnRunner:
                 ending = ending or await self._attempt()
             except GrammarFailed as error:
                 await self._do_without_grammar(error)
+                continue
+            except UpstreamRecalled:
+                self._was_recalled = self._is_announced = True  # no backend was lost
                 continue
             except UpstreamError as error:
                 await self._failover.recover(error, fold, is_resent=self._is_resent)
@@ -491,7 +493,13 @@ class TurnRunner:
         request = self._whole_request(len(self._fold.turns), constraint)
         if self._is_untouched(turn):
             return request
-        return replace(request, prompt_ids=self._sent_ids(turn), sampling=self._sampling())
+        was_recalled, self._was_recalled = self._was_recalled, False
+        return replace(
+            request,
+            prompt_ids=self._sent_ids(turn),
+            sampling=self._sampling(),
+            was_recalled=was_recalled,
+        )
 
     def _whole_request(self, number: int, constraint: Constraint | None) -> TokenRequest:
         """For all that is to be said, if this turn is the first."""
@@ -512,6 +520,7 @@ class TurnRunner:
             chat=self._chat_terms,
             surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
+            tenant=spec.principal.tenant_id.hex,
         )
 
     @property
@@ -722,69 +731,6 @@ class TurnSink:
                     break
         if self.ending is None and self._written < len(ids):
             self._unwritten = chunk
-
-
-class Retold:
-    """The turns of one response that are over, told again behind its prompt.
-
-    A tool's result stands behind the turn that ended with its call. It is input: neither read as
-    what the model said, nor told in other words.
-    """
-
-    __slots__ = ("_format", "_generated", "_new_parser", "_results", "_threads", "_turns", "ids")
-
-    def __init__(
-        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
-    ) -> None:
-        """`new_parser` makes the parsers of the turns."""
-        self._format = format_
-        self._new_parser = new_parser
-        self._threads = threads
-        self.ids: list[int] = []
-        """What stands behind the prompt of the turns that are over."""
-        self._turns = 0
-        self._generated = 0
-        self._results = 0
-
-    async def keep_up(self, over: Sequence[Turn]) -> None:
-        """Tell these turns again, which are all that are over. Those that were told before have not
-        changed: what is over stays as it is.
-        """
-        new = over[self._turns :]
-        if not new:
-            return
-        work = partial(self._tell, new)
-        is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
-        ids, generated = work() if is_short else await self._threads.run_accepted(work)
-        self.ids += ids
-        self._generated += generated
-        self._results += sum(len(turn.result) for turn in new)
-        self._turns += len(new)
-
-    def _tell(self, over: Sequence[Turn]) -> tuple[list[int], int]:
-        ids: list[int] = []
-        for turn in over:
-            told = self._format.retold(
-                [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
-            )
-            ids += self._format.answered(told, turn.result) if turn.result else told
-        behind = [*((turn.prefill, turn.said) for turn in over), ((), ())]
-        return ids, len(self._format.said_ids(behind))
-
-    def before(self, last: Turn) -> list[int]:
-        """What the model is shown of what it said: earlier turns told again, the last as it is."""
-        return [*self.ids, *last.prefill, *last.said]
-
-    def generated(self, last: Turn) -> int:
-        """How many ids the turns put behind the prompt, as they were said or as they are told; the
-        results of tools are not among them.
-        """
-        over = max(self._generated, len(self.ids) - self._results)
-        return over + len(last.prefill) + len(last.said)
-
-    def behind(self, last: Turn) -> int:
-        """The same with the results of tools."""
-        return self.generated(last) + self._results
 
 
 def _joined(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:

@@ -288,10 +288,10 @@ class Flusher:
         """Those of a tenant in one row."""
         refused: set[TenantId] = set()
         keyring = self._database.keyring
-        await keyring.try_ready(together)
+        await events.ready(self._database, together)
         lost = {tenant_id for tenant_id in together if keyring.find(tenant_id) is None}
         for tenant_id in lost:
-            # Its keys were destroyed: its runs are fenced off, and nobody else's are held up.
+            # Its keys are gone: its runs are fenced off, and nobody else's are held up.
             for track, _ in together.pop(tenant_id):
                 self._tracks.pop(track.claim.uuid, None)
         async with self._database.runs_transaction(in_bulk=len(together) == 1) as connection:

@@ -65,6 +65,8 @@ OWN_TYPES: Final = frozenset(
         *("price.changed", "limit.changed", "budget.changed", "settings.changed"),
         *("model_permissions.updated", "model_permissions.deleted"),
         *("spend_alert.created", "spend_alert.updated", "spend_alert.deleted"),
+        *("operator.created", "operator.disabled", "mcp_server.added", "mcp_server.removed"),
+        *("pages.added", "pages.removed", "usage.repriced", "usage.reconciled", "sink.resumed"),
     )
 )
 """Types of what OpenAI has no type for."""
@@ -74,8 +76,9 @@ ActorKind = Literal["api_key", "session", "operator"]
 @dataclass(frozen=True, slots=True)
 class Actor:
     """Who did it. `api_key`: an admin key (`key_id`), of a `user` or a `service_account` with
-    `owner_id`. `session`: somebody who signed in. `operator`: whoever runs the gateway, at the
-    command line or on the operator's port; clients see it as an `api_key` without an owner.
+    `owner_id`. `session`: somebody who signed in. `operator`: whoever runs the gateway; `owner_id`
+    is the name of their key, with its id, or without one `cli` for the command line and `job` for
+    what the gateway does by itself. Clients see it as an `api_key` without an owner.
     """
 
     kind: ActorKind = "operator"
@@ -101,7 +104,8 @@ class Actor:
         return cls(**orjson.loads(json))
 
 
-OPERATOR: Final = Actor()
+OPERATOR: Final = Actor(owner_id="cli")
+JOB: Final = Actor(owner_id="job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,29 @@ class AuditEvent:
     def __post_init__(self) -> None:
         if self.type not in OPENAI_TYPES and self.type not in OWN_TYPES:
             raise ValueError(f"the audit log has no type {self.type!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who does something, whence (an address), and in which request; whoever changes rows has one,
+    and writes its `event` in the same transaction.
+    """
+
+    actor: Actor = OPERATOR
+    address: str | None = None
+    request_id: str | None = None
+
+    def event(
+        self, type_: str, target: str, project_id: UUID | None = None, **details: Any
+    ) -> AuditEvent:
+        """What they did; raises as `AuditEvent` does."""
+        return AuditEvent(
+            type_, target, self.actor, details, project_id, self.address, self.request_id
+        )
+
+
+COMMAND_LINE: Final = Author()
+BY_ITSELF: Final = Author(JOB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,20 +238,30 @@ class Chain:
             self.count += 1
 
 
-def shown(entry: AuditEntry, *, entry_id: str, project: Mapping[str, str] | None) -> dict[str, Any]:
+def shown(
+    entry: AuditEntry,
+    *,
+    entry_id: str,
+    project: Mapping[str, str] | None,
+    names_operators: bool = False,
+) -> dict[str, Any]:
     """OpenAI's audit log object; `project` is id and name of the one that it was done in.
 
-    What our own types have stands under their name, as with theirs.
+    What our own types have stands under their name, as with theirs. `names_operators` says who of
+    them it was, which is not for tenants.
     """
+    actor = Actor.of(entry.actor)
     found: dict[str, Any] = {
         "id": entry_id,
         "type": entry.type,
         "effective_at": int(entry.at.timestamp()),
-        "actor": _shown_actor(Actor.of(entry.actor), entry.address),
+        "actor": _shown_actor(actor, entry.address),
         entry.type: {"id": entry.target, **orjson.loads(entry.details)},
     }
     if project is not None:
         found["project"] = dict(project)
+    if names_operators and actor.kind == "operator":
+        found["harmony"] = {"operator": actor.owner_id, "address": entry.address}
     return found
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.errors import SinkFailed, SinkRefused, StoreError
 from gateway.store.ledger import exports, reconciliation, rollup
+from gateway.store.limits import reconciliation as spending
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gateway.ledger.log_audit import LogAudit
     from gateway.ledger.sinks import Sink
     from gateway.store.ledger.reconciliation import Found
     from gateway.store.ledger.rollup import RollupTerms
@@ -150,9 +154,16 @@ class Reconciliation:
     """Holds the ledger against what else is known."""
 
     def __init__(
-        self, database: Database, *, interval_s: float, back_s: float, metrics: Metrics
+        self,
+        database: Database,
+        *,
+        interval_s: float,
+        back_s: float,
+        metrics: Metrics,
+        logs: LogAudit | None = None,
     ) -> None:
-        """`back_s`: how far back it looks."""
+        """`back_s`: how far back it looks. Without `logs` lines are not held against these."""
+        self._logs = logs
         self._database = database
         self._interval_s = interval_s
         self._back_s = back_s
@@ -163,12 +174,20 @@ class Reconciliation:
         await again_and_again(self.round, self._interval_s, "reconciling usage")
 
     async def round(self, *, repairs: bool = True) -> Found:
-        """What does not agree; sums are made again from their lines. Raises `StoreError`."""
+        """What does not agree; sums are made again from their lines, and so is what is spent of
+        budgets. Raises `StoreError`.
+        """
         found = await reconciliation.compare(
             self._database, back_s=self._back_s, rows_max=FOUND_MAX
         )
         for tenant_id, hour in found.wrong_hours if repairs else ():
             await rollup.add_hour_again(self._database, TenantId(tenant_id), hour)
+        if self._logs is not None:
+            logs = await self._logs.round(back_s=self._back_s)
+            found = replace(found, compared_logs=logs.compared, wrong_logs=logs.wrong)
+        if repairs:
+            corrected = await spending.reconcile(self._database, datetime.now(UTC))
+            found = replace(found, corrected=tuple(corrected))
         self._tell(found)
         return found
 
@@ -176,6 +195,12 @@ class Reconciliation:
         self._metrics.ledger_found("unmetered_responses", len(found.unmetered))
         self._metrics.ledger_found("wrong_hours", len(found.wrong_hours))
         self._metrics.ledger_found("unbilled_responses", found.unbilled)
+        self._metrics.ledger_found("wrong_logs", len(found.wrong_logs))
+        self._metrics.spend_corrected(len(found.corrected))
+        for _, response in found.wrong_logs[:10]:
+            _log.error(
+                "a usage line is not what its log has", response_id=ids.response_id(response)
+            )
         for _, response in found.unmetered[:10]:
             _log.error("a response has no usage line", response_id=ids.response_id(response))
         for tenant_id, hour in found.wrong_hours[:10]:

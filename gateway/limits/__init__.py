@@ -5,6 +5,9 @@ bucket   this process's slice of a bucket that all replicas share
 estimate how many tokens an answer is expected to have
 charge   what one request is charged ahead, and settled for once
 gates    the two gates of a request, and all that this process counts for them
+figures  what is left, for whoever asks
 refusal  what a refused request is told
+pacing   buckets of one process: reads, and what was refused
+repricing what recorded usage costs at the prices of today
 money    prices in integer nano-dollars, and intervals of budgets
 """

@@ -18,6 +18,7 @@ from gateway.limits.bucket import Bucket
 from gateway.limits.charge import Charge, SpendCharge, TokenCharge
 from gateway.limits.estimate import Estimates
 from gateway.limits.money import Prices, ends
+from gateway.limits.pacing import Paces
 from gateway.limits.refusal import (
     Headroom,
     Where,
@@ -28,7 +29,7 @@ from gateway.limits.refusal import (
     too_many,
 )
 from gateway.limits.spend import SpendMeter
-from gateway.limits.terms import Meter
+from gateway.limits.terms import MINUTE_S, Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +50,8 @@ exact."""
 FORGOTTEN_S: Final = 120.0
 """A bucket that nobody used for so long, and that has nothing, is forgotten."""
 JITTER: Final = 0.2
+REFUSED_FACTOR: Final = 10
+"""Times a limit of requests may be refused for it, before nothing of it is let through."""
 
 Key = tuple[UUID, str]
 """A tenant, and the name of something that is counted for it."""
@@ -92,12 +95,17 @@ class Gates:
         now: Callable[[], datetime],
         random: Callable[[], float],
         observer: GateObserver,
+        refused_factor: int = REFUSED_FACTOR,
     ) -> None:
-        """`clock` never goes back, `now` is the time; `random` gives numbers from 0 to 1."""
+        """`clock` never goes back, `now` is the time; `random` gives numbers from 0 to 1.
+        `refused_factor` times a limit of requests may be refused for it.
+        """
         self._clock = clock
         self._now = now
         self._random = random
         self._observer = observer
+        self._refused_factor = refused_factor
+        self._refused: Paces[Key] = Paces()
         self._buckets: dict[Key, Bucket] = {}
         self._meters: dict[Key, SpendMeter] = {}
         self._estimates: Estimates[tuple[UUID, str]] = Estimates()
@@ -135,15 +143,29 @@ class Gates:
         """Every meter that was used lately, or has something to tell."""
         now = self._clock()
         for key, meter in list(self._meters.items()):
-            if meter.is_told and not meter.reserved and now - meter.used_at > FORGOTTEN_S:
+            # What it has spent itself is in the row of this process, which it does not read again.
+            has_spent = meter.own or meter.reserved or not meter.is_told
+            if not has_spent and now - meter.used_at > FORGOTTEN_S:
                 del self._meters[key]
             else:
                 yield key, meter
+
+    def held(self, key: Key) -> float:
+        """What this process has of a bucket beside its row; below 0 where it used more."""
+        bucket = self._buckets.get(key)
+        return 0.0 if bucket is None else bucket.held
+
+    def spending(self, key: Key, now: datetime) -> tuple[int, int]:
+        """What this process has spent of a meter in the interval of `now`, and set aside."""
+        meter = self._meters.get(key)
+        return (0, 0) if meter is None else (meter.own_spent(now), meter.reserved)
 
     def enter(self, caller: Caller, rules: Rules, attempt: int = 0) -> Charge | None:
         """Gate 1. None: ask the rows first, and then make the next attempt. Raises `RateLimited`,
         after `ATTEMPTS_MAX` in any case.
         """
+        if not attempt and rules.requests:
+            self._check_refused(caller, rules)
         if not self._has_place(caller, rules, attempt):
             return None
         if not self._has_budget(caller, rules, attempt):
@@ -240,7 +262,8 @@ class Gates:
         key = (tenant_id, limit.name)
         used = self.places[key] + self.elsewhere.get(key, 0)
         if used >= limit.value:
-            self._refuse(limit, too_many(Where(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S))
+            refusal = too_many(Where(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S)
+            self._refuse(limit, refusal, tenant_id)
         self.places[key] += 1
 
     def give_up_place(self, tenant_id: UUID, name: str) -> None:
@@ -271,7 +294,8 @@ class Gates:
             if used >= limit.value:
                 wait_s = BUSY_WAIT_S * (1 + JITTER * self._random())
                 where = Where(limit, caller.terms, caller.model)
-                self._refuse(limit, too_many(where, used=used, wait_s=wait_s))
+                refusal = too_many(where, used=used, wait_s=wait_s)
+                self._refuse(limit, refusal, caller.tenant_id)
         return True
 
     def _has_budget(self, caller: Caller, rules: Rules, attempt: int) -> bool:
@@ -338,12 +362,14 @@ class Gates:
         hopeless = [one for one in short if one not in ask and one.limit.mode == "enforce"]
         if hopeless:
             longest = max(hopeless, key=lambda one: one.bucket.until_fits_s(one.amount, now))
-            self._refuse(longest.limit, self._refusal(longest, caller, now))
+            self._refuse(longest.limit, self._refusal(longest, caller, now), caller.tenant_id)
         for one in ask:
             one.bucket.need(one.amount)
         return bool(ask)
 
-    def _refusal(self, cost: Cost, caller: Caller, now: float) -> RateLimited:
+    def _refusal(
+        self, cost: Cost, caller: Caller, now: float, *, least_s: float = 0.001
+    ) -> RateLimited:
         limit, bucket = cost.limit, cost.bucket
         left = int(bucket.available(now))
         room = Headroom(
@@ -355,17 +381,35 @@ class Gates:
         if cost.amount > bucket.capacity:
             return too_large(where, cost=asked, headers=headers)
         wait_s = bucket.until_fits_s(cost.amount, now) * (1 + JITTER * self._random())
-        wait_s = max(wait_s, 0.001)
+        wait_s = max(wait_s, least_s)
         return rate_limited(
             where, used=limit.value - left, cost=asked, wait_s=wait_s, headers=headers
         )
 
-    def _refuse(self, limit: Limit, refusal: RateLimited) -> None:
+    def _refuse(self, limit: Limit, refusal: RateLimited, tenant_id: UUID) -> None:
         if limit.mode == "observe":
             self._observer.limit_would_refuse(limit.what)
             return
         self._observer.limit_refused(limit.what)
+        if limit.what == "requests":
+            self._refused.spend((tenant_id, limit.name), self._refusals_of(limit), self._clock())
         raise refusal
+
+    def _refusals_of(self, limit: Limit) -> float:
+        """How many requests a minute may be refused for a limit."""
+        return max(1.0, self._refused_factor * limit.rate * MINUTE_S)
+
+    def _check_refused(self, caller: Caller, rules: Rules) -> None:
+        """Who goes on and on with what is refused has to pause. Raises `RateLimited`."""
+        for limit in rules.requests:
+            if limit.mode == "observe":
+                continue
+            key, most = (caller.tenant_id, limit.name), self._refusals_of(limit)
+            now = self._clock()
+            if wait_s := self._refused.wait_s(key, most, now):
+                cost = Cost(limit, self._bucket(caller, limit), 1.0)
+                refusal = self._refusal(cost, caller, now, least_s=wait_s)
+                self._refuse(limit, refusal, caller.tenant_id)
 
     def _tightest(self, limits: Sequence[Limit], caller: Caller) -> Headroom | None:
         """The bucket that has the least of its limit left; None where that is not known."""

@@ -53,6 +53,25 @@ class Price:
             + nano.get("output", 0) * output_tokens
         )
 
+    def parts(
+        self,
+        *,
+        input_tokens: int,
+        cached_tokens: int,
+        output_tokens: int,
+        tool_calls: int,
+        web_searches: int,
+    ) -> tuple[int, int, int, int]:
+        """What all of it costs: input that was not cached, cached input, output, tools."""
+        nano = self.nano
+        of_input = nano.get("input", 0)
+        return (
+            of_input * (input_tokens - cached_tokens),
+            nano.get("input_cached", of_input) * cached_tokens,
+            nano.get("output", 0) * output_tokens,
+            self.calls(tool_calls=tool_calls, web_searches=web_searches),
+        )
+
     def calls(self, *, tool_calls: int, web_searches: int) -> int:
         """What so many calls of hosted tools cost. `tool_calls` includes the searches."""
         nano = self.nano

@@ -56,6 +56,11 @@ class SpendMeter:
         self._turn(now)
         return self.own + (self._others or 0)
 
+    def own_spent(self, now: datetime) -> int:
+        """What this process has spent in the interval of `now`."""
+        self._turn(now)
+        return self.own
+
     def committed(self, now: datetime) -> int:
         """The same, with what requests under way may spend."""
         return self.spent(now) + self.reserved + self._others_reserved

@@ -195,6 +195,8 @@ class AlertDelivery:
                 await channel.tell(firing)
             except NotDelivered as error:
                 _log.warning("an alert was not delivered", reason=str(error), count=firing.attempts)
+            except Exception as error:  # noqa: BLE001 - one alert must not stop those of others
+                _log.error("an alert cannot be delivered", error=error, count=firing.attempts)
             else:
                 is_told = True
         return is_told

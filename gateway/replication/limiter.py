@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.limits.gates import Caller, Gates
+from gateway.limits.figures import Figures, figures_of
+from gateway.limits.gates import REFUSED_FACTOR, Caller, Gates
 from gateway.limits.money import Prices
 from gateway.store.limits.counters import BUCKETS_MAX, Heard, SpendRow, Told
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from gateway.limits.bucket import Ask, Bucket
     from gateway.limits.charge import Charge
+    from gateway.limits.figures import Elsewhere
     from gateway.limits.gates import GateObserver
     from gateway.limits.money import Price
     from gateway.limits.spend import SpendMeter, Spent
-    from gateway.limits.terms import Rules
+    from gateway.limits.terms import Rules, Terms
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal
 
@@ -60,14 +63,18 @@ class LimitBooks:
     exchange: Exchange
     prices: Callable[[], Awaitable[Sequence[Price]]]
     forget: Callable[[], Awaitable[None]]
+    look: Callable[[UUID, Terms], Awaitable[Elsewhere]]
 
 
 @dataclass(frozen=True, slots=True)
 class LimitTiming:
-    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`."""
+    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`.
+    `refusals_per_request_max` is the `refused_factor` of `Gates`.
+    """
 
     sync_interval_s: float = 1.0
     stale_max_s: float = 900.0
+    refusals_per_request_max: int = REFUSED_FACTOR
 
 
 class _Round:
@@ -101,6 +108,7 @@ class Limiter:
             now=now,
             random=random.random,  # noqa: S311 - spreads load, no secret
             observer=observer,
+            refused_factor=timing.refusals_per_request_max,
         )
         self._now = now
         self._next = _Round()
@@ -151,6 +159,14 @@ class Limiter:
         while not self.gates.reserve(charge, caller, rules, size, attempt):
             await self._ask()
             attempt += 1
+
+    async def figures(self, principal: Principal) -> Figures:
+        """What is left of all limits and budgets of a key. Raises `StoreError`."""
+        terms, tenant_id = principal.terms, principal.tenant_id
+        if not terms.limits and not terms.budgets:
+            return Figures()
+        elsewhere = await self._books.look(tenant_id, terms)
+        return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:

@@ -24,11 +24,14 @@ from gateway.concurrency import start_task
 from gateway.errors import (
     AuthenticationError,
     InvalidRequest,
+    IssuerUnavailable,
     ResourceNotFound,
     StoreConflict,
     StoreError,
     StoreUnavailable,
+    TokenRefused,
 )
+from gateway.governance.audit import COMMAND_LINE
 from gateway.services.credentials.secrets import Peppers
 from gateway.services.credentials.uses import KeyUses, Rehash
 from gateway.store import tenants
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from gateway.governance.audit import Author
+    from gateway.services.federation.federation import Federation
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
@@ -78,12 +83,13 @@ class TenantDetail:
 class _Decision:
     """Whose key it is (None: nobody's), as the database said `at` (seconds of the clock).
 
-    `is_renewed`: a newer one is being looked up already.
+    `is_renewed`: a newer one is being looked up already. `refusal`: why a token is nobody's.
     """
 
     principal: Principal | None
     at: float
     is_renewed: bool = False
+    refusal: str | None = None
 
 
 @dataclass(slots=True)
@@ -112,6 +118,7 @@ class Access:
         cache_stale_s: float = 900.0,
         previous_pepper: bytes | None = None,
         key_use_interval_s: float = 60.0,
+        federation: Federation | None = None,
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -124,6 +131,8 @@ class Access:
         With a `previous_pepper`, keys that were hashed with that one work, too. Every
         `key_use_interval_s` it is written down which keys were used (`uses`).
 
+        `federation` knows whose tokens are; without it they are unknown keys.
+
         Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
         flood of wrong keys must not drive out the right ones.
         """
@@ -133,6 +142,7 @@ class Access:
             Pepper(pepper), None if previous_pepper is None else Pepper(previous_pepper)
         )
         self.uses = KeyUses(databases, interval_s=key_use_interval_s)
+        self._federation = federation
         # Copied for each request, which is quicker than to begin one.
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
         self._cache_ttl_s = cache_ttl_s
@@ -147,11 +157,13 @@ class Access:
         self._aging: deque[str] = deque()
         self._has_aged = asyncio.Event()
 
-    async def create_tenant(self, name: str) -> Tenant:
+    async def create_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
         """Raises `InvalidRequest` for a name that is taken or no name."""
         check_name(name)
         try:
-            return await tenants.insert_tenant(self._database, TenantId(ids.new_uuid()), name)
+            return await tenants.insert_tenant(
+                self._database, TenantId(ids.new_uuid()), name, author
+            )
         except StoreConflict as conflict:
             raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
 
@@ -159,9 +171,9 @@ class Access:
         """All tenants in the order of their names, disabled ones included."""
         return await tenants.all_tenants(self._database)
 
-    async def disable_tenant(self, name: str) -> Tenant:
+    async def disable_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
         """Disable a tenant: none of its keys works any more. Raises `ResourceNotFound`."""
-        tenant = await tenants.disable_tenant(self._database, name)
+        tenant = await tenants.disable_tenant(self._database, name, author)
         self.forget()
         if tenant is None:
             raise await self._no_tenant(name)
@@ -171,14 +183,16 @@ class Access:
         """The tenant and its policy. Raises `ResourceNotFound`."""
         return await self._detail(name, await tenants.find_policy(self._database, name))
 
-    async def set_policy(self, name: str, changes: PolicyChanges) -> TenantDetail:
+    async def set_policy(
+        self, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
+    ) -> TenantDetail:
         """Change a tenant's policy: None takes a value back, what is left out stays.
 
         Other replicas follow within `cache_ttl_s`. Raises `ResourceNotFound`, and `InvalidRequest`
         for a value out of bounds or for no change at all.
         """
         check_changes(changes)
-        found = await tenants.set_policy(self._database, name, changes)
+        found = await tenants.set_policy(self._database, name, changes, author)
         self.forget()
         return await self._detail(name, found)
 
@@ -204,6 +218,7 @@ class Access:
         *,
         dialect: Dialect = "openai",
         kind: KeyKind = "project",
+        author: Author = COMMAND_LINE,
     ) -> tuple[ApiKey, str]:
         """The key and its secret, which cannot be had again: one of the tenant's default project,
         or an admin key.
@@ -228,6 +243,7 @@ class Access:
                 kind=kind,
                 pepper_id=secret.pepper_id,
             ),
+            author,
         )
         return key, secret.value
 
@@ -267,7 +283,7 @@ class Access:
             decision.is_renewed = True
             self._aging.append(secret)
             self._has_aged.set()
-        self.uses.note(principal)
+        self._note_use(principal)
         return principal
 
     async def run(self) -> None:
@@ -282,14 +298,15 @@ class Access:
                 mark = self._mark(secret)
                 try:
                     await self._decided(secret, mark, self._clock(), self._known.get(mark))
-                except StoreError as error:
+                except (StoreError, IssuerUnavailable) as error:
                     _log.warning("a key was not looked up again, its next request is", error=error)
 
     async def authenticate(self, secret: str) -> Principal:
         """Whose key this is.
 
         Raises `AuthenticationError`, the same for a key that is unknown or disabled or whose tenant
-        is, and `StoreUnavailable` when the database is down and the key is not known here.
+        is, `StoreUnavailable` when the database is down and the key is not known here, and
+        `IssuerUnavailable` when the issuer of a token is.
         """
         if (principal := self.known(secret)) is not None:
             return principal
@@ -302,9 +319,18 @@ class Access:
         if decision is None or now - decision.at > self._cache_ttl_s:
             decision = await self._decided(secret, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
-            raise _incorrect(secret)
-        self.uses.note(decision.principal)
+            raise self._refusal(secret, decision)
+        self._note_use(decision.principal)
         return decision.principal
+
+    def _note_use(self, principal: Principal) -> None:
+        if principal.credential == "key":
+            self.uses.note(principal)
+
+    def _refusal(self, secret: str, decision: _Decision) -> AuthenticationError:
+        if self._federation is None or not self._federation.knows(secret):
+            return _incorrect(secret)
+        return TokenRefused(decision.refusal or "The token has expired. Get a new one.")
 
     async def _decided(
         self, secret: str, mark: bytes, now: float, known: _Decision | None
@@ -324,12 +350,11 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            principal = await self._principal(secret, known)
-            lookup.decision = _Decision(principal, now)
+            lookup.decision = await self._looked_up(secret, known, now)
             # Not what the database said before a tenant or a key was changed.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, IssuerUnavailable) as error:
             if known is None or now - known.at > self._cache_ttl_s + self._cache_stale_s:
                 lookup.failure = error
                 raise
@@ -342,6 +367,14 @@ class Access:
                 del self._lookups[mark]
             lookup.over.set()
         return lookup.decision
+
+    async def _looked_up(self, secret: str, known: _Decision | None, now: float) -> _Decision:
+        if self._federation is None or not self._federation.knows(secret):
+            return _Decision(await self._principal(secret, known), now)
+        try:
+            return _Decision(await self._federation.principal(secret), now)
+        except TokenRefused as refusal:
+            return _Decision(None, now, refusal=refusal.message)
 
     async def _principal(self, secret: str, known: _Decision | None) -> Principal | None:
         """Whose key this is: of the databases, the one that it was in is asked first, then all
@@ -393,6 +426,7 @@ class Access:
     def forget(self) -> None:
         """A tenant or a key was changed: requests from now on must not see earlier decisions."""
         self._known.clear()
+        self._unknown.clear()
         self._lookups.clear()
 
     def _keep(self, mark: bytes, decision: _Decision) -> None:

@@ -182,7 +182,7 @@ class Conversations:
         return conversation
 
     def _seen_by(self, principal: Principal) -> Database:
-        return self._database.within(principal.project)
+        return self._database.within(principal.wall)
 
     async def _taken_in(
         self,

@@ -410,8 +410,7 @@ class Creation:
         if command.generate and not command.request.background:
             # Before anything is read, made or stored for what would be refused.
             tier = service_tier(request, principal.policy)
-            tenant = self._builder.cache_salt(principal.tenant_id)
-            self._models.require_room(request.model, PRIORITIES[tier], tenant)
+            self._models.require_room(request.model, PRIORITIES[tier], principal.tenant_id.hex)
         charge = None
         if principal.terms is not NO_TERMS:
             model = self._models.get(request.model, principal.policy, task="generate").id
@@ -511,8 +510,12 @@ class Creation:
 
 def _key_hash(principal: Principal, key: RequestKey) -> bytes:
     """What an idempotency key is known by: those of two projects are two, though one tenant has
-    them. That of the default project is known as it was before there were others.
+    them, and so are those of two end users with tokens of their own. That of the default project is
+    known as it was before there were others.
     """
+    if principal.end_user is not None:
+        end_user = principal.end_user.encode("utf-8", "surrogatepass")
+        return sha256(principal.project.bytes + key.key_hash + end_user).digest()
     if principal.project == default_project(principal.tenant_id):
         return key.key_hash
     return sha256(principal.project.bytes + key.key_hash).digest()

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ResourceNotFound, shown
+from gateway.governance.audit import COMMAND_LINE
 from gateway.ledger.exporting import export
+from gateway.store.governance import audit_log
 from gateway.store.ledger import exports
+from gateway.store.schema import EVERYONE
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gateway.governance.audit import AuditEvent, Author
     from gateway.ledger.jobs import Adding, Reconciliation
     from gateway.ledger.records import Format
     from gateway.store.ledger.exports import SinkState
@@ -30,24 +35,39 @@ class LedgerOperations:
         """As `ledger.exporting.export`."""
         return export(self._database, cursor, form, lines_max=lines_max)
 
-    async def reconcile(self) -> Found:
+    async def reconcile(self, author: Author = COMMAND_LINE, *, repairs: bool = True) -> Found:
         """What does not agree; sums that did not are made again. Raises `StoreUnavailable`."""
         await self._adding.round()
-        return await self._reconciliation.round()
+        found = await self._reconciliation.round(repairs=repairs)
+        told = {
+            "unmetered": len(found.unmetered),
+            "wrong_hours": len(found.wrong_hours),
+            "wrong_logs": len(found.wrong_logs),
+            "corrected": len(found.corrected),
+        }
+        await self._tell(author.event("harmony.usage.reconciled", "usage", data=told))
+        return found
 
     async def sinks(self) -> list[dict[str, Any]]:
         """How far every sink is, by name, as objects of JSON. Raises `StoreUnavailable`."""
         return [_sink_body(state) for state in await exports.states(self._database)]
 
-    async def resume(self, name: str, *, is_delivered: bool) -> None:
+    async def resume(self, name: str, *, is_delivered: bool, author: Author = COMMAND_LINE) -> None:
         """Go on with a sink that is stopped, with its last batch or behind it.
 
         Raises `ResourceNotFound` and `StoreUnavailable`.
         """
         if not await exports.resume(self._database, name, is_delivered=is_delivered):
             raise ResourceNotFound(
-                f"There is no sink '{shown(name)}' that was sent anything.", param="name"
+                f"There is no sink '{shown(name)}' that is stopped.", param="name"
             )
+        told = {"delivered": is_delivered}
+        await self._tell(author.event("harmony.sink.resumed", name, changes_requested=told))
+
+    async def _tell(self, event: AuditEvent) -> None:
+        """Into the chain of operators, as whoever serves may."""
+        async with self._database.transaction(TenantId(EVERYONE)) as connection:
+            await audit_log.record(connection, None, event)
 
 
 def _sink_body(state: SinkState) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import COMPONENTS, Price, begins
-from gateway.limits.terms import ALL_MODELS, Budget, Limit
+from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.store import tenants
 from gateway.store.limits import alerts, prices, rules
 from gateway.store.limits.rules import SpendAlert
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from gateway.governance.audit import AuditEvent, Author
     from gateway.limits.money import Component
     from gateway.limits.terms import Interval, Mode, Scope, Unit, What
     from gateway.store.postgres.database import Database
@@ -46,6 +48,11 @@ class Place:
         """The tenant's own."""
         return cls(tenant_id, "tenant", tenant_id)
 
+    @property
+    def project(self) -> UUID | None:
+        """The project that it is of."""
+        return self.scope_id if self.scope == "project" else None
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
@@ -56,7 +63,9 @@ class BudgetState:
 
 
 class Limits:
-    """The use cases. Each takes a place that the caller may change."""
+    """The use cases. Each takes a place that the caller may change; `author` is who does, for the
+    audit log.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -79,6 +88,7 @@ class Limits:
         *,
         model: str = ALL_MODELS,
         mode: Mode = "enforce",
+        author: Author = COMMAND_LINE,
     ) -> list[Limit]:
         """Set limits by what they limit and their window (seconds); None takes one away. Returns
         those of the place and model that there are then. Raises `InvalidRequest`, also for one that
@@ -99,6 +109,7 @@ class Limits:
             self._database,
             place.tenant_id,
             [limit for limit, value in named if value is not None],
+            _limits_changed(place, values, model, author),
             gone=[limit for limit, value in named if value is None],
         )
         return [
@@ -133,6 +144,7 @@ class Limits:
         unit: Unit = "usd",
         interval: Interval = "month",
         mode: Mode = "enforce",
+        author: Author = COMMAND_LINE,
     ) -> Budget:
         """Set the budget of a place, in nano-dollars or tokens. Raises `InvalidRequest`: one in
         money needs prices, for what has none costs nothing.
@@ -145,13 +157,17 @@ class Limits:
                 param="unit",
             )
         budget = Budget(ids.new_uuid(), place.scope, place.scope_id, unit, interval, cap, mode)
-        await rules.set_budget(self._database, place.tenant_id, budget)
+        event = _budget_changed(place, budget, cap, author)
+        await rules.set_budget(self._database, place.tenant_id, budget, event)
         return budget
 
-    async def remove_budget(self, place: Place, unit: Unit, interval: Interval) -> bool:
+    async def remove_budget(
+        self, place: Place, unit: Unit, interval: Interval, author: Author = COMMAND_LINE
+    ) -> bool:
         """Whether there was one."""
         gone = Budget(EVERYONE, place.scope, place.scope_id, unit, interval, 0)
-        return await rules.set_budget(self._database, place.tenant_id, gone, is_gone=True)
+        event = _budget_changed(place, gone, None, author)
+        return await rules.set_budget(self._database, place.tenant_id, gone, event, is_gone=True)
 
     async def alerts(self, place: Place) -> list[SpendAlert]:
         """Those of a place, the oldest first."""
@@ -165,6 +181,7 @@ class Limits:
         *,
         unit: Unit = "usd",
         interval: Interval = "month",
+        author: Author = COMMAND_LINE,
     ) -> SpendAlert:
         """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
         if len(await self.alerts(place)) >= ALERTS_MAX:
@@ -172,16 +189,33 @@ class Limits:
         new = SpendAlert(
             ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
         )
-        return await rules.add_alert(self._database, place.tenant_id, new)
+        told = {"threshold": threshold, "unit": unit, "interval": interval}
+        event = author.event(
+            "harmony.spend_alert.created", ids.spend_alert_id(new.id), place.project, data=told
+        )
+        return await rules.add_alert(self._database, place.tenant_id, new, event)
 
-    async def change_alert(self, place: Place, alert: SpendAlert) -> SpendAlert | None:
+    async def change_alert(
+        self, place: Place, alert: SpendAlert, author: Author = COMMAND_LINE
+    ) -> SpendAlert | None:
         """Change one; None when there is none of its id in the place."""
-        return await rules.change_alert(self._database, place.tenant_id, alert)
+        event = author.event(
+            "harmony.spend_alert.updated",
+            ids.spend_alert_id(alert.id),
+            place.project,
+            changes_requested={"threshold": alert.threshold},
+        )
+        return await rules.change_alert(self._database, place.tenant_id, alert, event)
 
-    async def remove_alert(self, place: Place, alert_id: UUID) -> bool:
+    async def remove_alert(
+        self, place: Place, alert_id: UUID, author: Author = COMMAND_LINE
+    ) -> bool:
         """Whether there was one."""
+        event = author.event(
+            "harmony.spend_alert.deleted", ids.spend_alert_id(alert_id), place.project
+        )
         return await rules.remove_alert(
-            self._database, place.tenant_id, place.scope, place.scope_id, alert_id
+            self._database, place.tenant_id, place.scope, place.scope_id, alert_id, event
         )
 
     async def prices(self) -> list[Price]:
@@ -196,14 +230,14 @@ class Limits:
         tenant_id: TenantId | None = None,
         tier: str = "*",
         valid_from: datetime | None = None,
+        author: Author = COMMAND_LINE,
     ) -> Price:
-        """Set what a model costs from then on (now), for one tenant or for all. Raises
-        `InvalidRequest`, also for a time that is over: lines that are written keep their price.
+        """Set what a model costs from then on (now), for one tenant or for all, until a price that
+        begins later. For a time that is over, lines that are written keep what they cost
+        (`services.repricing`). Raises `InvalidRequest`.
         """
         # Responses end at whole seconds.
         now = datetime.now(UTC).replace(microsecond=0)
-        if valid_from is not None and valid_from < now:
-            raise InvalidRequest("A price cannot begin in the past.", param="valid_from")
         if not nano or not set(nano) <= set(COMPONENTS):
             raise InvalidRequest(f"A price has some of: {', '.join(COMPONENTS)}.", param="price")
         if not all(0 <= one <= NANO_MAX for one in nano.values()):
@@ -211,20 +245,52 @@ class Limits:
         price = Price(
             ids.new_uuid(), tenant_id or EVERYONE, model, tier, dict(nano), valid_from or now
         )
-        await prices.add(self._database, price)
+        told = {"tier": tier, "nano": price.nano, "valid_from": price.valid_from.isoformat()}
+        event = author.event("harmony.price.changed", model, changes_requested=told)
+        await prices.add(self._database, price, event)
         return price
 
     async def end_price(
-        self, model: str, *, tenant_id: TenantId | None = None, tier: str = "*"
+        self,
+        model: str,
+        *,
+        tenant_id: TenantId | None = None,
+        tier: str = "*",
+        author: Author = COMMAND_LINE,
     ) -> bool:
         """From now on it costs nothing, or what another price says. Whether it had one."""
         at = datetime.now(UTC).replace(microsecond=0)
-        return await prices.end(self._database, tenant_id or EVERYONE, model, tier, at)
+        told = {"tier": tier, "valid_until": at.isoformat()}
+        event = author.event("harmony.price.changed", model, changes_requested=told)
+        return await prices.end(self._database, tenant_id or EVERYONE, model, tier, at, event)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)
         known = await prices.valid(self._database)
         return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
+
+
+def _limits_changed(
+    place: Place, values: Mapping[tuple[What, int], int | None], model: str, author: Author
+) -> AuditEvent:
+    """Limits of a project have a type of OpenAI's, and their id."""
+    per = {MINUTE_S: "_per_1_minute", DAY_S: "_per_1_day"}
+    changes = {
+        f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
+    }
+    if place.project is not None:
+        return author.event(
+            "rate_limit.updated", f"rl-{model}", place.project, changes_requested=changes
+        )
+    told = {"scope": place.scope, "model": model, **changes}
+    return author.event("harmony.limit.changed", str(place.scope_id), changes_requested=told)
+
+
+def _budget_changed(place: Place, budget: Budget, cap: int | None, author: Author) -> AuditEvent:
+    told = {"scope": place.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
+    return author.event(
+        "harmony.budget.changed", str(place.scope_id), place.project, changes_requested=told
+    )
 
 
 def _check_within(limit: Limit, known: Sequence[Limit]) -> None:

@@ -194,7 +194,7 @@ class Retrieval:
         raise not_found(response_id)
 
     def _seen_by(self, principal: Principal) -> Database:
-        return self._database.within(principal.project)
+        return self._database.within(principal.wall)
 
     async def _snapshot(
         self, tenant_id: TenantId, stored: StoredResponse, include: Collection[str]

@@ -77,6 +77,13 @@ class Encryption(Section):
         le=86_400,
         description="Seconds that known tenants go on while whoever wraps keys is away.",
     )
+    retry_s: float = Field(
+        2.0,
+        gt=0,
+        le=60,
+        description="Seconds after a request that failed until a key service is asked again: "
+        "meanwhile nobody waits for its timeout.",
+    )
     tenants_max: PositiveInt = Field(10_000, description="Tenants whose keys are in memory.")
     timeout_s: float = Field(5.0, gt=0, le=60, description="Of a request to a key service.")
     file: FileKeysSection = FileKeysSection()

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from gateway.settings.sections import Name, Secret, Section, http_url
 
@@ -69,6 +76,9 @@ class Ledger(Section):
     )
     reconcile_back_s: PositiveFloat = Field(
         2.0 * _DAY_S, description="Seconds that such a comparison looks back."
+    )
+    reconcile_logs_max: NonNegativeInt = Field(
+        200, description="Lines that such a comparison holds against the logs of their responses."
     )
     end_user_days: bool = Field(
         default=False, description="Whether usage is added up by day and end user, too."

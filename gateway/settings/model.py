@@ -16,6 +16,7 @@ from gateway.settings.admin import Admin
 from gateway.settings.admission import Admission
 from gateway.settings.discovery import Discovery, Membership
 from gateway.settings.encryption import Encryption
+from gateway.settings.federation import Federation
 from gateway.settings.images import Images
 from gateway.settings.ledger import Ledger
 from gateway.settings.rate_limits import Alerts, RateLimits
@@ -96,6 +97,7 @@ class Settings(BaseModel):
     admin: Admin = Admin()
     database: Database = Database()
     auth: Auth = Auth()
+    federation: Federation = Federation()
     models: tuple[Model, ...] = Field(
         (), description="Models offered; empty: every model that a backend serves."
     )

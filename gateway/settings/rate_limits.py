@@ -28,6 +28,19 @@ class RateLimits(Section):
         description="Seconds that limits hold while the database is away, each replica with its "
         "share; then requests of keys that have some are answered 503.",
     )
+    reads_per_minute_max: int = Field(
+        6_000,
+        ge=0,
+        description="Requests a minute of one key that only read (GET), in each replica; more are "
+        "answered 429. 0: any number.",
+    )
+    refusals_per_request_max: int = Field(
+        10,
+        ge=1,
+        le=1_000,
+        description="Refusals a minute for each request a minute that a limit allows, in each "
+        "replica; who goes on all the same is refused everything until it asks less often.",
+    )
     reconcile_interval_s: PositiveFloat = Field(
         3_600.0,
         description="Seconds between two comparisons of what is spent with the lines of usage.",

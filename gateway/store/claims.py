@@ -7,14 +7,18 @@ only one can write. Only the database's clock counts.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from gateway import ids
 from gateway.entries import FOLD_VERSIONS
+from gateway.errors import ContentSealed, StoreError, StoreUnavailable
 from gateway.store import content, flushes
 from gateway.store.events import day_of
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
+from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId, TenantId
 
 if TYPE_CHECKING:
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.encryption.cipher import ContentCipher
+    from gateway.encryption.keyring import Keyring
     from gateway.store.postgres.database import Database, Row
+
+_log = EventLog("gateway.runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ class LogHead:
     status: str
 
 
+_CONTENT: Final = ("request", "plan", "prompt")
 LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
 _TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 
@@ -114,6 +121,8 @@ _IS_OURS: Final = """
                < clock_timestamp() - make_interval(secs => :late_s)
     )
 """
+# Nothing can be read of tenants whose keys are away: to claim would cost them an attempt.
+_IS_NOT_AWAY: Final = "tenant_id <> ALL (CAST(:away AS uuid[]))"
 # `place` is how many of its tenant would be running with it: 1, 2, ... from the fewest running on.
 # What is chosen was seen unlocked, so its state is compared again once it is locked.
 _CLAIM: Final = Statement(f"""
@@ -125,7 +134,7 @@ WITH seen AS (
            + count(*) FILTER (WHERE status = 'queued' AND {_IS_OURS})
                OVER (PARTITION BY tenant_id ORDER BY id) AS place
     FROM responses
-    WHERE status IN ('queued', 'in_progress')
+    WHERE status IN ('queued', 'in_progress') AND {_IS_NOT_AWAY}
 ), claimable AS (
     SELECT tenant_id, id
     FROM seen
@@ -221,7 +230,7 @@ SELECT coalesce(bool_or(status = 'queued'), false),
            AND owner IS NOT NULL AND lease_until >= clock_timestamp()
        ) - clock_timestamp()) AS double precision)
 FROM responses
-WHERE status IN ('queued', 'in_progress') AND {_IS_OURS}
+WHERE status IN ('queued', 'in_progress') AND {_IS_OURS} AND {_IS_NOT_AWAY}
 """)  # noqa: S608 - constants only
 
 _ABANDONED: Final = Statement("""
@@ -253,7 +262,8 @@ async def claim(
 
     Of those begun, what was released, and with `take_over` what has a lapsed lease. Of those
     queued, the oldest of the tenants that have the fewest running, as far as each may run more.
-    Processes claim one after the other, so no bound is passed by two at once. Raises
+    Processes claim one after the other, so no bound is passed by two at once. Those of tenants
+    whose keys are away are left alone, and released where that is found out too late. Raises
     `StoreUnavailable`; what was claimed then, if anything, is taken over when its lease lapses.
     """
     parameters = {
@@ -266,18 +276,31 @@ async def claim(
         "late_s": terms.late_s,
         "row_limit": limit,
         "take_over": take_over,
+        "away": database.keyring.away(),
     }
     async with database.runs_transaction() as connection:
         await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
         rows = await connection.execute(_CLAIM, parameters)
         heads = await flushes.settle(connection, [_left(row) for row in rows if row.left_by])
     await database.keyring.try_ready({TenantId(row.tenant_id) for row in rows})
-    runs = []
+    runs, spare = [], []
     for row in rows:
-        cipher = database.keyring.find(TenantId(row.tenant_id))
-        # One whose keys are gone stays claimed until its lease lapses; others reap it in the end.
-        if cipher is not None:
-            runs.append(_claimed(row, heads.get(row.id, row.next_entry), cipher))
+        try:
+            run = await _claimed(database.keyring, row, heads.get(row.id, row.next_entry))
+        except StoreUnavailable:
+            spare.append(Claim(TenantId(row.tenant_id), row.id, row.epoch))
+        except (ContentSealed, ValueError) as error:
+            # It stays claimed until its lease lapses; others reap it in the end.
+            _log.warning(
+                "a claimed response cannot be opened",
+                response_id=ids.response_id(row.id),
+                error=error,
+            )
+        else:
+            runs.append(run)
+    if spare:
+        with suppress(StoreError):  # then their leases lapse
+            await release(database, spare)
     return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))
 
 
@@ -292,6 +315,7 @@ async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Cla
         "late_fold_versions": terms.late_fold_versions,
         "late_s": terms.late_s,
         "take_over": take_over,
+        "away": database.keyring.away(),
     }
     async with database.runs_transaction() as connection:
         return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
@@ -309,10 +333,15 @@ def _left(row: Row) -> flushes.LockedResponse:
     )
 
 
-def _claimed(row: Row, next_entry: int, cipher: ContentCipher) -> ClaimedRun:
-    found = content.opened(cipher, "responses", row, ("request", "plan", "prompt"))
+async def _claimed(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
+    """Raises `StoreUnavailable` and `ContentSealed`, and `ValueError` for what no release wrote."""
+    tenant_id = TenantId(row.tenant_id)
+    sealed = [value for name in _CONTENT if (value := row[name]) is not None]
+    if keyring.is_on:
+        await keyring.renew(tenant_id, lambda cipher: any(map(cipher.lacks, sealed)))
+    found = content.opened(keyring.of(tenant_id), "responses", row, _CONTENT)
     return ClaimedRun(
-        claim=Claim(TenantId(row.tenant_id), row.id, row.epoch),
+        claim=Claim(tenant_id, row.id, row.epoch),
         next_entry=next_entry,
         attempts=row.attempts,
         was_queued=row.was_queued,

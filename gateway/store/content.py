@@ -95,13 +95,22 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         ("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
         Kept.WORD,
     ),
+    "identity_providers": {
+        **dict.fromkeys(("name", "description", "issuer", "audience"), Kept.OPERATOR),
+        **dict.fromkeys(("discovery_url", "jwks_url", "jwks", "transformations"), Kept.OPERATOR),
+        "algorithms": Kept.WORD,
+    },
+    "federation_rules": {
+        **dict.fromkeys(("name", "description", "matchers"), Kept.OPERATOR),
+        "scopes": Kept.WORD,
+    },
     "service_accounts": dict.fromkeys(("name", "role"), Kept.WORD),
     "api_keys": {
         **dict.fromkeys(("name", "hint", "dialect", "kind", "owner_type"), Kept.WORD),
         **dict.fromkeys(("scopes", "allowed_models"), Kept.WORD),
         "hash": Kept.DIGEST,
     },
-    "operator_keys": {**dict.fromkeys(("name", "hint"), Kept.WORD), "hash": Kept.DIGEST},
+    "operator_keys": {**dict.fromkeys(("name", "hint", "role"), Kept.WORD), "hash": Kept.DIGEST},
     "audit_log": {
         **dict.fromkeys(("type", "actor", "address", "request_id", "details"), Kept.WORD),
         "target": Kept.ID,

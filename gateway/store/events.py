@@ -7,16 +7,18 @@ it owns the numbers it moved over.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.encryption.cipher import FRAMES
+from gateway.errors import ContentSealed
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import LOGGED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import date, datetime
     from uuid import UUID
 
@@ -192,13 +194,13 @@ async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[U
     """
     if not batches:
         return frozenset()
-    await database.keyring.try_ready({batch.claim.tenant_id for batch in batches})
+    await ready(database, {batch.claim.tenant_id for batch in batches})
     rows, entries, uuids, place = [], [], set(), 0
     for batch in batches:
         claim = batch.claim
         cipher = database.keyring.find(claim.tenant_id)
         if cipher is None:
-            # Its tenant's keys were destroyed: nothing more is written for it, as if it were gone.
+            # Its tenant's keys are gone: nothing more is written for it, as if it were gone.
             continue
         packed = sealed_entries(cipher, batch)
         numbers = claim.epoch, batch.day, batch.first_entry, batch.count, place, len(packed)
@@ -215,6 +217,17 @@ async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[U
     async with database.runs_transaction(in_bulk=True) as connection:
         fenced = await connection.scalars(_APPEND, sent)
     return frozenset(uuids.difference(fenced))
+
+
+async def ready(database: Database, tenants: Collection[TenantId]) -> None:
+    """Have the keys of these tenants at hand, however old, or know that they are gone.
+
+    Raises `StoreUnavailable` where neither is so: what is to be written has to wait for it.
+    """
+    await database.keyring.try_ready(tenants)
+    for tenant_id in tenants:
+        with suppress(ContentSealed):
+            database.keyring.of(tenant_id)
 
 
 async def read(
@@ -260,7 +273,17 @@ async def rows(
         "short_limit": short_rows if short_rows >= SHORT_ROWS_MIN else 0,
     }
     found = [LogRow(*row) for row in await connection.execute(_READ, parameters)]
-    return opened_rows(connection.cipher(tenant_id), uuid, found)
+    return opened_rows(await log_cipher(connection, tenant_id, found), uuid, found)
+
+
+async def log_cipher(
+    connection: Connection, tenant_id: TenantId, found: Iterable[LogRow]
+) -> ContentCipher:
+    """What opens these rows of logs. Raises `StoreUnavailable` and `ContentSealed`."""
+    await connection.renew(
+        tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in found)
+    )
+    return connection.cipher(tenant_id)
 
 
 def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:

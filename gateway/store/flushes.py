@@ -33,11 +33,10 @@ from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import date
     from uuid import UUID
 
-    from gateway.encryption.cipher import ContentCipher
     from gateway.store.events import LogBatch
     from gateway.store.postgres.database import Connection, Database, Row
 
@@ -382,6 +381,23 @@ async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None
         await connection.execute(_REPLACE, of_row | {"members": members, "entries": entries})
 
 
+def rewritten(
+    members: bytes, entries: bytes, change: Callable[[bytes, int, LogRow], bytes]
+) -> tuple[bytes, bytes]:
+    """Members and entries where those of each member are what `change` makes of them, which gets
+    the bytes of its id and its epoch with them. What was erased stays so.
+    """
+    kept, pieces, at = [], [], 0
+    for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
+        piece = entries[place : place + size]
+        if uuid != bytes(16):
+            piece = change(uuid, epoch, LogRow(first_entry, count, piece))
+        kept.append(_MEMBER.pack(uuid, epoch, first_entry, count, at, len(piece)))
+        pieces.append(piece)
+        at += len(piece)
+    return b"".join(kept), b"".join(pieces)
+
+
 def _without(uuid: UUID, members: bytes, entries: bytes) -> tuple[bytes, bytes]:
     """The others stay where they are: it becomes zeros, id and entries."""
     kept, left = [], bytearray(entries)
@@ -425,19 +441,19 @@ async def read(
     """
     async with database.bulk_transaction(tenant_id) as connection:
         # In this order, because what is settled in between would be missed in the other.
-        cipher = connection.cipher(tenant_id)
-        found = await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid})
-        tail = _tail(cipher, uuid, found)
+        found = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
+        cipher = await events.log_cipher(connection, tenant_id, found)
+        tail = [joined(events.opened_rows(cipher, uuid, found))] if found else []
         rows = await events.rows(
             connection, tenant_id, uuid, day, from_entry=from_entry, bytes_max=bytes_max
         )
         return rows + tail
 
 
-def _tail(cipher: ContentCipher, uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
+def _tail(uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
     found = []
     for row in rows:
         epoch, part = part_of(uuid.bytes, row.members, row.entries) or (None, None)
         if part is not None and epoch == row.epoch and part.first_entry >= row.next_entry:
             found.append(part)
-    return [joined(events.opened_rows(cipher, uuid, found))] if found else []
+    return found

@@ -8,9 +8,13 @@ what was settled meanwhile, an end.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from gateway.errors import ContentSealed, StoreUnavailable
 from gateway.store import flushes
 from gateway.store.claims import LogHead
 from gateway.store.events import LogRow
@@ -18,10 +22,11 @@ from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import date
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database
 
 Writer = tuple["UUID", str]
@@ -33,6 +38,8 @@ ROWS_MAX: Final = 4
 """So many rows of a log are brought along, and one look more brings more."""
 ROW_BYTES_MAX: Final = 1024
 """Longer ones are left to whoever needs them: there is one look for all logs."""
+RENEWAL_S: Final = 0.5
+"""So long all logs wait for a key that one of them was sealed with."""
 UNKNOWN: Final = 2**31 - 1
 """Of a log of which so many entries are known no rows are brought."""
 
@@ -149,12 +156,14 @@ async def _look_at_heads(database: Database, found: LogChanges, asked: Sequence[
         rows = await connection.execute(_HEADS, columns)
     found.heads.update(dict.fromkeys(one.uuid for one in asked))
     tenants = {one.uuid: one.tenant_id for one in asked}
+    sealed: list[tuple[UUID, Part]] = []
     for uuid, epoch, next_entry, status, owner, first_entry, count, entries in rows:
         found.heads[uuid] = LogHead(epoch, next_entry, status)
         found.owners[uuid] = owner if status == "in_progress" else None
         if entries is not None:
             part = uuid.bytes, epoch, LogRow(first_entry, count, entries)
-            found.parts.extend(_opened(database, tenants[uuid], (part,)))
+            sealed.append((tenants[uuid], part))
+    found.parts.extend(await _opened(database, sealed))
 
 
 async def _bring(
@@ -180,18 +189,34 @@ async def _bring(
             looked_at = 0
             await asyncio.sleep(0)
         parts = flushes.parts_of(wanted, members, entries)
-        found.parts.extend(_opened(database, tenant_id, parts))
+        found.parts.extend(await _opened(database, ((tenant_id, part) for part in parts)))
         read[tenant_id, owner] = number
         looked_at += len(members) // flushes.MEMBER_BYTES
 
 
-def _opened(database: Database, tenant_id: UUID, parts: Iterable[Part]) -> Iterator[Part]:
-    """What is sealed, opened; nothing of a tenant whose keys are gone: who follows its logs is told
-    when it reads them, and those of others are not held up.
+async def _opened(database: Database, sealed: Iterable[tuple[UUID, Part]]) -> list[Part]:
+    """What is sealed, opened; `sealed` are tenant and part. Of a tenant whose keys are gone, or not
+    at hand, there is nothing: who follows its logs is told when it reads them, and those of others
+    are not held up. Nor is anything held up by a part that does not open.
     """
-    cipher = database.keyring.find(TenantId(tenant_id))
-    if cipher is None:
-        return
-    for key, epoch, row in parts:
-        entries = cipher.open_entries(row.entries, key)
-        yield key, epoch, LogRow(row.first_entry, row.count, entries)
+    keyring, opened = database.keyring, []
+    by_tenant: dict[UUID, list[Part]] = defaultdict(list)
+    for tenant_id, part in sealed:
+        by_tenant[tenant_id].append(part)
+    for tenant_id, parts in by_tenant.items():
+        if keyring.is_on:
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(RENEWAL_S):
+                    await keyring.renew(TenantId(tenant_id), partial(_lacks, parts))
+        cipher = keyring.find(TenantId(tenant_id))
+        if cipher is None:
+            continue
+        for key, epoch, row in parts:
+            with suppress(ContentSealed, ValueError):
+                entries = cipher.open_entries(row.entries, key)
+                opened.append((key, epoch, LogRow(row.first_entry, row.count, entries)))
+    return opened
+
+
+def _lacks(parts: Iterable[Part], cipher: ContentCipher) -> bool:
+    return any(cipher.lacks_of_log(row.entries) for _, _, row in parts)

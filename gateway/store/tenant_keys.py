@@ -35,6 +35,10 @@ _ADD: Final = Statement("""
 INSERT INTO tenant_keys (tenant_id, number, wrapped, provider, key_ref)
 VALUES (:tenant, :number, :wrapped, :provider, :key_ref)
 """)
+_AGE: Final = Statement("""
+SELECT CAST(extract(epoch FROM clock_timestamp() - created_at) AS double precision)
+FROM tenant_keys WHERE tenant_id = :tenant AND number = :number
+""")
 _RETIRE: Final = Statement("""
 UPDATE tenant_keys SET retired_at = coalesce(retired_at, now())
 WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NULL
@@ -87,6 +91,13 @@ class TenantKeys:
             await connection.execute(_ADD, row)
             await connection.execute(_RETIRE, {"tenant": tenant_id, "before": key.number})
 
+    async def age_s(self, tenant_id: TenantId, number: int) -> float:
+        """Seconds since a key was made, by the clock of this database."""
+        async with self._database.owner_transaction() as connection:
+            asked = {"tenant": tenant_id, "number": number}
+            age_s: float = await connection.scalar(_AGE, asked)
+        return age_s
+
     async def replace(self, tenant_id: TenantId, key: WrappedKey) -> None:
         """The same key, wrapped otherwise."""
         row = {
@@ -111,7 +122,8 @@ class TenantKeys:
         async with self._database.owner_transaction() as connection:
             of_it = {"tenant": tenant_id, "before": before}
             destroyed = await connection.count(_DESTROY, of_it)
-        await self._database.maintain(_VACUUM)
+        if destroyed:
+            await self._database.maintain(_VACUUM)
         return destroyed
 
     async def tenants(self) -> list[TenantId]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway import ids
+from gateway.governance.audit import COMMAND_LINE
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
 from gateway.tenancy import (
@@ -27,15 +30,16 @@ from gateway.tenancy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.governance.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""
-_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
+TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 
 _TENANT: Final = "id, name, created_at, disabled_at"
@@ -46,19 +50,25 @@ KEY_COLUMNS: Final = (
     " created_by"
 )
 """All of a key but its hash, which the role of tenants may not read."""
+FOUND_TERMS: Final = (
+    "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
+    " (project).models AS project_models, (project).retention_type,"
+    " (tenant).retention_type AS tenant_retention_type"
+)
+FOUND_POLICY: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
+"""What `tenant` and `project`, whole rows that a function found, decide for who calls; the policy
+has to be the last columns."""
 # Not whole rows: what is prepared on a connection would end with the revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""
 SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).project_id,
        (key).owner_type, (key).owner_id, (key).scopes, (key).expires_at, (key).allowed_cidrs,
-       (key).allowed_models, (tenant).name AS tenant_name,
-       (project).name AS project_name, (project).models_mode, (project).models AS project_models,
-       (project).retention_type, (tenant).retention_type AS tenant_retention_type,
+       (key).allowed_models, {FOUND_TERMS},
        (key).disabled_at IS NULL AND (tenant).disabled_at IS NULL
            AND (tenant).deleted_at IS NULL
            AND (project).archived_at IS NULL
            AND coalesce((key).expires_at > now(), true) AS is_enabled,
-       {", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)}
+       {FOUND_POLICY}
 FROM find_caller(:key_hash)
 """)  # noqa: S608 - constants only
 
@@ -152,6 +162,11 @@ def key_of_row(row: Row) -> ApiKey:
     )
 
 
+def found_policy(row: Row, defaults: TenantPolicy) -> TenantPolicy:
+    """The policy of a row that ends with `FOUND_POLICY`: `defaults` where the tenant has none."""
+    return defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
+
+
 def _key_terms(row: Row) -> KeyTerms:
     return KeyTerms(
         kind=row.kind,
@@ -164,7 +179,8 @@ def _key_terms(row: Row) -> KeyTerms:
     )
 
 
-def _project_terms(row: Row) -> ProjectTerms:
+def found_project(row: Row) -> ProjectTerms:
+    """What the project of a row with `FOUND_TERMS` decides."""
     return ProjectTerms(
         name=row.project_name or DEFAULT_PROJECT_NAME,
         models=None
@@ -180,9 +196,27 @@ async def _row(database: Database, statement: Statement, parameters: Mapping[str
         return (await connection.execute(statement, parameters)).one_or_none()
 
 
-async def insert_tenant(database: Database, tenant_id: TenantId, name: str) -> Tenant:
+async def _changed(
+    database: Database,
+    statement: Statement,
+    parameters: Mapping[str, Any],
+    told: Callable[[Row], tuple[UUID, AuditEvent]],
+) -> Row:
+    """The same; what is `told` of the row goes into the audit log of that tenant."""
+    async with database.owner_transaction() as connection:
+        row = (await connection.execute(statement, parameters)).one_or_none()
+        if row is not None:
+            await audit_log.record(connection, *told(row))
+        return row
+
+
+async def insert_tenant(
+    database: Database, tenant_id: TenantId, name: str, author: Author = COMMAND_LINE
+) -> Tenant:
     """Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
-    return _tenant(await _row(database, _INSERT_TENANT, {"id": tenant_id, "name": name}))
+    event = author.event("harmony.tenant.created", str(tenant_id), data={"name": name})
+    new = {"id": tenant_id, "name": name}
+    return _tenant(await _changed(database, _INSERT_TENANT, new, lambda row: (row.id, event)))
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
@@ -197,9 +231,16 @@ async def find_tenant(database: Database, name: str) -> Tenant | None:
     return _tenant(row) if row else None
 
 
-async def disable_tenant(database: Database, name: str) -> Tenant | None:
+async def disable_tenant(
+    database: Database, name: str, author: Author = COMMAND_LINE
+) -> Tenant | None:
     """Disable it, if it is not already; None when there is no such tenant."""
-    row = await _row(database, _DISABLE_TENANT, {"name": name})
+    row = await _changed(
+        database,
+        _DISABLE_TENANT,
+        {"name": name},
+        lambda row: (row.id, author.event("harmony.tenant.disabled", str(row.id))),
+    )
     return _tenant(row) if row else None
 
 
@@ -210,7 +251,7 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
 
 
 async def set_policy(
-    database: Database, name: str, changes: PolicyChanges
+    database: Database, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
 ) -> tuple[Tenant, OwnPolicy] | None:
     """Change a tenant's own policy; None when there is no such tenant.
 
@@ -218,13 +259,26 @@ async def set_policy(
     """
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)
     statement = Statement(_SET_POLICY.format(changes=changed))
-    row = await _row(database, statement, {**changes, "name": name})
+    told = dict(changes)
+    row = await _changed(
+        database,
+        statement,
+        {**changes, "name": name},
+        lambda row: (
+            row.id,
+            author.event("harmony.tenant.updated", str(row.id), changes_requested=told),
+        ),
+    )
     return _with_policy(row) if row else None
 
 
-async def insert_key(database: Database, new: NewKey) -> ApiKey:
+async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_LINE) -> ApiKey:
     """Raises `StoreConflict` when the tenant is unknown."""
-    return key_of_row(await _row(database, _INSERT_KEY, asdict(new)))
+    event = author.event(
+        "api_key.created", ids.api_key_id(new.id), new.project_id, data={"scopes": []}
+    )
+    made = await _changed(database, _INSERT_KEY, asdict(new), lambda row: (row.tenant_id, event))
+    return key_of_row(made)
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
@@ -254,9 +308,13 @@ async def note_uses(
             await connection.execute(_HASH_AGAIN, {"tenant": tenant_id, **changed})
 
 
-async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> ApiKey | None:
+async def disable_key(
+    database: Database, tenant_id: TenantId, key_id: UUID, author: Author = COMMAND_LINE
+) -> ApiKey | None:
     """Disable it, if it is not already; None when there is no such key."""
-    row = await _row(database, _DISABLE_KEY, {"tenant_id": tenant_id, "id": key_id})
+    event = author.event("api_key.deleted", ids.api_key_id(key_id))
+    named = {"tenant_id": tenant_id, "id": key_id}
+    row = await _changed(database, _DISABLE_KEY, named, lambda row: (row.tenant_id, event))
     return key_of_row(row) if row else None
 
 
@@ -270,12 +328,12 @@ async def find_principal(
     which can find a key only by the hash of its secret.
     """
     async with database.owner_transaction() as connection:
-        await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
+        await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
         row = (await connection.execute(_FIND_CALLER, {"key_hash": key_hash})).one_or_none()
     if row is None or not row.is_enabled:
         return None
-    policy = defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
-    terms, project = _key_terms(row), _project_terms(row)
+    policy = found_policy(row, defaults)
+    terms, project = _key_terms(row), found_project(row)
     return Principal(
         TenantId(row.tenant_id),
         row.tenant_name,

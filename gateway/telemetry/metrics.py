@@ -438,6 +438,9 @@ class Metrics:
         self._refused = self._counter(
             "admission_refusals", "Requests refused for lack of slots.", "class", "reason"
         )
+        self._recalled = self._counter(
+            "admission_recalled", "Requests called back from backends, for another tenant."
+        )
         self._limit_refusals = self._counter(
             "limit_refused", "Requests that a limit or a budget refused.", "what"
         )
@@ -495,6 +498,10 @@ class Metrics:
     def admission_refused(self, work: str, reason: str) -> None:
         """Count a request of a class that was refused: see `upstreams.admission.queue`."""
         self._refused.labels(work, reason).inc()
+
+    def admission_recalled(self, count: int) -> None:
+        """Count requests of a tenant with most of the slots that wait for their turn again."""
+        self._recalled.inc(count)
 
     def store_failed(self, kind: str) -> None:
         """Count failed database work; `kind` is the class of the error."""

@@ -13,6 +13,8 @@ Permission = Literal[
     "projects.write",
     "service_accounts.read",
     "service_accounts.write",
+    "workload_identity.read",
+    "workload_identity.write",
     "api_keys.read",
     "api_keys.write",
     "admin_keys.read",
@@ -28,12 +30,19 @@ Permission = Literal[
     "data_retention.read",
     "data_retention.write",
     "roles.read",
+    "roles.write",
+    "members.read",
+    "members.write",
+    "external_keys.read",
+    "external_keys.write",
 ]
 """Of the admin API of one tenant. None of them shows what a request or a response says."""
 
 OperatorPermission = Literal[
     "tenants.read",
     "tenants.write",
+    "tenants.delete",
+    "responses.read",
     "prices.read",
     "prices.write",
     "backends.read",
@@ -43,12 +52,17 @@ OperatorPermission = Literal[
     "ledger.read",
     "ledger.write",
     "operator_audit_log.read",
+    "operators.read",
+    "operators.write",
 ]
-"""Of the plane of operators, over all tenants."""
+"""Of the plane of operators, over all tenants. None of them shows what a request or a response
+says."""
 
 AnyPermission: TypeAlias = Permission | OperatorPermission
 Role = Literal["owner", "reader"]
-"""Of an admin key, and of an operator's key, on their own planes."""
+"""Of an admin key of a tenant."""
+OperatorRole = Literal["owner", "admin", "support", "billing", "auditor"]
+"""Of an operator's key."""
 
 PERMISSIONS: Final[frozenset[Permission]] = frozenset(get_args(Permission))
 OPERATOR_PERMISSIONS: Final[frozenset[OperatorPermission]] = frozenset(get_args(OperatorPermission))
@@ -65,9 +79,15 @@ ROLES: Final[dict[Role, frozenset[AnyPermission]]] = {
     "reader": _reading(frozenset(PERMISSIONS)),
 }
 """What admin keys of a tenant may do, by their role."""
-OPERATOR_ROLES: Final[dict[Role, frozenset[AnyPermission]]] = {
+_OF_OWNERS: Final[frozenset[AnyPermission]] = frozenset({"operators.read", "operators.write"})
+OPERATOR_ROLES: Final[dict[OperatorRole, frozenset[AnyPermission]]] = {
     "owner": frozenset(OPERATOR_PERMISSIONS),
-    "reader": _reading(frozenset(OPERATOR_PERMISSIONS)),
+    "admin": frozenset(OPERATOR_PERMISSIONS) - _OF_OWNERS,
+    "support": frozenset({"tenants.read", "responses.read", "backends.read", "replicas.read"}),
+    "billing": frozenset(
+        {"tenants.read", "prices.read", "prices.write", "ledger.read", "ledger.write"}
+    ),
+    "auditor": frozenset({"operator_audit_log.read", "settings.read"}),
 }
 """The same for keys of operators."""
 

@@ -41,7 +41,7 @@ PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
 ALL_MODELS: Final = "*"
 MODELS_FORM: Final = "NAME,NAME…"
 _TAG_NAME: Final = r"[A-Za-z0-9_.-]{1,64}"
-_MODEL_NAMES: Final = r"[^,*\s]{1,256}\*?|\*"
+_MODEL_NAMES: Final = r"[^,*\s\x00-\x1f\x7f]{1,256}\*?|\*"
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 _YEAR_S: Final = 365 * DAY_S
@@ -163,6 +163,7 @@ class TenantPolicy:
     container_memory_max: ContainerMemory = "64g"
     models: str = ALL_MODELS
     usage_tags: str = ""
+    projects_share_responses: ToolAccess = "refused"
 
     @property
     def declared_tags(self) -> tuple[str, ...]:
@@ -444,6 +445,12 @@ _VALUES: Final = (
         option_help="Names of metadata whose values are kept with its usage, to tell what that was "
         "for: up to five, with commas between them.",
         pattern=rf"{_TAG_NAME}(?:,{_TAG_NAME}){{0,4}}",
+    ),
+    PolicyValue(
+        "projects_share_responses",
+        option_help="Whether keys of one of its projects see stored responses and conversations of "
+        "the others. Without a policy they do not.",
+        words=get_args(ToolAccess),
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

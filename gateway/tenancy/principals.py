@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gateway.limits.terms import Terms
+    from gateway.tenancy.permissions import OperatorRole
     from gateway.tenancy.policy import TenantPolicy
 
 TenantId = NewType("TenantId", UUID)
@@ -26,6 +27,9 @@ Dialect = Literal["openai", "openresponses"]
 KeyKind = Literal["project", "admin"]
 """What a key opens: the API, for one project; or the admin API, for its tenant. Keys of operators
 belong to no tenant: see `Operator`."""
+Credential = Literal["key", "token", "exchanged"]
+"""What a request was admitted by: a key of ours; a token of an issuer that its tenant trusts; or
+what such a token was exchanged for."""
 Network: TypeAlias = IPv4Network | IPv6Network
 OwnerType = Literal["service_account", "user"]
 ServiceAccountRole = Literal["owner", "member", "none"]
@@ -165,6 +169,10 @@ class Principal:
     terms: Terms = NO_TERMS
     retention_type: str | None = None
     """Of its tenant (`tenancy.retention`)."""
+    credential: Credential = "key"
+    """Where it is none of our keys, `key_id` is the rule that admits it (`tenancy.federation`)."""
+    end_user: str | None = None
+    """Whom a `token` is for, as its issuer says: it counts for more than what a request says."""
 
     @property
     def keeps_nothing(self) -> bool:
@@ -182,10 +190,20 @@ class Principal:
         """The project that it acts for: that of its responses, conversations and usage."""
         return self.project_id or default_project(self.tenant_id)
 
+    @property
+    def wall(self) -> ProjectId | None:
+        """The project whose stored responses and conversations it sees; None: those of all projects
+        of its tenant.
+        """
+        return None if self.policy.projects_share_responses == "allowed" else self.project
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who runs the gateway, by a key of `operator_keys`: it sees all tenants, and no content."""
+    """Who runs the gateway, by a key of `operator_keys`: it sees all tenants, as far as its role
+    (`tenancy.permissions`) goes.
+    """
 
     key_id: UUID
     name: str
+    role: OperatorRole = "owner"

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
-SLICE_BYTES: Final = 128 * 1024
-"""So much of a read is looked at in one turn of the event loop: half a millisecond's work."""
+SLICE_BYTES: Final = 16 * 1024
+"""So much of a read is looked at in one turn of the event loop: some milliseconds' work, with all
+that is done with the ids."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -143,6 +144,10 @@ class CompletionReader:
         if self._read_bytes > self._frame_bytes_max:
             self._check_bounds()
         return self._chunk()
+
+    def keep(self, data: bytes) -> None:
+        """Take in one read of the body, and look at none of it yet: see `has_more`."""
+        self._unread, self._unread_from, self.has_more = data, 0, True
 
     def go_on(self) -> TokenChunk | None:
         """Look at more of a long read; as `feed`."""

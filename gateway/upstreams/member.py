@@ -222,6 +222,10 @@ class Place(Protocol):
         """The backend is too busy to take it."""
         ...
 
+    def finished(self) -> None:
+        """Its last token came."""
+        ...
+
     def ended(self, tokens: int) -> None:
         """So many tokens were generated."""
         ...
@@ -340,6 +344,8 @@ class Member:
             outcome = "ok"
             self.health.completed()
             self._faults.over("request")
+            if place is not None:
+                place.finished()
 
         try:
             await self._server.generate(

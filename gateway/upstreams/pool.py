@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import (
@@ -14,9 +14,11 @@ from gateway.errors import (
     ModelNotServed,
     NoUpstreamAvailable,
     UpstreamLost,
+    UpstreamRecalled,
     UpstreamUnavailable,
 )
 from gateway.telemetry.logs import EventLog
+from gateway.turns import Turns
 from gateway.upstreams.admission.placed import Placed
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
@@ -75,6 +77,17 @@ def candidates(
 def _is_new(request: TokenRequest) -> bool:
     """It continues no response that is known of."""
     return request.route is None or request.route.placement is None
+
+
+def _recalled(request: TokenRequest, placed: Placed, error: asyncio.CancelledError) -> TokenRequest:
+    """The request as it waits again. Raises the `error` of any other cancellation than a recall,
+    and `UpstreamRecalled` where it has to be another one, with what was generated of it.
+    """
+    if not placed.was_recalled():
+        raise error
+    if placed.has_begun:
+        raise UpstreamRecalled("another goes before it", upstream=placed.upstream)
+    return replace(request, was_recalled=True)
 
 
 def round_robin(choices: Sequence[Member], turn: int) -> Member:
@@ -174,6 +187,7 @@ class Pool:
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
+        self._pace = Turns()
         self._left: set[Member] = set()
         """Those that get nothing new, and have something to finish."""
         self._drained: frozenset[str] = frozenset()
@@ -337,12 +351,14 @@ class Pool:
         enough. `avoid` names backends to use only if no other is left, such as the one that
         broke off before; `attempts_max` (None: the policy's) is how many are tried. A constraint
         goes to those that hold it best, logprobs are asked only of those that tell them. A request
-        that begins a response waits for its turn; nothing that was begun does.
+        that begins a response waits for its turn; nothing that was begun does, unless it
+        `was_recalled`.
 
         Raises what `require_logprobs` does; Overloaded where its turn does not come in time;
         UpstreamRejected; UpstreamLost when as many as `losses_max` were lost; the last failure when
         no more may be tried; NoUpstreamAvailable when none is left; after the first chunk
-        UpstreamFailed; and what the sink raises, which must be none of these.
+        UpstreamFailed, and UpstreamRecalled where it has to wait for another turn; and what the
+        sink raises, which must be none of these.
         """
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
@@ -355,7 +371,7 @@ class Pool:
             choices = self._choices(request, tried=reasons, avoid=avoid)
             if not choices:
                 break
-            passes = request.has_begun or bool(reasons)
+            passes = (request.has_begun and not request.was_recalled) or bool(reasons)
             placed = self._placed(choices, request, sink, turn, passes=passes)
             if placed is None:
                 placed = await self._turn_of(request, sink, turn, avoid)
@@ -363,12 +379,11 @@ class Pool:
             try:
                 with placed as to:
                     await member.generate(request, to, placed)
+            except asyncio.CancelledError as error:
+                request = _recalled(request, placed, error)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
-                if isinstance(error, ModelGone):
-                    self._note_models()
-                if error.retry_after_s is not None:
-                    told_s.append(error.retry_after_s)
+                told_s += self._told_s(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
@@ -379,6 +394,12 @@ class Pool:
             "; ".join(reasons.values()),
             retry_after_s=min(told_s, default=self._retry_after_s(request.model)),
         )
+
+    def _told_s(self, error: UpstreamUnavailable) -> list[float]:
+        """After how many seconds a backend that failed says to try it again, if it does."""
+        if isinstance(error, ModelGone):
+            self._note_models()
+        return [] if error.retry_after_s is None else [error.retry_after_s]
 
     def _retry_after_s(self, model: str) -> float | None:
         """Seconds until the next health check, if all backends of the model are unreachable. Others
@@ -422,10 +443,10 @@ class Pool:
         """
         admission = self.admission
         if admission is None:
-            return Placed(*self._dispatch(choices, request, sink, turn))
+            return Placed(*self._dispatch(choices, request, sink, turn), request)
         if not passes:
             # Nobody with nothing under way waits behind those who have much.
-            queues = admission.waiting and not admission.shares.is_idle(request.cache_salt)
+            queues = admission.waiting and not admission.shares.is_idle(request.tenant)
             if queues or self._is_held_back(choices, request):
                 return None
         return self._with_room(admission, choices, request, sink, turn, passes=passes)
@@ -445,20 +466,26 @@ class Pool:
         roomy = [member for member in choices if slots(member.name).has_room(work)]
         is_beyond = not (roomy or passes)
         if is_beyond:
-            if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.cache_salt):
+            if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
                 return None
+            if not request.was_recalled:
+                admission.make_room(request.tenant, [member.name for member in choices])
             roomy = [member for member in choices if slots(member.name).has_spare]
             if not roomy:
                 return None
         elif not passes:
             free = sum(slots(one.name).bound - slots(one.name).in_flight for one in roomy)
-            if not admission.shares.has_share(request.cache_salt, free):
+            if not admission.shares.has_share(request.tenant, free):
                 return None
+        is_alone = admission.running.tenants and admission.shares.is_idle(request.tenant)
         member, watched = self._dispatch(roomy or choices, request, sink, turn)
         prompt = request.prompt_tokens
-        slot = admission.slots(member.name).take(work, prompt, is_beyond=is_beyond)
-        service = admission.shares.serve(request.cache_salt, prompt, work)
-        return Placed(member, watched, slot, admission, service)
+        slot = slots(member.name).take(work, prompt, is_beyond=is_beyond)
+        service = admission.shares.serve(request.tenant, prompt, work)
+        placed = Placed(member, watched, request, slot, admission, service)
+        if is_alone and (overdue_s := slots(member.name).overdue_s(prompt)) is not None:
+            placed.expect(overdue_s)
+        return placed
 
     async def _turn_of(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
@@ -531,6 +558,7 @@ class Pool:
             timeouts=policy.timeouts,
             limits=policy.limits,
             prompts=self._prompts,
+            pace=self._pace,
         )
         return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from gateway.generation import Constraint, TokenRequest, TokenSink
+    from gateway.turns import Turns
     from gateway.upstreams.backend import Backend, Prefill, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.endpoints import TokenEndpoint
@@ -114,8 +116,11 @@ class InferenceServer:
         timeouts: Timeouts,
         limits: StreamLimits = _DEFAULT_LIMITS,
         prompts: PromptEncoder | None = None,
+        pace: Turns | None = None,
     ) -> None:
-        """`prompts` encodes those of all servers: a conversation goes from one to another."""
+        """`prompts` encodes those of all servers: a conversation goes from one to another. `pace`
+        is that of all streams.
+        """
         self.name = backend.name
         self._backend = backend
         self._timeouts = timeouts
@@ -126,6 +131,7 @@ class InferenceServer:
             "read": timeouts.first_token_s,
         }
         self._prompts = PromptEncoder() if prompts is None else prompts
+        self._pace = pace
         self._one_grammar = asyncio.Lock()
         self._client = client
         self._posts: dict[str, Post] = {}
@@ -234,7 +240,14 @@ class InferenceServer:
         on_finish: Callable[[], None] | None,
     ) -> None:
         reader = self._reader(attempt)
-        stream = TokenStream(sink, reader, self._timeouts, on_first=on_first, on_finish=on_finish)
+        stream = TokenStream(
+            sink,
+            reader,
+            self._timeouts,
+            on_first=on_first,
+            on_finish=on_finish,
+            begin=None if self._pace is None else partial(self._pace.begin, attempt.request.tenant),
+        )
         self._streams.add(stream)
         try:
             if self._backend.prefill is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import httpx2
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from gateway.upstreams.http.connection import Connection
     from gateway.upstreams.http.transport import ResponseBody
 
+Begin: TypeAlias = "Callable[[], asyncio.Future[None] | None]"
+"""What has to be waited for until a read may be looked at; None: it may be now."""
+PACED_BYTES: Final = 4096
+"""Reads from that size on are looked at in turns with those of other tenants. Of a stream that is
+read as fast as it is generated, none is so long."""
 _SILENCE: Final = "no token in time"
 
 
@@ -34,8 +39,9 @@ class TokenStream:
     """
 
     __slots__ = (
-        "_body", "_changed", "_error", "_is_held", "_is_over", "_kept_back", "_loop", "_needs_room",
-        "_on_finish", "_on_first", "_patience_s", "_reader", "_run", "_sink", "_timeouts",
+        "_begin", "_body", "_changed", "_error", "_is_held", "_is_over", "_kept_back", "_loop",
+        "_needs_room", "_on_finish", "_on_first", "_patience_s", "_reader", "_run", "_sink",
+        "_timeouts", "_turn",
         "connection", "has_begun", "heard_at",
     )  # fmt: skip
 
@@ -47,8 +53,11 @@ class TokenStream:
         *,
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
+        begin: Begin | None = None,
     ) -> None:
-        """`on_first` is called before the sink has the first chunk, `on_finish` before the last."""
+        """`begin` is asked before a long read is looked at (`turns.Turns`); None: each is at once.
+        `on_first` is called before the sink has the first chunk, `on_finish` before the last.
+        """
         self.connection: Connection | None = None
         self.has_begun = False
         """The backend has sent something that the sink was told."""
@@ -70,6 +79,9 @@ class TokenStream:
         self._kept_back = 0
         """How much the reader kept back when patience began."""
         self._needs_room = False
+        self._begin = begin
+        self._turn: asyncio.Future[None] | None = None
+        """What is waited for until the read that came is looked at."""
 
     def goes_over(self, body: ResponseBody) -> None:
         """The request is about to be sent, and this is where its answer will be.
@@ -113,7 +125,7 @@ class TokenStream:
             self._needs_room = False
         reader = self._reader
         if reader.has_more:
-            await asyncio.sleep(0)
+            await self._its_turn()
         self._is_held = False
         if reader.has_more:
             self._pass_on(reader.go_on())
@@ -125,8 +137,20 @@ class TokenStream:
             connection.wait_until(self.heard_at + self._patience_s)
             connection.go_on()
 
+    async def _its_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None and self._begin is not None:
+            turn = self._begin()
+        await (asyncio.sleep(0) if turn is None else turn)
+
     def take(self, data: bytes) -> None:
         """A read of the body (`AnswerListener`)."""
+        if len(data) >= PACED_BYTES and self._begin is not None and self.connection is not None:
+            self._turn = self._begin()
+            if self._turn is not None:
+                self._reader.keep(data)
+                self._hold()
+                return
         self._pass_on(self._reader.feed(data))
 
     def end(self, error: httpx2.TransportError | None) -> None:

@@ -6,13 +6,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.services.admin.federation import IdentityProviders
+from gateway.services.admin.inspection import Inspection
 from gateway.services.admin.keys import KeyPolicy, Keys
 from gateway.services.admin.limits import ProjectLimits
 from gateway.services.admin.operations import Operations
+from gateway.services.admin.operators import Operators
 from gateway.services.admin.projects import Projects
 from gateway.services.admin.retention import RetentionControls
 from gateway.services.admin.service_accounts import ServiceAccounts
-from gateway.services.admin.services import AdminServices
+from gateway.services.admin.services import AdminServices, OperatorServices
 from gateway.services.admin.transactions import Transactions
 from gateway.services.governance.audit import AuditLogs, project_names
 from gateway.services.ledger import LedgerOperations
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.services.models import Models
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
+    from gateway.wiring.foundation import Foundation
     from gateway.wiring.process import Process
 
 
@@ -46,6 +50,11 @@ def admin_services(
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
+        identity_providers=IdentityProviders(
+            transactions,
+            providers_max=settings.federation.providers_max,
+            rules_max=settings.federation.rules_max,
+        ),
         limits=ProjectLimits(
             transactions,
             Limits(database),
@@ -66,8 +75,29 @@ def admin_services(
 def ledger_operations(process: Process) -> LedgerOperations:
     """What operators do with the usage of the tenants of the first database."""
     foundation = process.default.foundation
+    return ledger_of(foundation)
+
+
+def ledger_of(foundation: Foundation) -> LedgerOperations:
+    """The same for who has no process."""
     words = (foundation.settings, foundation.database, foundation.metrics)
-    return LedgerOperations(foundation.database, adding(*words), reconciliation(*words))
+    return LedgerOperations(
+        foundation.database,
+        adding(*words),
+        reconciliation(*words, foundation.new_fold_for),
+    )
+
+
+def operator_services(process: Process) -> OperatorServices:
+    """What answers operators of this process."""
+    database = process.default.foundation.database
+    return OperatorServices(
+        operations=operations(process),
+        operators=Operators(database, process.access.peppers),
+        ledger=ledger_operations(process),
+        inspection=Inspection(database),
+        audit=AuditLogs(database, project_names(database)),
+    )
 
 
 def operations(process: Process) -> Operations:

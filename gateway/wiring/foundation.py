@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.body import ResponseHead
     from gateway.sealing import Sealer
     from gateway.services.executor import ThreadExecutor
+    from gateway.services.federation.federation import Federation
     from gateway.settings import Settings
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.python.containers import ContainerPool
@@ -136,8 +137,12 @@ def connect(
     )
 
 
-def access(settings: Settings, databases: Mapping[str, Database]) -> Access:
-    """Tenants and keys in these databases; `settings` must have the pepper."""
+def access(
+    settings: Settings, databases: Mapping[str, Database], federation: Federation | None = None
+) -> Access:
+    """Tenants and keys in these databases; `settings` must have the pepper. A command, which no
+    request is sent to, has no `federation`.
+    """
     auth = settings.auth
     return Access(
         databases,
@@ -147,6 +152,7 @@ def access(settings: Settings, databases: Mapping[str, Database]) -> Access:
         cache_stale_s=auth.stale_keys_max_s,
         previous_pepper=settings.previous_pepper,
         key_use_interval_s=auth.key_use_interval_s,
+        federation=federation,
         defaults=settings.tenant_policy,
     )
 

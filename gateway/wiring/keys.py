@@ -53,6 +53,7 @@ def new_keyring(settings: Settings, database: Database | None) -> Keyring:
         seals_all=encryption.tenants == "all",
         fresh_s=encryption.fresh_s,
         stale_s=encryption.stale_s,
+        retry_s=encryption.retry_s,
         tenants_max=encryption.tenants_max,
     )
     return Keyring(TenantKeys(database), providers(settings), policy)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.ledger.jobs import Adding, Delivery, Reconciliation, again_and_again
+from gateway.ledger.log_audit import LogAudit
 from gateway.ledger.sinks import CloudEventsSink, StripeSink, Target
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from gateway.engine.row_mapping import NewFoldFor
     from gateway.ledger.sinks import Sink
     from gateway.settings import Settings
     from gateway.settings.ledger import Sink as SinkSettings
@@ -26,7 +28,12 @@ LEASE_TIMEOUTS = 4
 
 
 def ledger_jobs(
-    settings: Settings, database: Database, metrics: Metrics, *, owner: str
+    settings: Settings,
+    database: Database,
+    metrics: Metrics,
+    *,
+    owner: str,
+    new_fold_for: NewFoldFor,
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """What runs as long as the process; none of it raises."""
     ledger = settings.ledger
@@ -34,7 +41,7 @@ def ledger_jobs(
     removing = partial(remove_expired, database, keep, rows_max=settings.retention.batch_rows_max)
     jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
         adding(settings, database, metrics).run,
-        reconciliation(settings, database, metrics).run,
+        reconciliation(settings, database, metrics, new_fold_for).run,
         partial(again_and_again, removing, settings.retention.interval_s, "removing usage"),
     ]
     jobs += [
@@ -63,14 +70,17 @@ def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
     return Adding(database, terms, interval_s=ledger.rollup_interval_s, metrics=metrics)
 
 
-def reconciliation(settings: Settings, database: Database, metrics: Metrics) -> Reconciliation:
-    """What holds lines against responses and sums."""
+def reconciliation(
+    settings: Settings, database: Database, metrics: Metrics, new_fold_for: NewFoldFor
+) -> Reconciliation:
+    """What holds lines against responses, logs and sums."""
     ledger = settings.ledger
     return Reconciliation(
         database,
         interval_s=ledger.reconcile_interval_s,
         back_s=ledger.reconcile_back_s,
         metrics=metrics,
+        logs=LogAudit(database, new_fold_for, responses_max=ledger.reconcile_logs_max),
     )
 
 

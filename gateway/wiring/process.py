@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.services.health import Health
+from gateway.wiring.federation import federation
 from gateway.wiring.foundation import access
 from gateway.wiring.services import Services
 from gateway.wiring.shared import Shared
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from gateway.services.access import Access
+    from gateway.services.federation.federation import Federation
     from gateway.settings import Settings
 
 SWITCH_INTERVAL_S = 0.0001
@@ -44,6 +46,7 @@ class Process:
     shared: Shared
     services: Mapping[str, Services]
     access: Access
+    federation: Federation
     health: Health
 
     @classmethod
@@ -51,13 +54,14 @@ class Process:
         """Raises `StartupError` for settings that are not complete; connects to nothing."""
         shared = Shared.of(settings)
         services = {name: Services.of(one, shared) for name, one in settings.databases.items()}
+        databases = {name: one.foundation.database for name, one in services.items()}
+        tokens = federation(settings, databases, shared.sealer, shared.metrics)
         checks = {name: one.database_check for name, one in services.items()}
         return cls(
             shared=shared,
             services=services,
-            access=access(
-                settings, {name: one.foundation.database for name, one in services.items()}
-            ),
+            access=access(settings, databases, tokens),
+            federation=tokens,
             health=Health(checks, shared.pool, shared.metrics, shared.membership),
         )
 
@@ -75,6 +79,7 @@ class Process:
             await stack.enter_async_context(self.shared.running(*helpers))
             for services in self.services.values():
                 await stack.enter_async_context(services.running())
+            stack.push_async_callback(self.federation.close)
             _keep_pauses_short()
             try:
                 yield

@@ -28,11 +28,14 @@ from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
 from gateway.services.governance.audit import AuditLogs
+from gateway.services.governance.purging import Purging
+from gateway.services.governance.tenant_data import TenantData
 from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
+from gateway.store.tenant_keys import TenantKeys
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
@@ -208,13 +211,15 @@ def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) 
 def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """What any replica does now and then for all: cleaning up, adding up, checking, telling."""
     settings, database, metrics = base.settings, base.database, base.metrics
+    tenant_keys = None if base.shared.keys is None else TenantKeys(base.shared.keys)
     audit = SpendAudit(base.counters, metrics, interval_s=settings.rate_limits.reconcile_interval_s)
     return [
         *_alerting(base),
         audit.run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
-        *ledger_jobs(settings, database, metrics, owner=base.owner),
+        Purging(database, TenantData(database, tenant_keys)).run,
+        *ledger_jobs(settings, database, metrics, owner=base.owner, new_fold_for=base.new_fold_for),
     ]
 
 
@@ -320,6 +325,7 @@ def _limiter(base: Foundation) -> Limiter:
             partial(counters.exchange, database, base.owner),
             partial(prices.valid, database),
             partial(counters.forget, database),
+            partial(counters.look, database, base.owner),
         ),
         base.metrics,
         base.settings.rate_limits.fill(LimitTiming),

@@ -16,6 +16,7 @@ from gateway.services.creation import Creation
 from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck
 from gateway.services.models import Models
+from gateway.services.own_key import OwnKey
 from gateway.services.passing import PassThrough
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import CompactionLimits, Compactor
@@ -61,6 +62,7 @@ class Services:
     conversations: Conversations
     files: Files
     containers: Containers
+    own_key: OwnKey
 
     @classmethod
     def of(cls, settings: Settings, shared: Shared) -> Services:
@@ -118,6 +120,7 @@ class Services:
             ),
             files=files,
             containers=containers,
+            own_key=OwnKey(base.database, replica.limiter),
         )
 
     @asynccontextmanager

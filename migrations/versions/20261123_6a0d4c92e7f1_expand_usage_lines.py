@@ -71,12 +71,6 @@ def upgrade() -> None:
     # In two steps: with the default from the start all lines would have this transaction.
     op.add_column("usage", sa.Column("tx", TransactionId()))
     op.alter_column("usage", "tx", server_default=sa.text("pg_current_xact_id()"))
-    op.create_index(
-        "ix_usage_tx",
-        "usage",
-        ["tx", "tenant_id", "response_id", "seq"],
-        postgresql_where=sa.text("tx IS NOT NULL"),
-    )
     for table in ("usage_hours", "usage_minutes"):
         make_sums_by_time(table)
     op.create_table(
@@ -154,7 +148,6 @@ def downgrade() -> None:
         op.drop_table(table)
     op.execute(f"REVOKE SELECT, DELETE ON usage FROM {RUNS_ROLE}")
     op.execute("DROP POLICY runs ON usage")
-    op.drop_index("ix_usage_tx", "usage")
     for name in ("tx", *MAY_BE_NULL, "kind", "seq", *ZEROES):
         op.drop_column("usage", name)
     op.drop_column("tenants", "usage_tags")

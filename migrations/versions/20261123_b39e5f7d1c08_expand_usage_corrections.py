@@ -1,8 +1,8 @@
 """expand usage corrections.
 
 A response may have further lines, which correct its first one: the primary key has their number.
-A release of before writes lines as ever: the number is 0 by default, and it names no key. The index
-is built while lines are written; only exchanging the two keeps writers waiting, for a moment.
+A release of before writes lines as ever: the number is 0 by default, and it names no key. Indexes
+are built while lines are written; only exchanging the two keeps writers waiting, for a moment.
 
 And lines that nobody noted the transaction of are added up by the hour. All others are added by
 whoever goes on from the beginning of the transactions, so that each is in the sums once.
@@ -39,6 +39,11 @@ GROUP BY 1, 2, 3, key_id, model, kind
 def upgrade() -> None:
     with op.get_context().autocommit_block():
         op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {NEXT}")
+        op.execute("DROP INDEX CONCURRENTLY IF EXISTS ix_usage_tx")
+        op.execute(
+            "CREATE INDEX CONCURRENTLY ix_usage_tx ON usage (tx, tenant_id, response_id, seq)"
+            " WHERE tx IS NOT NULL"
+        )
         op.execute(
             f"CREATE UNIQUE INDEX CONCURRENTLY {NEXT} ON usage (tenant_id, response_id, seq)"
         )
@@ -57,3 +62,4 @@ def downgrade() -> None:
     op.execute("SET LOCAL ROLE NONE")
     op.execute("ALTER TABLE usage DROP CONSTRAINT pk_usage")
     op.execute("ALTER TABLE usage ADD CONSTRAINT pk_usage PRIMARY KEY (tenant_id, response_id)")
+    op.drop_index("ix_usage_tx", "usage")

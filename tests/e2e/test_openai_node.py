@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.limits.terms import MINUTE_S
+from gateway.services.limits import Limits, Place
+from gateway.store.postgres.database import Database
+from tests.fakes.gateway import gateway_settings, new_key
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -102,6 +107,45 @@ def test_a_busy_fleet_is_asked_again_when_it_said(openai: ClientProcess) -> None
     assert found["tries"][0] == {"status": 503, "wait": "2"}
     assert found["tries"][-1]["status"] == 200
     assert found["status"] == "completed"
+
+
+REQUESTS_PER_MINUTE = 30
+
+
+async def limits_of(database_url: str, name: str) -> tuple[str, Limits, Place, Database]:
+    """A key of a new tenant, and where its limits are set."""
+    key = await new_key(gateway_settings(database_url, []), name)
+    database = Database(database_url, command_timeout_s=30, connect_timeout_s=30, pool_size_max=2)
+    service = Limits(database)
+    return key, service, Place.of_tenant(await service.tenant(name)), database
+
+
+@pytest.mark.requirement("retry.delay")
+@pytest.mark.client("openai (npm)", "retries")
+async def test_a_limit_that_was_reached_is_tried_again_after_the_true_delay(
+    openai: ClientProcess, replicas_database_url: str
+) -> None:
+    key, service, place, database = await limits_of(replicas_database_url, "limited-node")
+    await service.set_limits(place, {("requests", MINUTE_S): REQUESTS_PER_MINUTE})
+    await database.close()
+    found = openai.check("limited", key=key, times=REQUESTS_PER_MINUTE + 1)
+    assert found["statuses"] == [429, 200], "the first try after the delay is let through"
+    assert found["waited"] >= found["told"] > 0
+    assert found["tries"] == REQUESTS_PER_MINUTE + 2
+
+
+@pytest.mark.requirement("retry.should-retry")
+@pytest.mark.client("openai (npm)", "retries")
+async def test_a_spent_budget_is_tried_once(
+    openai: ClientProcess, replicas_database_url: str
+) -> None:
+    key, service, place, database = await limits_of(replicas_database_url, "broke-node")
+    await service.set_budget(place, 1, unit="tokens")
+    await database.close()
+    found = openai.check("overBudget", key=key)
+    assert found["tries"] == 1
+    assert found["error"]["kind"] == "RateLimitError"
+    assert found["error"]["code"] == found["error"]["type"] == "insufficient_quota"
 
 
 @pytest.mark.client("openai (npm)", "models")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.routing.router import Router
 
 REQUEST = TokenRequest(
-    "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31
+    "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31, tenant="acme"
 )
 MISSING: Script = (response(b'{"detail":"Not Found"}', status=404),)
 BUSY: Script = (response(b'{"error":{"message":"busy","code":503}}', status=503),)

@@ -37,14 +37,15 @@ _AUTHORIZATION = re.compile(
 
 @dataclass
 class KeyServices:
-    """`port` on 127.0.0.1. `asked` are the acts, in order. `status` answers everything with that,
-    `error` is the `__type` of KMS with status 400.
+    """`port` on 127.0.0.1. `asked` are the acts, in order. `status` answers everything with that
+    and `errors`, `error` is the `__type` of KMS with status 400.
     """
 
     port: int = 0
     asked: list[str] = field(default_factory=list)
     status: int | None = None
     error: str | None = None
+    errors: list[str] = field(default_factory=lambda: ["away"])
     versions: list[AESGCM] = field(default_factory=lambda: [AESGCM(bytes(32))])
 
     @property
@@ -57,7 +58,7 @@ class KeyServices:
         if token != VAULT_TOKEN:
             return 403, {"errors": ["permission denied"]}
         if (version, mount, key) != ("v1", "transit", "harmony-gateway"):
-            return 404, {"errors": []}
+            return 400, {"errors": ["encryption key not found"]}
         context = b64decode(sent["context"], validate=True)
         if act == "encrypt":
             plain = b64decode(sent["plaintext"], validate=True)
@@ -144,7 +145,7 @@ def key_services() -> Iterator[KeyServices]:
             body = self.rfile.read(int(self.headers["content-length"]))
             status: int
             if services.status is not None:
-                status, answer = services.status, {"errors": ["away"]}
+                status, answer = services.status, {"errors": services.errors}
             elif self.path == "/":
                 status, answer = services.kms(self, body)  # type: ignore[assignment]
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -53,21 +54,28 @@ class MemoryProvider:
         self._key = DataKey(bytes(range(32)))
         self.is_away = self.refuses = False
         self.asked = 0
+        self.answers = asyncio.Event()
+        """Cleared, it does not answer until it is set."""
+        self.answers.set()
+        self.is_waited_for = asyncio.Event()
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
-        self._ask()
+        await self._ask()
         return self._key.seal(secret, tenant_id.bytes), "1"
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        self._ask()
+        await self._ask()
         assert key_ref == "1"
         return self._key.open(wrapped, tenant_id.bytes)
 
     async def close(self) -> None:
         pass
 
-    def _ask(self) -> None:
+    async def _ask(self) -> None:
         self.asked += 1
+        if not self.answers.is_set():
+            self.is_waited_for.set()
+            await self.answers.wait()
         if self.is_away:
             raise StoreUnavailable("away")
         if self.refuses:

@@ -50,12 +50,13 @@ def caller(*limits: Limit, budgets: Sequence[Budget] = ()) -> Principal:
     return Principal(TENANT, "acme", UUID(int=8), terms=terms)
 
 
-def limiter(database: Database, replica: str, **timing: float) -> Limiter:
+def limiter(database: Database, replica: str, **timing: Any) -> Limiter:
     """One replica's."""
     books = LimitBooks(
         partial(counters.exchange, database, replica),
         partial(prices.valid, database),
         partial(counters.forget, database),
+        partial(counters.look, database, replica),
     )
     return Limiter(books, Metrics(), LimitTiming(**timing))
 

@@ -206,12 +206,14 @@ def module_process(
 
 
 @contextmanager
-def simulator_process(port: int) -> Iterator[SimulatorProcess]:
-    """A simulated backend on a port that is reserved for it.
+def simulator_process(port: int, **options: Any) -> Iterator[SimulatorProcess]:
+    """A simulated backend on a port that is reserved for it, with `SimulatorOptions`.
 
     Not `gateway simulate`, which spends a second of processor time on grammars before it listens.
     """
-    with stopped(Child([str(port), "{}"], {}, module="tests.chaos.backend")) as child:
+    with stopped(
+        Child([str(port), json.dumps(options)], {}, module="tests.chaos.backend")
+    ) as child:
         yield SimulatorProcess(port, child=child)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway.limits.charge import Charge
+from gateway.limits.figures import Elsewhere
 from gateway.limits.money import Price, Prices
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.store.limits.counters import Heard, Told
@@ -63,13 +64,22 @@ async def _nothing() -> None:
     return None
 
 
+def _limiter() -> Limiter:
+    books = LimitBooks(generous, _no_prices, _nothing, _nobody)
+    return Limiter(books, Metrics(), LimitTiming())
+
+
+async def _nobody(*_: object) -> Elsewhere:
+    return Elsewhere()
+
+
 async def _no_prices() -> Sequence[Price]:
     return ()
 
 
 async def cost_of(principal: Principal) -> float:
     """Microseconds of CPU of one request: both gates, headers, and the settlement."""
-    one = Limiter(LimitBooks(generous, _no_prices, _nothing), Metrics(), LimitTiming())
+    one = _limiter()
     price = Price(UUID(int=3), TENANT, "gpt-oss-20b", "*", {"input": 50, "output": 200}, EPOCH)
     async with running(one):
         await admitted(one, principal)
@@ -97,7 +107,9 @@ async def cpu() -> None:
     typical = caller(limit("requests", 10**9), limit("tokens", 10**12), at_once("responses", 10**6))
     for name, principal in (("none", caller()), ("typical", typical), ("everything", full)):
         if name == "none":
-            one = Limiter(LimitBooks(generous, _no_prices, _nothing), Metrics(), LimitTiming())
+            one = Limiter(
+                LimitBooks(generous, _no_prices, _nothing, _nobody), Metrics(), LimitTiming()
+            )
             began = time.process_time()
             for _ in range(ROUNDS):
                 await one.enter(principal, "gpt-oss-20b", "default")

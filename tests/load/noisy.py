@@ -1,16 +1,25 @@
 """One tenant floods one process, another one goes on: `python -m tests.load.noisy [FLOOD …]`.
 
 Floods: `streams` (1,000 slow ones), `unpaced` (500, as fast as can be), `prompts` (16 of
-4 MB), `background` (10,000). Prints what the other tenant saw: statuses, and its time to the first
-token, calm and during each.
+4 MB at a time), `background` (10,000). Prints what the other tenant saw: statuses, and its time to
+the first token, calm and during each.
+
+The flood comes from a process of its own that gives way to the others: what is measured is the
+gateway, and not who asks. With `--running-max` the backend does so many at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import os
+import signal
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
+from asyncio.subprocess import PIPE
 from collections import Counter
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -31,10 +40,13 @@ MODEL: Final = "gpt-oss-20b"
 SLOW: Final = "[[sim tokens_per_s=1 tokens=100000 think=none]] go"
 FAST: Final = "[[sim tokens=100000 think=none]] go"
 SHORT: Final = "[[sim tokens=20 think=none]] go"
+FLOODS: Final = ("streams", "prompts", "background", "unpaced")
 ASKED: Final = 100
-SECTIONS: Final[dict[str, Any]] = {
-    "server": {"connections_max": 4096},
-}
+PATIENCE_S: Final = 20.0
+"""Who has no first token by then has none."""
+RISING_S: Final = 8.0
+"""So long a flood rises until it is looked what the other tenant sees."""
+SECTIONS: Final[dict[str, Any]] = {"server": {"connections_max": 4096}}
 
 
 def client(url: str, key: str) -> httpx2.AsyncClient:
@@ -67,13 +79,18 @@ async def seen(one: httpx2.AsyncClient) -> tuple[Counter[int], list[float]]:
 
     async def ask() -> None:
         body = {"model": MODEL, "input": SHORT, "stream": True, "store": False}
-        began, is_first = time.perf_counter(), True
-        async with one.stream("POST", "/v1/responses", json=body) as answer:
-            statuses[answer.status_code] += 1
-            async for line in answer.aiter_lines():
-                if is_first and "output_text.delta" in line:
-                    is_first = False
-                    waits.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        wait_s = math.inf
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                one.stream("POST", "/v1/responses", json=body) as answer,
+            ):
+                statuses[answer.status_code] += 1
+                async for line in answer.aiter_lines():
+                    if "output_text.delta" in line:
+                        wait_s = min(wait_s, time.perf_counter() - began)
+        waits.append(wait_s)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(ASKED):
@@ -83,11 +100,12 @@ async def seen(one: httpx2.AsyncClient) -> tuple[Counter[int], list[float]]:
 
 
 def told(name: str, statuses: Counter[int], waits: list[float]) -> None:
-    if not waits:
-        print(f"{name}: B {dict(statuses)}, no first token", flush=True)
-        return
     p50, p99 = (1000 * waits[int(q * (len(waits) - 1))] for q in (0.5, 0.99))
-    print(f"{name}: B {dict(statuses)}, first token p50 {p50:.0f} ms, p99 {p99:.0f} ms", flush=True)
+    print(
+        f"{name}: B {dict(statuses)}, first token p50 {p50:.0f} ms, p99 {p99:.0f} ms,"
+        f" slowest {1000 * waits[-1]:.0f} ms",
+        flush=True,
+    )
 
 
 async def many(count: int, work: Callable[[], Awaitable[None]], at_once: int) -> None:
@@ -102,7 +120,26 @@ async def many(count: int, work: Callable[[], Awaitable[None]], at_once: int) ->
             group.create_task(one())
 
 
-async def main(floods: list[str]) -> None:
+async def flooded(name: str, url: str, key: str) -> None:
+    """Flood until it is done, or told to end (SIGTERM); then print the statuses."""
+    os.nice(10)
+    statuses: Counter[int] = Counter()
+    async with client(url, key) as one:
+        prompt = "word " * 800_000
+        works: dict[str, tuple[int, Callable[[], Awaitable[None]], int]] = {
+            "streams": (1_000, partial(stream, one, SLOW, statuses), 1_000),
+            "unpaced": (500, partial(stream, one, FAST, statuses), 500),
+            "prompts": (200, partial(post, one, statuses, input=prompt, store=False), 16),
+            "background": (10_000, partial(post, one, statuses, input=SLOW, background=True), 64),
+        }
+        task = asyncio.create_task(many(*works[name]))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        with suppress(asyncio.CancelledError, ExceptionGroup):
+            await task
+    print(json.dumps(statuses))
+
+
+async def main(floods: list[str], running_max: int) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(reachable_folder())
         server = PostgresServer(stack.enter_context(embedded(folder / "data")).url)
@@ -110,34 +147,35 @@ async def main(floods: list[str]) -> None:
         await upgrade(url, wait_s=30, connect_timeout_s=30)
         keys = [await new_key(gateway_settings(url, []), name) for name in ("a", "b")]
         port = stack.enter_context(reserved_port())
-        simulator = stack.enter_context(simulator_process(port))
+        simulator = stack.enter_context(simulator_process(port, running_max=running_max))
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         gateway = stack.enter_context(gateway_process(own, url, [simulator.url], **SECTIONS))
-        async with client(gateway.url, keys[0]) as a, client(gateway.url, keys[1]) as b:
+        async with client(gateway.url, keys[1]) as b:
             await seen(b)
             told("calm", *await seen(b))
             for flood in floods:
-                statuses: Counter[int] = Counter()
-                prompt = "word " * 800_000
-                works: dict[str, tuple[int, Callable[[], Awaitable[None]], int]] = {
-                    "streams": (1_000, partial(stream, a, SLOW, statuses), 1_000),
-                    "unpaced": (500, partial(stream, a, FAST, statuses), 500),
-                    "prompts": (200, partial(post, a, statuses, input=prompt, store=False), 16),
-                    "background": (
-                        10_000,
-                        partial(post, a, statuses, input=SLOW, background=True),
-                        64,
-                    ),
-                }
-                task = asyncio.create_task(many(*works[flood]))
-                await asyncio.sleep(8)
+                command = (sys.executable, "-m", "tests.load.noisy", "--flood", flood)
+                flooding = await asyncio.create_subprocess_exec(
+                    *command, "--url", gateway.url, "--key", keys[0], stdout=PIPE
+                )
+                await asyncio.sleep(RISING_S)
                 told(flood, *await seen(b))
-                task.cancel()
-                with suppress(asyncio.CancelledError, ExceptionGroup):
-                    await task
-                print(f"  A: {dict(statuses)}", flush=True)
+                with suppress(ProcessLookupError):
+                    flooding.terminate()
+                output, _ = await flooding.communicate()
+                print(f"  A: {output.decode().strip()}", flush=True)
                 await asyncio.sleep(3)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:] or ["streams", "prompts", "background", "unpaced"]))
+    parser = ArgumentParser(description="One tenant floods one process, another one goes on.")
+    parser.add_argument("floods", nargs="*", default=FLOODS)
+    parser.add_argument("--running-max", type=int, default=256, help="of the backend, at once")
+    parser.add_argument("--flood", help="be the flood")
+    parser.add_argument("--url")
+    parser.add_argument("--key")
+    given = parser.parse_args()
+    if given.flood:
+        asyncio.run(flooded(given.flood, given.url, given.key))
+    else:
+        asyncio.run(main(given.floods, given.running_max))

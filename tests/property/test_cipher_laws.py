@@ -15,6 +15,7 @@ from gateway.encryption.cipher import (
     PLAIN_KEY,
     ContentCipher,
     keys_of,
+    keys_of_log,
     plain_frame,
 )
 from gateway.errors import ContentSealed
@@ -55,6 +56,23 @@ def test_what_is_sealed_opens_with_any_key_there_is(
     assert cipher.open(None, column) is None
 
 
+@given(st.binary(max_size=30), st.lists(values, max_size=3))
+def test_a_reader_says_which_keys_it_lacks(content: bytes, more: list[bytes]) -> None:
+    # Whatever content begins with, it is a value: only a log is looked at as one.
+    for plain in (content, FRAMES + content):
+        assert keys_of(PLAIN.seal(plain, "a.b")) == {PLAIN_KEY}
+        assert not PLAIN.lacks(PLAIN.seal(plain, "a.b")) or MAGIC in plain
+        old, new = OLD.seal(plain, "a.b"), NEW.seal(plain, "a.b")
+        assert not OLD.lacks(old)
+        assert OLD.lacks(new)
+        assert OLD.lacks(b"".join([*(OLD.seal(one, "a.b") for one in more), new]))
+        assert not NEW.lacks(old + new)
+    log = NEW.seal_entries(b"\1" + content, RESPONSE, 3, 0)
+    assert OLD.lacks_of_log(log)
+    assert not NEW.lacks_of_log(log)
+    assert not PLAIN.lacks_of_log(b"\1" + content)
+
+
 @given(values, values)
 def test_a_name_is_found_under_whichever_key_it_was_sealed(name: bytes, other: bytes) -> None:
     for writer in (PLAIN, OLD, NEW):
@@ -79,7 +97,7 @@ def test_frames_are_cut_and_joined_without_a_key(some: list[bytes], data: st.Dat
     begin = data.draw(st.integers(0, len(frames) - 1))
     joined = FRAMES + b"".join(frame[1:] for frame in frames[begin:])
     assert NEW.open_entries(joined, RESPONSE) == b"\1" + b"".join(some[begin:])
-    if keys_of(joined) != {PLAIN_KEY}:
+    if keys_of_log(joined) != {PLAIN_KEY}:
         for reader, response in ((THEIRS, RESPONSE), (PLAIN, RESPONSE), (NEW, RESPONSE[::-1])):
             with pytest.raises(ContentSealed):
                 reader.open_entries(joined, response)
@@ -108,5 +126,8 @@ def test_plain_logs_stay_as_they_are() -> None:
         )
     with pytest.raises(ValueError, match="too long"):
         NEW.open_entries(FRAMES + b"\xff" * 12, RESPONSE)
+    for reader in (NEW, PLAIN):
+        assert not reader.lacks(MAGIC)
+        assert not reader.lacks_of_log(FRAMES + b"\xff" * 12)
     with pytest.raises(ValueError, match="cut off"):
         NEW.open_entries(FRAMES + b"\x7f" * 2, RESPONSE)

@@ -6,6 +6,7 @@ A WebSocket outlives what was known when it was opened, so each of its requests 
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +17,8 @@ from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
+from gateway.limits.pacing import ReadPace
+from gateway.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +31,17 @@ if TYPE_CHECKING:
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 """What an orchestrator asks; it is answered however busy the process is."""
-PUBLIC_PATHS: Final = PROBES | {"/", "/version", "/metrics", "/openapi.json", "/docs"}
-"""What operators' tools and browsers read without a key."""
+EXCHANGE_PATH: Final = "/oauth/token"
+"""Where tokens of issuers are exchanged: what it takes of who asks is in the body."""
+PUBLIC_PATHS: Final = PROBES | {
+    *("/", "/version", "/metrics", "/openapi.json", "/docs"),
+    EXCHANGE_PATH,
+}
+"""What operators' tools and browsers read without a key, and where credentials are had."""
 ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
 """Of the admin API of tenants: for admin keys alone, which open nothing else."""
+READS: Final = frozenset({"GET", "HEAD"})
+"""They generate nothing, and no other limit counts them."""
 _NO_KEY: Final = (
     "You didn't provide an API key. Send it in the Authorization header, as in "
     "'Authorization: Bearer YOUR_KEY'."
@@ -61,11 +71,15 @@ class Authentication:
         routes: Sequence[BaseRoute],
         *,
         trusted_proxies: Sequence[Network] = (),
+        reads_per_minute: int = 0,
     ) -> None:
+        """`reads_per_minute` is how often one key may read; 0: any number."""
         self._app = app
         self._access = access
         self._routes = routes
         self._trusted_proxies = trusted_proxies
+        self._turns = Turns()
+        self._reads = ReadPace(reads_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
@@ -85,6 +99,10 @@ class Authentication:
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()
+                if scope.get("method") in READS:
+                    self._reads.take(principal.key_id, time.monotonic())
+                if (turn := self._turns.begin(principal.tenant_id)) is not None:
+                    await turn
             elif is_served(path_of(scope), self._routes):
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
@@ -118,7 +136,14 @@ class Authentication:
 
 
 def require_admin(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a key of a project."""
+    """Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: none
+    opens the admin API.
+    """
+    if principal.credential != "key":
+        raise AuthenticationError(
+            "This token opens the API of its project alone. Use an admin key.",
+            code="invalid_api_key",
+        )
     if principal.key.kind != "admin":
         raise PermissionDenied(
             "You have insufficient permissions for this operation: it takes an admin key, and this "

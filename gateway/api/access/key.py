@@ -1,55 +1,133 @@
-"""`GET /v1/key`: what the key of the request is and may do, in OpenRouter's shape.
+"""`GET /v1/key`: what the key of the request is, has used and may still use, in OpenRouter's shape.
 
-What is spent and what is left belongs to whoever counts it: null means that nobody does.
+Its `limit` is the tightest budget of money that binds the key, whosever it is; money is in dollars.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.responses import Response
 
 from gateway import ids
+from gateway.limits.money import NANO
+from gateway.limits.terms import MINUTE_S
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from gateway.limits.figures import BudgetFigure, Figures, LimitFigure
+    from gateway.services.own_key import KeyState, OwnKey
     from gateway.tenancy import Principal
 
-
-async def own_key(request: Request) -> Response:
-    """The key that asks, without its secret."""
-    principal: Principal = request.scope["principal"]
-    return Response(orjson.dumps(key_body(principal)), media_type="application/json")
+_RESETS: Final = {"day": "daily", "month": "monthly", "none": None}
 
 
-def key_body(principal: Principal) -> dict[str, Any]:
+class KeyEndpoint:
+    """Endpoint of the key that asks, without its secret."""
+
+    def __init__(self, keys: OwnKey) -> None:
+        self._keys = keys
+
+    async def own(self, request: Request) -> Response:
+        """Raises `StoreUnavailable`: figures that nobody could look up are not guessed."""
+        principal: Principal = request.scope["principal"]
+        body = key_body(principal, await self._keys.state(principal))
+        return Response(
+            orjson.dumps(body),
+            media_type="application/json",
+            headers={"cache-control": "no-store"},
+        )
+
+
+def key_body(principal: Principal, state: KeyState) -> dict[str, Any]:
     """`{"data": …}`; what OpenRouter does not have stands under `harmony`."""
-    key = principal.key
+    key, usage = principal.key, state.usage
     expires_at = None if key.expires_at is None else key.expires_at.isoformat()
     return {
         "data": {
             "label": ids.api_key_id(principal.key_id),
-            "limit": None,
-            "limit_remaining": None,
-            "limit_reset": None,
-            "usage": None,
-            "usage_daily": None,
-            "usage_weekly": None,
-            "usage_monthly": None,
+            **_limit(state.figures.tightest),
+            "usage": usage["total"].cost_nano / NANO,
+            "usage_daily": usage["day"].cost_nano / NANO,
+            "usage_weekly": usage["week"].cost_nano / NANO,
+            "usage_monthly": usage["month"].cost_nano / NANO,
             "expires_at": expires_at,
             "is_management_key": key.kind == "admin",
-            "rate_limit": None,
+            "rate_limit": _rate_limit(state.figures),
             "harmony": {
                 "organization_id": ids.tenant_id(principal.tenant_id),
                 "organization_name": principal.tenant_name,
                 "project_id": ids.project_id(principal.project),
                 "project_name": principal.project_terms.name,
+                "credential": principal.credential,
                 "scopes": sorted(key.scopes),
                 "allowed_cidrs": [str(network) for network in key.networks],
                 "allowed_models": list(key.models),
-                "limits": [],
+                "limits": list(map(_limit_body, state.figures.limits)),
+                "budgets": list(map(_budget_body, state.figures.budgets)),
+                "usage": {
+                    period: {
+                        "requests": used.requests,
+                        "input_tokens": used.input_tokens,
+                        "output_tokens": used.output_tokens,
+                    }
+                    for period, used in usage.items()
+                },
             },
         }
+    }
+
+
+def _limit(tightest: BudgetFigure | None) -> dict[str, Any]:
+    if tightest is None:
+        return {"limit": None, "limit_remaining": None, "limit_reset": None}
+    return {
+        "limit": tightest.budget.cap / NANO,
+        "limit_remaining": tightest.remaining / NANO,
+        "limit_reset": _RESETS[tightest.budget.interval],
+    }
+
+
+def _rate_limit(figures: Figures) -> dict[str, Any] | None:
+    """The lowest number of requests a minute that refuses something."""
+    found = [
+        one.limit.value
+        for one in figures.limits
+        if (one.limit.what, one.limit.window_s, one.limit.mode) == ("requests", MINUTE_S, "enforce")
+    ]
+    return {"requests": min(found), "interval": f"{MINUTE_S}s"} if found else None
+
+
+def _limit_body(figure: LimitFigure) -> dict[str, Any]:
+    limit = figure.limit
+    return {
+        "scope": limit.scope,
+        "model": limit.model,
+        "what": limit.what,
+        "window_seconds": limit.window_s or None,
+        "mode": limit.mode,
+        "limit": limit.value,
+        "remaining": figure.remaining,
+        "reset_seconds": None if figure.reset_s is None else round(figure.reset_s, 3),
+    }
+
+
+def _budget_body(figure: BudgetFigure) -> dict[str, Any]:
+    budget = figure.budget
+    unit = NANO if budget.unit == "usd" else 1
+    amounts = {
+        "limit": budget.cap,
+        "spent": figure.spent,
+        "reserved": figure.reserved,
+        "remaining": figure.remaining,
+    }
+    return {
+        "scope": budget.scope,
+        "unit": budget.unit,
+        "interval": budget.interval,
+        "mode": budget.mode,
+        **{name: amount / unit if unit > 1 else amount for name, amount in amounts.items()},
+        "resets_at": None if figure.resets_at is None else int(figure.resets_at.timestamp()),
     }

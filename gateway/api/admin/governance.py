@@ -48,7 +48,7 @@ class GovernanceEndpoints:
 
     async def audit_logs(self, call: AdminCall) -> dict[str, Any]:
         """A page of entries, the newest first."""
-        query = _audit_query(call.request.query_params)
+        query = audit_query(call.request.query_params)
         return await self._logs.list_entries(call.principal.tenant_id, query)
 
     async def organization(self, call: AdminCall) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class GovernanceEndpoints:
         return await self._controls.of_organization(call.principal.tenant_id)
 
     async def set_organization(self, call: AdminCall) -> dict[str, Any]:
-        """Another type."""
+        """POST of `/data_retention`: `zero_data_retention` or `none`, for all of its projects."""
         asked = await call.body(DataRetentionUpdate)
         return await self._controls.set_of_organization(call.caller, asked.retention_type)
 
@@ -65,14 +65,16 @@ class GovernanceEndpoints:
         return await self._controls.of_project(call.principal.tenant_id, call.path["project_id"])
 
     async def set_project(self, call: AdminCall) -> dict[str, Any]:
-        """Another type."""
+        """The same for one project, which may also follow its organization again."""
         asked = await call.body(DataRetentionUpdate)
         project_id = call.path["project_id"]
         return await self._controls.set_of_project(call.caller, project_id, asked.retention_type)
 
 
-def _audit_query(given: QueryParams) -> AuditQuery:
-    """Raises `InvalidRequest`. Lists come as `name[]=a&name[]=b`, or under the plain name."""
+def audit_query(given: QueryParams) -> AuditQuery:
+    """What a page of the audit log is asked for by; lists come as `name[]=a&name[]=b`, or under the
+    plain name. Raises `InvalidRequest`.
+    """
     values = {name: [*given.getlist(f"{name}[]"), *given.getlist(name)] for name in LISTS}
     bounds = {}
     for name in given:

@@ -68,7 +68,7 @@ class KeyEndpoints:
         return conversation_page(list(map(_project_key, page.rows)), has_more=page.has_more)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """One key."""
+        """A key of a project, with its owner; 404 for an admin key, too."""
         return _project_key(await self._keys.get(call.principal.tenant_id, *_named(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class KeyEndpoints:
         return _project_key(changed)
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """It ends at once."""
+        """DELETE of a key: refused at once here, elsewhere within `auth.key_cache_ttl_s`."""
         await self._keys.end(call.caller, *_named(call))
         return deleted_body("organization.project.api_key", call.path["api_key_id"])
 
@@ -123,17 +123,17 @@ class KeyEndpoints:
         return {**admin_key_body(key), "value": value}
 
     async def get_admin(self, call: AdminCall) -> dict[str, Any]:
-        """One admin key."""
+        """An admin key, by the id that lists show; 404 for a key of a project."""
         found = await self._keys.get(call.principal.tenant_id, None, call.path["api_key_id"])
         return admin_key_body(found.key)
 
     async def delete_admin(self, call: AdminCall) -> dict[str, Any]:
-        """It ends at once."""
+        """DELETE of an admin key, which may be the one that asks."""
         await self._keys.end(call.caller, None, call.path["api_key_id"])
         return deleted_body("organization.admin_api_key", call.path["api_key_id"])
 
     async def rotate_admin(self, call: AdminCall) -> dict[str, Any]:
-        """As `rotate`."""
+        """An admin key with the same scopes; the old one goes on for `overlap_seconds`."""
         asked = await call.body(KeyRotate)
         key, value = await self._keys.rotate(
             call.caller, None, call.path["api_key_id"], asked.overlap_seconds

@@ -57,13 +57,24 @@ class LedgerEndpoints:
     async def reconcile(self, call: AdminCall) -> dict[str, Any]:
         """Compare now, and mend what can be."""
         await call.body(NoBody)
-        found = await self._ledger.reconcile()
+        found = await self._ledger.reconcile(call.author)
         return {
             "object": "usage.reconciliation",
             "unmetered_responses": [ids.response_id(one) for _, one in found.unmetered],
             "wrong_hours": [
                 {"tenant_id": ids.tenant_id(tenant), "hour": int(hour.timestamp())}
                 for tenant, hour in found.wrong_hours
+            ],
+            "compared_logs": found.compared_logs,
+            "wrong_logs": [ids.response_id(one) for _, one in found.wrong_logs],
+            "corrected_budgets": [
+                {
+                    "tenant_id": ids.tenant_id(one.tenant_id),
+                    "meter": one.meter,
+                    "was": one.told,
+                    "is": one.truth,
+                }
+                for one in found.corrected
             ],
             "unbilled_responses": found.unbilled,
             "behind_seconds": found.behind_s,
@@ -78,5 +89,5 @@ class LedgerEndpoints:
         """Go on with one that is stopped."""
         asked = await call.body(SinkResume)
         name = call.path["name"]
-        await self._ledger.resume(name, is_delivered=asked.delivered)
+        await self._ledger.resume(name, is_delivered=asked.delivered, author=call.author)
         return {"object": "usage.sink", "name": name, "stopped": None}

@@ -86,7 +86,13 @@ class RateLimitEndpoints:
                 code="rate_limit_not_found",
                 param="rate_limit_id",
             )
-        limits = await self._limits.set(place, asked.values, model=model, mode=asked.harmony.mode)
+        limits = await self._limits.set(
+            place,
+            asked.values,
+            author=call.caller.author,
+            model=model,
+            mode=asked.harmony.mode,
+        )
         return rate_limit_body(model, limits)
 
 
@@ -109,16 +115,16 @@ class SpendEndpoints:
         return spend_limit_body(self._owner, found.budget.cap, found.spent)
 
     async def set_limit(self, call: AdminCall) -> Json:
-        """Another hard limit of a month."""
+        """POST of `…/spend_limit`: cents a month, from which on requests get 429."""
         asked = await call.body(SpendLimitUpdate)
         place = await self._place(call)
-        await self._limits.set_budget(place, asked.threshold_amount * CENT)
+        await self._limits.set_budget(place, asked.threshold_amount * CENT, call.caller.author)
         return await self.limit(call)
 
     async def delete_limit(self, call: AdminCall) -> Json:
-        """No hard limit."""
+        """DELETE of `…/spend_limit`; 404 where none is set."""
         await self.limit(call)
-        await self._limits.remove_budget(await self._place(call))
+        await self._limits.remove_budget(await self._place(call), call.caller.author)
         return deleted_body(f"{self._owner}.spend_limit")
 
     async def alerts(self, call: AdminCall) -> Json:
@@ -132,35 +138,36 @@ class SpendEndpoints:
         return _page(bodies, asked.limit, asked.after, asked.before)
 
     async def create_alert(self, call: AdminCall) -> Json:
-        """Another alert."""
+        """POST of `…/spend_alerts`: who is told at which sum of cents a month."""
         asked = await call.body(SpendAlertUpdate)
         place = await self._place(call)
-        made = await self._limits.add_alert(place, asked.threshold_amount * CENT, asked.channel)
+        made = await self._limits.add_alert(
+            place, asked.threshold_amount * CENT, asked.channel, call.caller.author
+        )
         return spend_alert_body(self._owner, made.id, made.threshold, made.channel)
 
     async def alert(self, call: AdminCall) -> Json:
-        """One alert."""
-        place, alert_id = await self._place(call), _alert_id(call)
-        for one in await self._limits.limits.alerts(place):
-            if one.id == alert_id:
-                return spend_alert_body(self._owner, one.id, one.threshold, one.channel)
-        raise _unknown_alert(call)
+        """GET of `…/spend_alerts/{alert_id}`; 404 for one of another scope."""
+        found = await self._limits.alert(await self._place(call), _alert_id(call))
+        if found is None:
+            raise _unknown_alert(call)
+        return spend_alert_body(self._owner, found.id, found.threshold, found.channel)
 
     async def update_alert(self, call: AdminCall) -> Json:
-        """Another threshold, other recipients."""
+        """POST of `…/spend_alerts/{alert_id}`: threshold and recipients, both of them anew."""
         asked = await call.body(SpendAlertUpdate)
-        place, alert_id = await self._place(call), _alert_id(call)
-        for one in await self._limits.limits.alerts(place):
-            if one.id == alert_id:
-                new = replace(one, threshold=asked.threshold_amount * CENT, channel=asked.channel)
-                await self._limits.limits.change_alert(place, new)
-                return spend_alert_body(self._owner, new.id, new.threshold, new.channel)
-        raise _unknown_alert(call)
+        place = await self._place(call)
+        known = await self._limits.alert(place, _alert_id(call))
+        if known is None:
+            raise _unknown_alert(call)
+        new = replace(known, threshold=asked.threshold_amount * CENT, channel=asked.channel)
+        await self._limits.change_alert(place, new, call.caller.author)
+        return spend_alert_body(self._owner, new.id, new.threshold, new.channel)
 
     async def delete_alert(self, call: AdminCall) -> Json:
-        """One alert less."""
+        """DELETE of `…/spend_alerts/{alert_id}`; 404 for one of another scope."""
         place, alert_id = await self._place(call), _alert_id(call)
-        if not await self._limits.remove_alert(place, alert_id):
+        if not await self._limits.remove_alert(place, alert_id, call.caller.author):
             raise _unknown_alert(call)
         return deleted_body(f"{self._owner}.spend_alert", call.path["alert_id"])
 

@@ -71,7 +71,7 @@ class OperatorEndpoints:
     async def create_tenant(self, call: AdminCall) -> dict[str, Any]:
         """With the policy of the settings."""
         asked = await call.body(TenantCreate)
-        return _tenant(await self._operations.create_tenant(asked.name))
+        return _tenant(await self._operations.create_tenant(asked.name, call.author))
 
     async def tenant(self, call: AdminCall) -> dict[str, Any]:
         """A tenant with what counts for it."""
@@ -80,17 +80,18 @@ class OperatorEndpoints:
     async def update_tenant(self, call: AdminCall) -> dict[str, Any]:
         """Other values of its policy; null: that of the settings."""
         asked = await call.body(TenantUpdate)
-        return _detail(await self._operations.set_policy(call.path["name"], asked.policy))
+        name = call.path["name"]
+        return _detail(await self._operations.set_policy(name, asked.policy, call.author))
 
     async def disable_tenant(self, call: AdminCall) -> dict[str, Any]:
         """Its keys end at once here, and on other replicas soon."""
         await call.body(NoBody)
-        return _tenant(await self._operations.disable_tenant(call.path["name"]))
+        return _tenant(await self._operations.disable_tenant(call.path["name"], call.author))
 
     async def create_key(self, call: AdminCall) -> dict[str, Any]:
         """An admin key of a tenant; its value is shown this once."""
         asked = await call.body(TenantKeyCreate)
-        made = await self._operations.create_admin_key(call.path["name"], asked.name)
+        made = await self._operations.create_admin_key(call.path["name"], asked.name, call.author)
         key, value = made
         return {**admin_key_body(key), "value": value}
 
@@ -101,13 +102,13 @@ class OperatorEndpoints:
     async def drain(self, call: AdminCall) -> dict[str, Any]:
         """It gets nothing new; what is under way there goes on."""
         await call.body(NoBody)
-        await self._operations.drain(call.operator, call.path["name"])
+        await self._operations.drain(call.path["name"], call.author)
         return {"object": "backend.drained", "name": call.path["name"]}
 
     async def undrain(self, call: AdminCall) -> dict[str, Any]:
-        """It is used again."""
+        """It gets new requests again, at all replicas within `membership.drain_poll_s`."""
         await call.body(NoBody)
-        await self._operations.undrain(call.path["name"])
+        await self._operations.undrain(call.path["name"], call.author)
         return {"object": "backend.undrained", "name": call.path["name"]}
 
     async def replicas(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others

@@ -59,17 +59,17 @@ class ProjectEndpoints:
         return conversation_page(list(map(project_body, page.rows)), has_more=page.has_more)
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """A new project."""
+        """POST of a name; `geography` and `residency` are refused: there is one place."""
         asked = await call.body(ProjectCreate)
         asked.check_supported()
         return project_body(await self._projects.create(call.caller, asked.name))
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """One project."""
+        """GET by id, archived ones included."""
         return project_body(await self._projects.get(*_named(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """Another name."""
+        """POST of a name, which is all that can be changed here."""
         asked = await call.body(ProjectUpdate)
         asked.check_supported()
         return project_body(await self._projects.rename(*_changed(call), asked.name))
@@ -80,17 +80,17 @@ class ProjectEndpoints:
         return project_body(await self._projects.archive(*_changed(call)))
 
     async def models(self, call: AdminCall) -> dict[str, Any]:
-        """Its list of models."""
+        """The list of models that keys of the project may, or may not, ask for."""
         return model_permissions_body((await self._projects.get(*_named(call))).models)
 
     async def set_models(self, call: AdminCall) -> dict[str, Any]:
-        """Another list of models."""
+        """POST of the whole list: it takes the place of the one there is."""
         asked = await call.body(ModelPermissionsUpdate)
         changed = await self._projects.set_models(*_changed(call), asked.permissions)
         return model_permissions_body(changed.models)
 
     async def delete_models(self, call: AdminCall) -> dict[str, Any]:
-        """No list of models."""
+        """DELETE: the keys may ask for whatever their tenant may."""
         await self._projects.set_models(*_changed(call), None)
         return deleted_body("project.model_permissions")
 

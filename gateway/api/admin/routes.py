@@ -17,8 +17,9 @@ from starlette.routing import Route
 
 from gateway.api.access.client_address import client_address
 from gateway.errors import PermissionDenied
+from gateway.governance.audit import Actor, Author
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.request_errors import unknown, validated
+from gateway.protocol.request_errors import invalid, unknown, validated
 from gateway.services.admin.transactions import AdminCaller
 from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.api.client_connection import BodyReader
     from gateway.protocol.base import WireModel
     from gateway.tenancy import Network, Operator, Principal
-    from gateway.tenancy.permissions import AnyPermission, Role
+    from gateway.tenancy.permissions import AnyPermission, OperatorRole, Role
 
     Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
 
@@ -92,6 +93,17 @@ class AdminCall:
         return operator
 
     @property
+    def author(self) -> Author:
+        """The same, for the audit log."""
+        scope = self.request.scope
+        address = client_address(scope, self.trusted_proxies)
+        return Author(
+            Actor("operator", str(self.operator.key_id), None, self.operator.name),
+            None if address is None else str(address),
+            scope["record"].request_id,
+        )
+
+    @property
     def path(self) -> Mapping[str, str]:
         """The ids in the URL, as they came."""
         return self.request.path_params
@@ -139,6 +151,7 @@ class _Dispatch:
         request = Request(scope, receive)
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         check_permission(scope, route.permission, route.plane)
+        _check_text(request)
         answer = await route.endpoint(AdminCall(request, self._bodies, self._trusted_proxies))
         response = answer
         if not isinstance(response, Response):
@@ -147,16 +160,27 @@ class _Dispatch:
         await response(scope, receive, send)
 
 
+def _check_text(request: Request) -> None:
+    """Raises `InvalidRequest` for a NUL in path or query, which PostgreSQL's text cannot have."""
+    given = [*request.path_params.items(), *request.query_params.multi_items()]
+    for name, value in given:
+        if "\0" in name or "\0" in value:
+            raise invalid(name.replace("\0", ""), "it has a NUL character, which no name or id has")
+
+
 def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
     """Raises `PermissionDenied` where the role of the caller's key does not have it."""
-    role: Role
+    role: Role | OperatorRole
     if plane == "operator":
-        role, roles = "owner", OPERATOR_ROLES
+        operator: Operator = scope["operator"]
+        role, granted = operator.role, OPERATOR_ROLES[operator.role]
+        remedy = "Use a key of another operator."
     else:
-        role, roles = role_of(scope["principal"].key.scopes), ROLES
-    if permission not in roles[role]:
+        role = role_of(scope["principal"].key.scopes)
+        granted, remedy = ROLES[role], "Use an admin key without scopes."
+    if permission not in granted:
         raise PermissionDenied(
             f"You have insufficient permissions for this operation: it takes '{permission}', which "
-            f"a key with the role '{role}' does not have. Use an admin key without scopes.",
+            f"a key with the role '{role}' does not have. {remedy}",
             code="insufficient_permissions",
         )

@@ -5,21 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.api.admin import (
+    directory,
+    federation,
     governance,
+    inspection,
     keys,
     ledger,
     limits,
+    operator_keys,
     operators,
+    prices,
     projects,
     service_accounts,
+    tenant_data,
     usage,
 )
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
-    from gateway.services.admin.operations import Operations
-    from gateway.services.admin.services import AdminServices
-    from gateway.services.ledger import LedgerOperations
+    from gateway.services.admin.services import AdminServices, OperatorServices
 
 
 def admin_routes(services: AdminServices) -> list[AdminRoute]:
@@ -28,12 +32,21 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts, services.keys),
         *keys.routes(services.keys),
+        *federation.routes(services.identity_providers),
         *limits.routes(services.limits),
         *usage.routes(services.usage),
         *governance.routes(services.audit, services.retention),
+        *directory.routes(services.projects),
     ]
 
 
-def operator_routes(operations: Operations, usage_of_all: LedgerOperations) -> list[AdminRoute]:
+def operator_routes(services: OperatorServices) -> list[AdminRoute]:
     """Those of the plane of operators."""
-    return [*operators.routes(operations), *ledger.routes(usage_of_all)]
+    return [
+        *operators.routes(services.operations),
+        *operator_keys.routes(services.operators),
+        *tenant_data.routes(services.operations),
+        *prices.routes(services.operations),
+        *ledger.routes(services.ledger),
+        *inspection.routes(services.inspection, services.audit, services.operations),
+    ]

@@ -44,6 +44,7 @@ from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
 from gateway import __version__
+from gateway.api.access.tokens import JWT_BEARER, SUBJECT_TYPES, TOKEN_EXCHANGE
 from gateway.api.dialects import BASE_PATH
 from gateway.api.openapi.endpoints import REFERENCE, Json
 from gateway.api.openapi.operations import OPERATIONS, TAGS
@@ -295,6 +296,29 @@ _OWN: Final[Json] = {
         "type": "object",
         "required": ["data"],
         "properties": {"data": {"type": "array", "items": {"type": "object"}}},
+    },
+    "TokenExchange": {
+        "type": "object",
+        "required": ["grant_type", "identity_provider_id", "service_account_id"],
+        "properties": {
+            "grant_type": {"type": "string", "enum": [TOKEN_EXCHANGE, JWT_BEARER]},
+            "subject_token": {"type": "string"},
+            "subject_token_type": {"type": "string", "enum": list(SUBJECT_TYPES)},
+            "assertion": {"type": "string"},
+            "identity_provider_id": {"type": "string"},
+            "service_account_id": {"type": "string"},
+        },
+    },
+    "AccessToken": {
+        "type": "object",
+        "required": ["access_token", "issued_token_type", "token_type", "expires_in"],
+        "properties": {
+            "access_token": {"type": "string"},
+            "issued_token_type": {"type": "string"},
+            "token_type": {"type": "string"},
+            "expires_in": {"type": "integer"},
+            "scope": {"type": "string"},
+        },
     },
 }
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from gateway.api.access.authentication import EXCHANGE_PATH
+
 Tag = Literal[
     "Responses",
     "Conversations",
@@ -26,7 +28,7 @@ TAGS: Final[dict[Tag, str]] = {
     "Chat": "Older forms of the same, for the tools that need them.",
     "Models": "What can be asked.",
     "Traces": "Where agents send what they did.",
-    "Keys": "What a key is for.",
+    "Keys": "What a key is for, and tokens in the place of keys.",
     "Operation": "For operators and their tools; without a key.",
 }
 _SECTIONS: Final[dict[str, Tag]] = {
@@ -42,6 +44,7 @@ _SECTIONS: Final[dict[str, Tag]] = {
     "/v1/rerank": "Models",
     "/v1/traces": "Traces",
     "/v1/key": "Keys",
+    "/oauth": "Keys",
     "/": "Operation",
 }
 """The section of a path is that of the first of these that it begins with."""
@@ -111,7 +114,7 @@ class Operation:
     @property
     def needs_key(self) -> bool:
         """Whether it is refused without an API key."""
-        return self.tag != "Operation"
+        return self.tag != "Operation" and self.path != EXCHANGE_PATH
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -395,9 +398,19 @@ OPERATIONS: Final = (
     Operation(
         "GET /v1/key",
         "getKey",
-        "What the key of the request may do",
-        "In OpenRouter's shape; figures that nobody counts are null.",
+        "What the key of the request may do, and what is left",
+        "In OpenRouter's shape: `usage` is the key's own, in dollars; `limit` is the tightest "
+        "budget of money that binds it, null where there is none. `harmony.limits` and "
+        "`harmony.budgets` have all of them.",
         answer="Object",
+    ),
+    Operation(
+        "POST /oauth/token",
+        "exchangeToken",
+        "Exchange a token of an issuer for one of a service account",
+        "OAuth 2.0 Token Exchange, in JSON or as a form. It takes no key.",
+        body="TokenExchange",
+        answer="AccessToken",
     ),
     Operation("GET /v1/models", "listModels", "List the models", answer="ModelList"),
     Operation("GET /v1/models/{model}", "getModel", "Retrieve a model", answer="Model"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
 from uuid import UUID
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.limits.money import Component, Price
     from gateway.limits.terms import Limit, Mode, Unit, What
     from gateway.services.limits import BudgetState
+    from gateway.services.repricing import Repriced
 
 limits = typer.Typer(help="Set and list rate limits.", no_args_is_help=True)
 budgets = typer.Typer(help="Set and list budgets of money or tokens.", no_args_is_help=True)
@@ -32,6 +34,7 @@ prices = typer.Typer(help="Set and list what models cost.", no_args_is_help=True
 
 NONE: Final = "none"
 PER_MILLION: Final = 10**6
+_TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 _WINDOWS: Final = {MINUTE_S: "minute", DAY_S: "day", 0: "at once"}
 _OPTIONS: Final[tuple[tuple[What, int], ...]] = (
     ("requests", MINUTE_S),
@@ -69,7 +72,7 @@ def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
 async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> Place:
     tenant_id = await service.tenant(tenant)
     if key is not None:
-        return Place(tenant_id, "key", _uuid(key, "--key"))
+        return Place(tenant_id, "key", ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
         found = ids.parse_project_id(project) or _uuid(project, "--project")
         return Place(tenant_id, "project", found)
@@ -232,9 +235,12 @@ def set_price(  # noqa: PLR0913 - its options
     web_search: UsdEach = None,
     tenant: OfTenant = None,
     tier: Tier = "*",
+    begin: Annotated[
+        datetime | None, typer.Option("--from", formats=_TIMES, help="In UTC. Default: now.")
+    ] = None,
     config: Config = None,
 ) -> None:
-    """Set what a model costs from now on. What has been used keeps the price that it had."""
+    """Set what a model costs from now on. What has been used keeps what it cost: see reprice."""
     tokens: tuple[tuple[Component, str | None], ...] = (
         ("input", input_), ("input_cached", cached), ("output", output)
     )  # fmt: skip
@@ -248,7 +254,10 @@ def set_price(  # noqa: PLR0913 - its options
 
     async def question(service: Limits) -> Price:
         tenant_id = None if tenant is None else await service.tenant(tenant)
-        return await service.set_price(model, nano, tenant_id=tenant_id, tier=tier)
+        valid_from = None if begin is None else begin.replace(tzinfo=UTC)
+        return await service.set_price(
+            model, nano, tenant_id=tenant_id, tier=tier, valid_from=valid_from
+        )
 
     price = _ask(config, question)
     terminal.show(f"price {price.id} of {model} set")
@@ -268,6 +277,52 @@ def end_price(
         return await service.end_price(model, tenant_id=tenant_id, tier=tier)
 
     terminal.show("ended" if _ask(config, question) else "it has no such price")
+
+
+@prices.command("reprice")
+def reprice(
+    begin: Annotated[
+        datetime, typer.Option("--from", formats=_TIMES, help="Responses that ended then, in UTC")
+    ],
+    until: Annotated[
+        datetime, typer.Option("--until", formats=_TIMES, help="or later, but before this.")
+    ],
+    tenant: OfTenant = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, and book nothing.")] = False,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Book what recorded usage would have cost at the prices that are set for its time by now.
+
+    Lines stay as they are: what differs is booked by lines of its own, once, however often this is
+    run. Budgets follow.
+    """
+    from gateway.services.repricing import reprice_usage
+
+    async def answer() -> list[Repriced]:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            span = begin.replace(tzinfo=UTC), until.replace(tzinfo=UTC)
+            return await reprice_usage(database, *span, tenant=tenant, is_dry=dry_run)
+
+    found = run(answer())
+    rows = [
+        {"tenant": one.tenant, "model": model, "lines": count, "usd": dollars(one.nano[model])}
+        for one in found
+        for model, count in sorted(one.lines.items())
+    ]
+    if json_:
+        terminal.show(json.dumps(rows))
+        return
+    terminal.table(
+        ("TENANT", "MODEL", "LINES", "USD"),
+        [tuple(map(str, row.values())) for row in rows],
+    )
+    total = sum(one.nano.total() for one in found)
+    verb = "would be booked" if dry_run else "booked"
+    terminal.show(f"{sum(one.seen for one in found)} responses, ${dollars(total)} {verb}")
 
 
 @prices.command("list")

@@ -14,6 +14,7 @@ from gateway.cli.provision import connected, provisioned
 from gateway.services.admin.operators import Operators
 from gateway.settings import load_settings
 from gateway.tenancy import FIRST_DATABASE
+from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
@@ -44,11 +45,15 @@ def create(
     expires_in_s: Annotated[
         int | None, typer.Option(min=1, help="Seconds that it works. Default: until disabled.")
     ] = None,
+    role: Annotated[
+        OperatorRole,
+        typer.Option(help=f"One of {len(OPERATOR_ROLES)}: see docs/admin-api.md."),
+    ] = "owner",
     config: Config = None,
     json_: Json = False,
 ) -> None:
     """Create a key for /admin/v1 and print it: it is shown once."""
-    key, secret = _ask(config, lambda operators: operators.create(name, expires_in_s))
+    key, secret = _ask(config, lambda operators: operators.create(name, expires_in_s, role))
     if json_:
         terminal.show(json.dumps({**_body(key), "key": secret}))
         return
@@ -64,11 +69,12 @@ def list_keys(config: Config = None, json_: Json = False) -> None:
         terminal.show(json.dumps(shown))
         return
     terminal.table(
-        ("ID", "NAME", "KEY", "STATE"),
+        ("ID", "NAME", "ROLE", "KEY", "STATE"),
         [
             (
                 one["id"],
                 one["name"],
+                one["role"],
                 f"…{one['hint']}",
                 "disabled" if one["disabled_at"] else "active",
             )
@@ -97,6 +103,7 @@ def _body(key: OperatorKey) -> dict[str, Any]:
     return {
         "id": str(key.id),
         "name": key.name,
+        "role": key.role,
         "hint": key.hint,
         "created_at": key.created_at.isoformat(),
         "disabled_at": key.disabled_at.isoformat() if key.disabled_at else None,

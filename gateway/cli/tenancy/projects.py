@@ -37,10 +37,10 @@ ProjectId = Annotated[str, typer.Argument(help="Its id: proj_…")]
 T = TypeVar("T")
 
 
-def _ask(
+def ask(
     config: Path | None, tenant: str, question: Callable[[AdminServices, TenantId], Awaitable[T]]
 ) -> T:
-    """What the services of the admin API answer for a tenant."""
+    """What the services of the admin API answer for a tenant. Raises `ResourceNotFound`."""
 
     async def answer() -> T:
         async with (
@@ -64,7 +64,7 @@ def create(
     json_: Json = False,
 ) -> None:
     """Create a project of a tenant. It sees nothing of the tenant's other projects."""
-    made = _ask(
+    made = ask(
         config, tenant, lambda services, id_: services.projects.create(AdminCaller(id_), name)
     )
     shown = project_body(made)
@@ -74,7 +74,7 @@ def create(
 @commands.command("list")
 def list_projects(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
     """List the projects of a tenant, archived ones included."""
-    shown = [project_body(one) for one in _ask(config, tenant, _all_projects)]
+    shown = [project_body(one) for one in ask(config, tenant, _all_projects)]
     if json_:
         terminal.show(json.dumps(shown))
         return
@@ -99,7 +99,7 @@ async def _all_projects(services: AdminServices, tenant_id: TenantId) -> list[Pr
 @commands.command("archive")
 def archive(tenant: TenantName, project: ProjectId, config: Config = None) -> None:
     """Archive a project: its keys stop working within auth.key_cache_ttl_s, for good."""
-    _ask(config, tenant, lambda services, id_: services.projects.archive(AdminCaller(id_), project))
+    ask(config, tenant, lambda services, id_: services.projects.archive(AdminCaller(id_), project))
     terminal.show(f"project {project} archived")
 
 
@@ -128,7 +128,7 @@ def create_key(  # noqa: PLR0913 - each is an option
     asked = KeyAsked(
         name=name, terms=terms_of(tuple(scope or ()), extras), expires_in_s=expires_in_s
     )
-    account, made = _ask(
+    account, made = ask(
         config,
         tenant,
         lambda services, id_: services.keys.create_account(AdminCaller(id_), project, name, asked),

@@ -17,14 +17,13 @@ from gateway.cli.terminal import FAILED
 from gateway.ledger.exporting import PAGE_LINES_MAX, export
 from gateway.settings import load_settings
 from gateway.store.ledger import exports
-from gateway.telemetry.metrics import Metrics
-from gateway.wiring.ledger import adding, reconciliation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from gateway.ledger.records import Format
+    from gateway.services.ledger import LedgerOperations
     from gateway.settings import Settings
     from gateway.store.ledger.reconciliation import Found
     from gateway.store.postgres.database import Database
@@ -65,18 +64,12 @@ def reconcile(
     json_: Json = False,
 ) -> None:
     """Compare usage lines with responses and sums. Exit code 0: they agree."""
-
-    async def compare(settings: Settings, database: Database) -> Found:
-        metrics = Metrics()
-        await adding(settings, database, metrics).round()
-        return await reconciliation(settings, database, metrics).round(repairs=repair)
-
-    found = _ask(config, compare)
+    found = _operate(config, lambda ledger: ledger.reconcile(repairs=repair))
     if json_:
         terminal.show(json.dumps(asdict(found), default=str))
     else:
         _show(found, repaired=repair)
-    if found.unmetered or found.wrong_hours:
+    if not found.agrees:
         raise typer.Exit(FAILED)
 
 
@@ -107,15 +100,29 @@ def resume(
     config: Config = None,
 ) -> None:
     """Go on with a sink that is stopped. Without --delivered its last batch is sent again."""
-    is_known = _ask(
-        config, lambda _, database: exports.resume(database, name, is_delivered=delivered)
-    )
-    if not is_known:
-        terminal.failure(
-            f"nothing was ever sent to a sink {name!r}", "harmony-gateway usage sinks lists them."
-        )
-        raise typer.Exit(FAILED)
+    _operate(config, lambda ledger: ledger.resume(name, is_delivered=delivered))
     terminal.step(terminal.OK, name, "goes on")
+
+
+def _operate(
+    config: Path | None, question: Callable[[LedgerOperations], Awaitable[Answer]]
+) -> Answer:
+    """What the services of the plane of operators answer, as a process has them."""
+
+    async def answer() -> Answer:
+        # Vocabularies and what else folds logs is for these commands alone.
+        from gateway.wiring.admin import ledger_of
+        from gateway.wiring.foundation import Foundation
+        from gateway.wiring.shared import Shared
+
+        async with provisioned(load_settings(config)) as settings:
+            foundation = Foundation.of(settings, Shared.of(settings))
+            try:
+                return await question(ledger_of(foundation))
+            finally:
+                await foundation.close()
+
+    return run(answer())
 
 
 def _ask(
@@ -146,6 +153,14 @@ def _show(found: Found, *, repaired: bool) -> None:
         f"{len(found.wrong_hours)} hours of tenants were wrong"
         + (f", and are {what}" if found.wrong_hours else ""),
     )
+    terminal.step(
+        terminal.BAD if found.wrong_logs else terminal.OK,
+        "logs",
+        f"{len(found.wrong_logs)} of {found.compared_logs} lines are not what their logs have",
+    )
+    for _, response in found.wrong_logs[:10]:
+        terminal.show(f"      {ids.response_id(response)}")
+    terminal.step(terminal.OK, "budgets", f"{len(found.corrected)} were put right")
     terminal.step(terminal.OK, "failed", f"{found.unbilled} responses failed without usage")
     terminal.step(terminal.OK, "behind", f"{found.behind_s:.0f} s")
     for name in found.stopped_sinks:

@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 OK: Final = 200
-PASSING: Final = ("Throttling", "RequestLimitExceeded", "KMSInternal", "DependencyTimeout")
-"""Beginnings of the names of errors after which the same may work."""
+REFUSALS: Final = frozenset(
+    {
+        *("DisabledException", "NotFoundException", "KMSInvalidStateException"),
+        *("InvalidCiphertextException", "IncorrectKeyException", "InvalidKeyUsageException"),
+    }
+)
+"""Errors of `Encrypt` and `Decrypt` that are said of the key, or of what it wrapped. All others may
+pass, or are of who asks: credentials that have expired, a policy, a clock that is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,13 @@ class AwsKms:
         if status == OK:
             return answer
         name = str(answer.get("__type", "")).rpartition("#")[2]
-        if name.startswith(PASSING):
-            raise StoreUnavailable(f"KMS cannot {act} now: {name}")
-        raise ContentSealed(f"KMS refuses to {act}: {name or status}")
+        if name in REFUSALS:
+            raise ContentSealed(f"KMS refuses to {act}: {name}")
+        raise StoreUnavailable(f"KMS cannot be asked to {act}: {name or status}")
 
 
 def _bytes(answer: dict[str, Any], name: str) -> bytes:
     try:
         return b64decode(answer[name], validate=True)
     except (KeyError, TypeError, ValueError) as error:
-        raise ContentSealed(f"KMS's answer has no {name}") from error
+        raise StoreUnavailable(f"KMS's answer has no {name}") from error

@@ -15,12 +15,17 @@ from urllib.parse import quote
 import orjson
 
 from gateway.encryption.providers.http import KeyServiceClient
-from gateway.errors import ContentSealed
+from gateway.errors import ContentSealed, StoreUnavailable
 
 if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 OK: Final = 200
+REFUSED: Final = 400
+"""For a key that is not there, or does not open this. All else (a token that has expired or may
+not, 403; an engine that is not mounted, 404) says nothing of the key."""
+_UNKNOWN_CALLER: Final = "missing client token"
+"""With the same status, in releases that tell that from a wrong token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class VaultTransit:
         try:
             return b64decode(data["plaintext"], validate=True)
         except (KeyError, TypeError, ValueError) as error:
-            raise ContentSealed("Vault's answer has no plaintext") from error
+            raise StoreUnavailable("Vault's answer has no plaintext") from error
 
     async def rewrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
         """The same data key under the newest version of Vault's key; nobody here sees it."""
@@ -78,13 +83,15 @@ class VaultTransit:
         url = f"{place.url}/v1/{quote(place.mount)}/{act}/{quote(key, safe='')}"
         status, answer = await self._client.post(url, body, headers)
         data = answer.get("data")
-        if status != OK or not isinstance(data, dict):
+        if status == OK and isinstance(data, dict):
+            return data
+        if status == REFUSED and _UNKNOWN_CALLER not in str(answer.get("errors")):
             raise ContentSealed(f"Vault refuses to {act} with {key!r}: {status}")
-        return data
+        raise StoreUnavailable(f"Vault cannot be asked to {act} with {key!r}: {status}")
 
     @staticmethod
     def _ciphertext(data: dict[str, Any]) -> bytes:
         found = data.get("ciphertext")
         if not isinstance(found, str) or not found.startswith("vault:"):
-            raise ContentSealed("Vault's answer has no ciphertext")
+            raise StoreUnavailable("Vault's answer has no ciphertext")
         return found.encode()

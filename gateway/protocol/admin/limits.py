@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway import ids
 from gateway.limits.money import CENT
@@ -30,8 +30,22 @@ CENTS_MAX: Final = 10**11
 RECIPIENTS_MAX: Final = 20
 RATE_LIMIT_PREFIX: Final = "rl-"
 
-Address = Annotated[str, StringConstraints(max_length=254, pattern=r"^[^\s@]+@[^\s@]+$")]
-Subject = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\r\n]*$")]
+
+def _printable(text: str) -> str:
+    """A mail's subject is one line, and some separate lines by more than line breaks."""
+    if not text.isprintable():
+        raise ValueError("must have printable characters alone")
+    return text
+
+
+ADDRESS: Final = (
+    r"^[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+)*"
+    r"@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$"
+)
+"""One mailbox in ASCII: RFC 5322's dot-atom without the question mark, which begins an encoded word
+of RFC 2047, and a host name."""
+Address = Annotated[str, StringConstraints(max_length=254, pattern=ADDRESS)]
+Subject = Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
 Cents = Annotated[Count, Field(le=CENTS_MAX)]
 
 _FIELDS: Final[dict[str, tuple[What, int]]] = {

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.errors import InvalidRequest
+from gateway.limits.money import ANY_TIER, Component
 from gateway.protocol.base import Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid, unsupported, wrong_value
 from gateway.tenancy import KeyTerms, ModelPermissions, ModelsMode
+from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.scopes import SCOPES
 
 if TYPE_CHECKING:
@@ -34,11 +36,7 @@ DisplayName = Annotated[
     StringConstraints(min_length=1, max_length=NAME_CHARS_MAX),
     AfterValidator(_printable),
 ]
-ModelId = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=NAME_CHARS_MAX),
-    AfterValidator(_printable),
-]
+ModelId = DisplayName
 Lifetime = Annotated[Count, Field(ge=1, le=LIFETIME_MAX_S)]
 ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX)]
 
@@ -175,6 +173,41 @@ class TenantKeyCreate(NullableModel):
     """`POST /admin/v1/tenants/{name}/admin_api_keys`."""
 
     name: ShortText = "owner"
+
+
+class PriceEnd(NullableModel):
+    """`POST /admin/v1/prices/end`; without a `tenant` (its name) the price of all."""
+
+    model: ModelId
+    tier: ShortText = ANY_TIER
+    tenant: ShortText | None = None
+
+
+class PriceCreate(PriceEnd):
+    """`POST /admin/v1/prices`. `valid_from` is in unix seconds."""
+
+    nano_per_unit: dict[Component, Annotated[int, Field(strict=True)]]
+    valid_from: Count | None = None
+
+
+class Hold(WireModel):
+    """`POST /admin/v1/tenants/{name}/hold`."""
+
+    held: bool = True
+
+
+class Erasure(WireModel):
+    """`POST /admin/v1/tenants/{name}/erasure`: a `safety_identifier` or `user` of requests."""
+
+    end_user: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class OperatorCreate(NullableModel):
+    """`POST /admin/v1/operators`."""
+
+    name: DisplayName
+    role: OperatorRole = "owner"
+    expires_in_seconds: Lifetime | None = None
 
 
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:

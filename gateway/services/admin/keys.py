@@ -184,18 +184,20 @@ class Keys:
     async def rotate(
         self, caller: AdminCaller, project_id: str | None, key_id: str, overlap_s: int | None
     ) -> tuple[ApiKey, str]:
-        """A key that takes the place of another one, with the same terms, and its secret. The other
-        goes on for `overlap_s` (None: as the policy says). Raises `InvalidRequest` for one that has
-        expired, or has been replaced already.
+        """A key that takes the place of another one, with the same terms, limits and budgets, and
+        its secret. It lives as long as the other was made for; the other goes on for `overlap_s`
+        (None: as the policy says). Raises `InvalidRequest` for one that has expired or has been
+        replaced already, and for an archived project, and `RateLimited` where there are too many.
         """
         tenant_id = caller.tenant_id
         overlap_s = self._policy.overlap_s if overlap_s is None else overlap_s
         async with self._transactions.changing(tenant_id) as connection:
-            project = await self._project(connection, tenant_id, project_id)
+            project = await self._project(connection, tenant_id, project_id, is_active=True)
             old = await self._required(connection, tenant_id, project, key_id)
             uuid = ids.new_uuid()
             if await rows.replace(connection, old, uuid, overlap_s=overlap_s) is None:
                 raise _expired(key_id)
+            await self._check_count(connection, tenant_id)
             secret = self._peppers.new_secret(old.terms.kind)
             made = rows.KeyMade(
                 id=uuid,
@@ -206,7 +208,7 @@ class Keys:
                 pepper_id=secret.pepper_id,
                 terms=old.terms,
                 project_id=old.project_id,
-                expires_in_s=self._policy.lifetime_max_s,
+                expires_in_s=self._lifetime_after(old),
                 created_by=caller.key_id,
                 dialect=old.dialect,
             )
@@ -226,12 +228,7 @@ class Keys:
     ) -> tuple[ApiKey, str]:
         """An admin key where there is no project."""
         self._check_lifetime(asked.expires_in_s)
-        if await rows.count(connection, caller.tenant_id) >= self._policy.keys_max:
-            raise RateLimited(
-                f"Your organization has {self._policy.keys_max} API keys, which is as many as may "
-                "be. Delete some that are not needed any more.",
-                code="too_many_api_keys",
-            )
+        await self._check_count(connection, caller.tenant_id)
         terms = replace(asked.terms, kind="admin" if project is None else "project")
         if account is not None:
             terms = replace(terms, owner_type="service_account", owner_id=account.id)
@@ -255,11 +252,17 @@ class Keys:
         return new, secret.value
 
     async def _project(
-        self, connection: Connection, tenant_id: TenantId, project_id: str | None
+        self,
+        connection: Connection,
+        tenant_id: TenantId,
+        project_id: str | None,
+        *,
+        is_active: bool = False,
     ) -> ProjectId | None:
         if project_id is None:
             return None
-        return (await required_project(connection, tenant_id, project_id)).id
+        found = await required_project(connection, tenant_id, project_id, is_active=is_active)
+        return found.id
 
     async def _required(
         self,
@@ -275,6 +278,23 @@ class Keys:
         if found is None:
             raise unknown_key(key_id)
         return found
+
+    async def _check_count(self, connection: Connection, tenant_id: TenantId) -> None:
+        """That one more may be made. One that was replaced counts until its overlap is over."""
+        if await rows.count(connection, tenant_id) >= self._policy.keys_max:
+            raise RateLimited(
+                f"Your organization has {self._policy.keys_max} API keys, which is as many as may "
+                "be. Delete some that are not needed any more.",
+                code="too_many_api_keys",
+            )
+
+    def _lifetime_after(self, old: ApiKey) -> int | None:
+        """Seconds for the key that takes its place: as many as the old one was made for."""
+        most, end = self._policy.lifetime_max_s, old.terms.expires_at
+        if end is None:
+            return most
+        asked = max(1, round((end - old.created_at).total_seconds()))
+        return asked if most is None else min(asked, most)
 
     def _check_lifetime(self, expires_in_s: int | None) -> None:
         most = self._policy.lifetime_max_s

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.governance.audit import Author
     from gateway.limits.terms import Limit, Mode, What
     from gateway.services.admin.transactions import Transactions
     from gateway.services.limits import Limits
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class ProjectLimits:
-    """Raises `ResourceNotFound` for a project that the tenant does not have."""
+    """Raises `ResourceNotFound` for a project that the tenant does not have. `author` is who
+    changes something, for the audit log.
+    """
 
     def __init__(
         self,
@@ -62,34 +65,45 @@ class ProjectLimits:
         place: Place,
         values: Mapping[tuple[What, int], int | None],
         *,
+        author: Author,
         model: str = ALL_MODELS,
         mode: Mode = "enforce",
     ) -> list[Limit]:
         """As `Limits.set_limits`."""
-        changed = await self.limits.set_limits(place, values, model=model, mode=mode)
+        changed = await self.limits.set_limits(place, values, model=model, mode=mode, author=author)
         self._forget()
         return changed
 
-    async def set_budget(self, place: Place, cap: int) -> None:
+    async def set_budget(self, place: Place, cap: int, author: Author) -> None:
         """Nano-dollars a month."""
-        await self.limits.set_budget(place, cap)
+        await self.limits.set_budget(place, cap, author=author)
         self._forget()
 
-    async def remove_budget(self, place: Place) -> None:
+    async def remove_budget(self, place: Place, author: Author) -> None:
         """No budget of money a month."""
-        await self.limits.remove_budget(place, "usd", "month")
+        await self.limits.remove_budget(place, "usd", "month", author)
         self._forget()
 
     async def add_alert(
-        self, place: Place, threshold: int, channel: dict[str, object]
+        self, place: Place, threshold: int, channel: dict[str, object], author: Author
     ) -> SpendAlert:
         """Have somebody told when so many nano-dollars are spent in a month."""
-        made = await self.limits.add_alert(place, threshold, channel)
+        made = await self.limits.add_alert(place, threshold, channel, author=author)
         self._forget()
         return made
 
-    async def remove_alert(self, place: Place, alert_id: UUID) -> bool:
+    async def alert(self, place: Place, alert_id: UUID) -> SpendAlert | None:
+        """The one of that id; None where the place has none."""
+        found = await self.limits.alerts(place)
+        return next((one for one in found if one.id == alert_id), None)
+
+    async def change_alert(self, place: Place, alert: SpendAlert, author: Author) -> None:
+        """Another threshold or channel."""
+        await self.limits.change_alert(place, alert, author)
+        self._forget()
+
+    async def remove_alert(self, place: Place, alert_id: UUID, author: Author) -> bool:
         """Whether there was one."""
-        is_gone = await self.limits.remove_alert(place, alert_id)
+        is_gone = await self.limits.remove_alert(place, alert_id, author)
         self._forget()
         return is_gone

@@ -7,19 +7,26 @@ Tenants and drains are changed as the owner of the tables. Where the process ser
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import PermissionDenied, ResourceNotFound, StoreError, shown
 from gateway.services.access import check_name
+from gateway.services.governance.tenant_data import TenantData
+from gateway.services.limits import Limits
 from gateway.store.replicas import drains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gateway.governance.audit import Author
+    from gateway.limits.money import Price
+    from gateway.protocol.admin.requests import PriceCreate, PriceEnd
     from gateway.services.access import Access, TenantDetail
+    from gateway.services.governance.tenant_data import Erased
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
-    from gateway.tenancy import ApiKey, Operator, PolicyChanges, Tenant
+    from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.pool import Pool
 
@@ -46,6 +53,8 @@ class Operations:
         self._pool = pool
         self._replica = replica
         self._settings = settings
+        self._limits = Limits(database)
+        self._data = TenantData(database)
 
     async def tenants(self) -> list[Tenant]:
         """All of them, by name."""
@@ -58,45 +67,110 @@ class Operations:
         with _owned():
             return await self._access.show_tenant(name)
 
-    async def create_tenant(self, name: str) -> Tenant:
+    async def create_tenant(self, name: str, author: Author) -> Tenant:
         """Raises `InvalidRequest` for a name that is taken or no name."""
         with _owned():
-            return await self._access.create_tenant(name)
+            return await self._access.create_tenant(name, author)
 
-    async def set_policy(self, name: str, changes: PolicyChanges) -> TenantDetail:
+    async def set_policy(self, name: str, changes: PolicyChanges, author: Author) -> TenantDetail:
         """Raises `ResourceNotFound`, and `InvalidRequest` for a value out of bounds."""
         check_name(name, param="tenant")
         with _owned():
-            return await self._access.set_policy(name, changes)
+            return await self._access.set_policy(name, changes, author)
 
-    async def disable_tenant(self, name: str) -> Tenant:
+    async def disable_tenant(self, name: str, author: Author) -> Tenant:
         """None of its keys works any more. Raises `ResourceNotFound`."""
         check_name(name, param="tenant")
         with _owned():
-            return await self._access.disable_tenant(name)
+            return await self._access.disable_tenant(name, author)
 
-    async def create_admin_key(self, name: str, key_name: str) -> tuple[ApiKey, str]:
+    async def create_admin_key(
+        self, name: str, key_name: str, author: Author
+    ) -> tuple[ApiKey, str]:
         """An admin key of a tenant, for its first owner, and its secret."""
         check_name(name, param="tenant")
         with _owned():
-            return await self._access.create_key(name, key_name, kind="admin")
+            return await self._access.create_key(name, key_name, kind="admin", author=author)
 
     async def backends(self) -> list[dict[str, Any]]:
         """Those that this process knows, as JSON; `drained` says who took them out of use."""
         drained = {one.name: one for one in await drains.drains(self._database)}
         return [_backend(state, drained.get(state.name)) for state in self._pool.snapshot()]
 
-    async def drain(self, operator: Operator, name: str) -> None:
+    async def delete_tenant(self, name: str, author: Author) -> None:
+        """None of its keys works any more, and what it has goes later. Raises `ResourceNotFound`,
+        as all do that follow and name a tenant.
+        """
+        check_name(name, param="tenant")
+        with _owned():
+            await self._data.delete(name, author=author)
+        self._access.forget()
+
+    async def restore_tenant(self, name: str, author: Author) -> None:
+        """Take that back. Raises `InvalidRequest` where there is nothing to take back."""
+        check_name(name, param="tenant")
+        with _owned():
+            await self._data.restore(name, author=author)
+        self._access.forget()
+
+    async def hold_tenant(self, name: str, author: Author, *, is_held: bool) -> None:
+        """Keep what a deleted tenant has, or no longer."""
+        check_name(name, param="tenant")
+        with _owned():
+            await self._data.hold(name, is_held=is_held, author=author)
+
+    async def erase(self, name: str, person: str, author: Author) -> Erased:
+        """Delete what is stored of a person. It reads all responses of the tenant."""
+        check_name(name, param="tenant")
+        with _owned():
+            return await self._data.erase_person(name, person, author=author)
+
+    async def prices(self) -> list[Price]:
+        """All there were, by model."""
+        with _owned():
+            return await self._limits.prices()
+
+    async def set_price(self, asked: PriceCreate, author: Author) -> Price:
+        """Raises `InvalidRequest` for what is no price."""
+        begins = asked.valid_from
+        with _owned():
+            return await self._limits.set_price(
+                asked.model,
+                asked.nano_per_unit,
+                tenant_id=await self._tenant_id(asked.tenant),
+                tier=asked.tier,
+                valid_from=None if begins is None else datetime.fromtimestamp(begins, UTC),
+                author=author,
+            )
+
+    async def end_price(self, asked: PriceEnd, author: Author) -> bool:
+        """Whether there was one."""
+        with _owned():
+            return await self._limits.end_price(
+                asked.model,
+                tenant_id=await self._tenant_id(asked.tenant),
+                tier=asked.tier,
+                author=author,
+            )
+
+    async def _tenant_id(self, name: str | None) -> TenantId | None:
+        if name is None:
+            return None
+        check_name(name, param="tenant")
+        return await self._limits.tenant(name)
+
+    async def drain(self, name: str, author: Author) -> None:
         """It gets nothing new, on any replica. Raises `ResourceNotFound`."""
         self._require_backend(name)
         with _owned():
-            await drains.drain(self._database, name, by=f"operator {operator.name}")
+            by = f"operator {author.actor.owner_id}"
+            await drains.drain(self._database, name, by=by, author=author)
 
-    async def undrain(self, name: str) -> None:
+    async def undrain(self, name: str, author: Author) -> None:
         """It is used again. Raises `ResourceNotFound`."""
         self._require_backend(name)
         with _owned():
-            await drains.undrain(self._database, name)
+            await drains.undrain(self._database, name, author)
 
     async def replicas(self) -> Sequence[str]:
         """The process itself, and those that told lately of their backends."""

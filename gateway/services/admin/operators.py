@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.errors import AuthenticationError, ResourceNotFound
+from gateway.governance.audit import COMMAND_LINE
 from gateway.store.admin import operators as rows
 from gateway.tenancy.secrets import is_mistyped, kind_of
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from gateway.governance.audit import Author
     from gateway.services.credentials.secrets import Peppers
     from gateway.store.admin.operators import OperatorKey
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Operator
+    from gateway.tenancy.permissions import OperatorRole
 
 
 class Operators:
@@ -25,21 +28,27 @@ class Operators:
         self._database = database
         self._peppers = peppers
 
-    async def create(self, name: str, expires_in_s: int | None) -> tuple[OperatorKey, str]:
-        """A key and its secret. Only who owns the tables may: it is for the command line."""
+    async def create(
+        self,
+        name: str,
+        expires_in_s: int | None,
+        role: OperatorRole = "owner",
+        author: Author = COMMAND_LINE,
+    ) -> tuple[OperatorKey, str]:
+        """A key and its secret. Only who owns the tables may, here and below."""
         secret = self._peppers.new_secret("operator")
         new = rows.NewOperatorKey(
-            ids.new_uuid(), name, secret.hint, secret.hash, secret.pepper_id, expires_in_s
+            ids.new_uuid(), name, secret.hint, secret.hash, secret.pepper_id, expires_in_s, role
         )
-        return await rows.insert(self._database, new), secret.value
+        return await rows.insert(self._database, new, author), secret.value
 
     async def list(self) -> list[OperatorKey]:
         """All of them, the oldest first."""
         return await rows.all_keys(self._database)
 
-    async def disable(self, key_id: UUID) -> OperatorKey:
+    async def disable(self, key_id: UUID, author: Author = COMMAND_LINE) -> OperatorKey:
         """It works no more. Raises `ResourceNotFound`."""
-        found = await rows.disable(self._database, key_id)
+        found = await rows.disable(self._database, key_id, author)
         if found is None:
             raise ResourceNotFound(f"There is no operator's key {key_id}.", param="key")
         return found
@@ -58,3 +67,18 @@ class Operators:
                 code="invalid_api_key",
             )
         return found
+
+
+def operator_key_body(key: OperatorKey) -> dict[str, Any]:
+    """A key of an operator as JSON, without its secret."""
+    ended, expires = key.disabled_at, key.expires_at
+    return {
+        "id": str(key.id),
+        "object": "operator_key",
+        "name": key.name,
+        "role": key.role,
+        "redacted_value": f"***{key.hint}",
+        "created_at": int(key.created_at.timestamp()),
+        "disabled_at": None if ended is None else int(ended.timestamp()),
+        "expires_at": None if expires is None else int(expires.timestamp()),
+    }

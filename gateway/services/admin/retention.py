@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import PermissionDenied, StoreError
-from gateway.governance.audit import OPERATOR, Actor
 from gateway.services.admin.projects import required_project
 from gateway.services.governance.data_retention import DataRetention
 
@@ -43,7 +42,7 @@ class RetentionControls:
         """Change it. Raises `PermissionDenied` where this process does not own the tables."""
         try:
             changed = await self._controls.set_of_organization(
-                caller.tenant_id, type_, actor=_actor(caller)
+                caller.tenant_id, type_, author=caller.author
             )
         except StoreError as error:
             if error.state != NO_PRIVILEGE:
@@ -70,13 +69,7 @@ class RetentionControls:
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
         changed = await self._controls.set_of_project(
-            tenant_id, project.id, type_, actor=_actor(caller), target=ids.project_id(project.id)
+            tenant_id, project.id, type_, author=caller.author, target=ids.project_id(project.id)
         )
         self._forget()
         return changed
-
-
-def _actor(caller: AdminCaller) -> Actor:
-    if caller.key_id is None:
-        return OPERATOR
-    return Actor("api_key", ids.api_key_id(caller.key_id), "user")

@@ -1,4 +1,4 @@
-"""All that answers the admin API of the tenants of one database."""
+"""What answers the admin planes: of the tenants of one database, and of operators."""
 
 from __future__ import annotations
 
@@ -6,23 +6,40 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gateway.services.admin.federation import IdentityProviders
+    from gateway.services.admin.inspection import Inspection
     from gateway.services.admin.keys import Keys
     from gateway.services.admin.limits import ProjectLimits
+    from gateway.services.admin.operations import Operations
+    from gateway.services.admin.operators import Operators
     from gateway.services.admin.projects import Projects
     from gateway.services.admin.retention import RetentionControls
     from gateway.services.admin.service_accounts import ServiceAccounts
     from gateway.services.governance.audit import AuditLogs
+    from gateway.services.ledger import LedgerOperations
     from gateway.services.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)
 class AdminServices:
-    """One service for each resource."""
+    """One service for each resource of tenants."""
 
     projects: Projects
     service_accounts: ServiceAccounts
     keys: Keys
+    identity_providers: IdentityProviders
     limits: ProjectLimits
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorServices:
+    """All that answers the plane of operators, for the tenants of the first database."""
+
+    operations: Operations
+    operators: Operators
+    ledger: LedgerOperations
+    inspection: Inspection
+    audit: AuditLogs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.governance.audit import OPERATOR, Actor, AuditEvent
+from gateway.governance.audit import OPERATOR, Actor, Author
 from gateway.store.governance import audit_log
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ class AdminCaller:
     address: str | None = None
     request_id: str | None = None
 
+    @property
+    def author(self) -> Author:
+        """The same for the audit log."""
+        actor = OPERATOR
+        if self.key_id is not None:
+            actor = Actor("api_key", ids.api_key_id(self.key_id), "user")
+        return Author(actor, self.address, self.request_id)
+
     async def note(
         self,
         connection: Connection,
@@ -38,18 +46,7 @@ class AdminCaller:
         **details: Any,
     ) -> None:
         """Add what was done to the audit log, in the transaction that did it and behind that."""
-        actor = OPERATOR
-        if self.key_id is not None:
-            actor = Actor("api_key", ids.api_key_id(self.key_id), "user")
-        told = AuditEvent(
-            event,
-            target,
-            actor=actor,
-            details=details,
-            project_id=project_id,
-            address=self.address,
-            request_id=self.request_id,
-        )
+        told = self.author.event(event, target, project_id, **details)
         await audit_log.record(connection, self.tenant_id, told)
 
 

@@ -75,7 +75,9 @@ class AuditLogs:
         self._database = database
         self._projects = projects
 
-    async def list_entries(self, tenant_id: UUID | None, query: AuditQuery) -> dict[str, Any]:
+    async def list_entries(
+        self, tenant_id: UUID | None, query: AuditQuery, *, names_operators: bool = False
+    ) -> dict[str, Any]:
         """A page as OpenAI's list object, the newest entry first.
 
         Raises `InvalidRequest` for bounds that do not hold, for types that there are not, and for
@@ -96,6 +98,7 @@ class AuditLogs:
                 entry,
                 entry_id=ids.audit_log_id(entry.id),
                 project=None if entry.project_id is None else names.get(entry.project_id),
+                names_operators=names_operators,
             )
             for entry in entries
         ]

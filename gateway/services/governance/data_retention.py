@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ResourceNotFound
-from gateway.governance.audit import OPERATOR, AuditEvent
+from gateway.governance.audit import COMMAND_LINE
 from gateway.store.governance import data_retention as rows
 from gateway.tenancy import default_project
 from gateway.tenancy.retention import NONE, ORGANIZATION_DEFAULT, check_type
 
 if TYPE_CHECKING:
-    from gateway.governance.audit import Actor
+    from gateway.governance.audit import Author
     from gateway.store.postgres.database import Database
     from gateway.tenancy import ProjectId, TenantId
 
@@ -33,12 +33,12 @@ class DataRetention:
         return _organization(found.type)
 
     async def set_of_organization(
-        self, tenant_id: TenantId, retention_type: str, *, actor: Actor = OPERATOR
+        self, tenant_id: TenantId, retention_type: str, *, author: Author = COMMAND_LINE
     ) -> dict[str, Any]:
         """Change it. Raises `InvalidRequest` and `ResourceNotFound`."""
         check_type(retention_type, of_project=False)
-        details = {"changes_requested": {"data_retention": retention_type}}
-        event = AuditEvent("organization.updated", str(tenant_id), actor, details)
+        told = {"data_retention": retention_type}
+        event = author.event("organization.updated", str(tenant_id), changes_requested=told)
         if not await rows.set_of_tenant(self._database, tenant_id, retention_type, event):
             raise ResourceNotFound("There is no such organization.")
         return _organization(retention_type)
@@ -56,16 +56,16 @@ class DataRetention:
         project_id: ProjectId,
         retention_type: str,
         *,
-        actor: Actor = OPERATOR,
+        author: Author = COMMAND_LINE,
         target: str | None = None,
     ) -> dict[str, Any]:
         """Change it; `target` is the project's id as clients see it. Raises `InvalidRequest` and
         `ResourceNotFound`.
         """
         check_type(retention_type, of_project=True)
-        details = {"changes_requested": {"data_retention": retention_type}}
-        event = AuditEvent(
-            "project.updated", target or str(project_id), actor, details, project_id=project_id
+        told = {"data_retention": retention_type}
+        event = author.event(
+            "project.updated", target or str(project_id), project_id, changes_requested=told
         )
         if not await rows.set_of_project(
             self._database, tenant_id, project_id, retention_type, event

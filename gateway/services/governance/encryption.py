@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError, InvalidRequest
-from gateway.governance.audit import OPERATOR, AuditEvent
+from gateway.governance.audit import COMMAND_LINE
 from gateway.store.governance import audit_log
-from gateway.store.governance.resealing import KEYS, reseal
+from gateway.store.governance.resealing import KEYS, reseal, reseal_flushes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.encryption.keyring import WrappedKey
-    from gateway.governance.audit import Actor
+    from gateway.governance.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database
     from gateway.store.tenant_keys import TenantKeys
     from gateway.tenancy import TenantId
@@ -54,32 +55,32 @@ class TenantEncryption:
         """All keys of a tenant, the oldest first."""
         return await self._keys.keys(tenant_id)
 
-    async def enable(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> WrappedKey:
+    async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
         """Seal what a tenant writes from now on. Raises `InvalidRequest` where it is sealed."""
         if any(
             key.retired_at is None and key.destroyed_at is None
             for key in await self.keys(tenant_id)
         ):
             raise InvalidRequest("What this tenant writes is sealed already: rotate its key.")
-        return await self._renewed(tenant_id, "harmony.encryption.enabled", actor)
+        return await self._renewed(tenant_id, "harmony.encryption.enabled", author)
 
-    async def rotate(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> WrappedKey:
+    async def rotate(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
         """Seal with a new key from now on; older ones go on to open what they sealed."""
-        return await self._renewed(tenant_id, "harmony.encryption.rotated", actor)
+        return await self._renewed(tenant_id, "harmony.encryption.rotated", author)
 
-    async def disable(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> None:
+    async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
         """Seal nothing more that a tenant writes; its keys go on to open what they sealed."""
         await self._keys.retire(tenant_id)
-        event = AuditEvent("harmony.encryption.disabled", str(tenant_id), actor)
+        event = author.event("harmony.encryption.disabled", str(tenant_id))
         await self._tell(event, tenant_id)
 
-    async def shred(self, tenant_id: TenantId, *, actor: Actor = OPERATOR) -> int:
+    async def shred(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> int:
         """Destroy all keys of a tenant, for good: all that they sealed is unreadable, wherever it
         is. How many there were.
         """
         destroyed = await self._keys.destroy(tenant_id)
         await self._tell(
-            AuditEvent("harmony.tenant.shredded", str(tenant_id), actor, {"keys": destroyed}),
+            author.event("harmony.tenant.shredded", str(tenant_id), data={"keys": destroyed}),
             tenant_id,
         )
         return destroyed
@@ -95,14 +96,18 @@ class TenantEncryption:
         """Bring all that is stored of a tenant under the key that seals now, at most so many rows a
         second; how many were written. `destroys_older`: then the keys before it are destroyed.
 
-        Raises `ContentSealed` for what no key opens.
+        Raises `ContentSealed` for what no key opens, and `InvalidRequest` where other processes
+        may still seal with keys that are to be destroyed.
         """
         keyring = self._database.keyring
         keyring.forget(tenant_id)
         await keyring.ready([tenant_id])
         sealing, total = keyring.of(tenant_id).sealing, 0
+        if destroys_older and sealing:
+            await self._check_is_everywhere(tenant_id, sealing)
         for _ in range(PASSES_MAX):
-            written = 0
+            # In this order: what is moved out of flushes meanwhile is found in the logs.
+            written = await self._reseal_flushes(tenant_id)
             for table in KEYS:
                 written += await self._reseal(tenant_id, table, rows_per_s, tell)
             total += written
@@ -115,6 +120,27 @@ class TenantEncryption:
             )
         if destroys_older and sealing:
             await self._keys.destroy(tenant_id, before=sealing)
+        return total
+
+    async def _check_is_everywhere(self, tenant_id: TenantId, number: int) -> None:
+        """Raises `InvalidRequest` where some process may not seal with this key yet."""
+        needed_s = self._database.keyring.policy.settled_s
+        left_s = needed_s - await self._keys.age_s(tenant_id, number)
+        if left_s > 0:
+            raise InvalidRequest(
+                f"Other processes may seal with an older key for {math.ceil(left_s)} seconds more,"
+                " and what they seal would be lost with it. Destroy older keys after that; reseal"
+                " without it can be done now."
+            )
+
+    async def _reseal_flushes(self, tenant_id: TenantId) -> int:
+        total = 0
+        after: tuple[str, int] | None = ("", 0)
+        while after is not None:
+            written, after = await reseal_flushes(
+                self._database, tenant_id, after=after, rows_max=ROWS_AT_ONCE
+            )
+            total += written
         return total
 
     async def _reseal(
@@ -137,12 +163,12 @@ class TenantEncryption:
             after = page.last
             await asyncio.sleep(page.seen / rows_per_s)
 
-    async def _renewed(self, tenant_id: TenantId, type_: str, actor: Actor) -> WrappedKey:
+    async def _renewed(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:
         kept = await self.keys(tenant_id)
         number = 1 + max((key.number for key in kept), default=0)
         key = await self._database.keyring.add(tenant_id, number)
         self._database.keyring.forget(tenant_id)
-        event = AuditEvent(type_, str(tenant_id), actor, {"data": {"key": number}})
+        event = author.event(type_, str(tenant_id), data={"key": number})
         await self._tell(event, tenant_id)
         return key
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.governance.audit import OPERATOR, AuditEvent
+from gateway.governance.audit import COMMAND_LINE
 from gateway.store import conversations, responses, tenants
 from gateway.store.governance import audit_log, erasure, export
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from gateway.governance.audit import Actor
+    from gateway.governance.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database
     from gateway.store.tenant_keys import TenantKeys
     from gateway.tenancy import Tenant, TenantId
@@ -57,7 +57,9 @@ class TenantData:
         self._database = database
         self._keys = keys
 
-    async def erase_person(self, name: str, person: str, *, actor: Actor = OPERATOR) -> Erased:
+    async def erase_person(
+        self, name: str, person: str, *, author: Author = COMMAND_LINE
+    ) -> Erased:
         """Delete all stored responses whose `safety_identifier` or `user` is this, and the
         conversations that they continued.
 
@@ -68,7 +70,7 @@ class TenantData:
             raise InvalidRequest("Say whom to erase.", param="end_user")
         tenant = await self._tenant(name)
         digest = hashlib.sha256(person.encode("utf-8", "surrogatepass")).hexdigest()
-        await self._tell(tenant.id, AuditEvent("harmony.erasure.requested", digest, actor))
+        await self._tell(tenant.id, author.event("harmony.erasure.requested", digest))
         seen, found, places = 0, 0, set()
         after = erasure.BEFORE_ALL
         while True:
@@ -86,20 +88,20 @@ class TenantData:
         gone = 0
         for place in places:
             gone += await conversations.delete_conversation(self._database, tenant.id, place)
-        told = {"data": {"responses": found, "conversations": gone}}
-        await self._tell(tenant.id, AuditEvent("harmony.erasure.completed", digest, actor, told))
+        told = {"responses": found, "conversations": gone}
+        await self._tell(tenant.id, author.event("harmony.erasure.completed", digest, data=told))
         return Erased(seen, found, gone)
 
-    async def delete(self, name: str, *, actor: Actor = OPERATOR) -> Tenant:
+    async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:
         """Let none of its keys work any more; what it has is removed `RESTORE_S` later."""
         tenant = await self._tenant(name)
-        event = AuditEvent("harmony.tenant.deleted", str(tenant.id), actor)
+        event = author.event("harmony.tenant.deleted", str(tenant.id))
         return _known(await erasure.mark_deleted(self._database, name, event), name)
 
-    async def restore(self, name: str, *, actor: Actor = OPERATOR) -> Tenant:
+    async def restore(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:
         """Take a deletion back. Raises `InvalidRequest` where there is none, or it is too late."""
         tenant = await self._tenant(name)
-        event = AuditEvent("harmony.tenant.restored", str(tenant.id), actor)
+        event = author.event("harmony.tenant.restored", str(tenant.id))
         restored = await erasure.restore(self._database, name, event, window_s=RESTORE_S)
         if restored is None:
             raise InvalidRequest(
@@ -107,14 +109,17 @@ class TenantData:
             )
         return restored
 
-    async def hold(self, name: str, *, is_held: bool, actor: Actor = OPERATOR) -> Tenant:
+    async def hold(self, name: str, *, is_held: bool, author: Author = COMMAND_LINE) -> Tenant:
         """Keep what a deleted tenant has until it is held no more."""
         tenant = await self._tenant(name)
-        details = {"changes_requested": {"held": is_held}}
-        event = AuditEvent("harmony.tenant.updated", str(tenant.id), actor, details)
+        event = author.event(
+            "harmony.tenant.updated", str(tenant.id), changes_requested={"held": is_held}
+        )
         return _known(await erasure.hold(self._database, name, event, is_held=is_held), name)
 
-    async def purge(self, *, window_s: float = RESTORE_S) -> list[Removed]:
+    async def purge(
+        self, *, window_s: float = RESTORE_S, author: Author = COMMAND_LINE
+    ) -> list[Removed]:
         """Remove what tenants have that were deleted so long ago: first the keys of their content,
         which makes it unreadable wherever it is, then the rows. Usage and the audit log stay.
 
@@ -126,13 +131,15 @@ class TenantData:
             counts = {table: await self._emptied(tenant.id, table) for table in erasure.TABLES}
             await erasure.finish_removal(self._database, tenant.id)
             if keys or any(counts.values()):
-                told = {"data": {"keys": keys, "rows": counts}}
-                event = AuditEvent("harmony.tenant.shredded", str(tenant.id), details=told)
+                told = {"keys": keys, "rows": counts}
+                event = author.event("harmony.tenant.shredded", str(tenant.id), data=told)
                 await self._tell(tenant.id, event)
                 removed.append(Removed(tenant.name, counts, keys))
         return removed
 
-    async def export(self, name: str, file: BinaryIO, *, actor: Actor = OPERATOR) -> dict[str, Any]:
+    async def export(
+        self, name: str, file: BinaryIO, *, author: Author = COMMAND_LINE
+    ) -> dict[str, Any]:
         """Write an archive of all that a tenant has: for each table a file of JSON lines, its
         content opened, and `manifest.json` with the count and the SHA-256 of each.
 
@@ -150,7 +157,7 @@ class TenantData:
             }
             archive.writestr("manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
         counts = {name: one["rows"] for name, one in files.items()}
-        event = AuditEvent("harmony.export.made", str(tenant.id), actor, {"data": counts})
+        event = author.event("harmony.export.made", str(tenant.id), data=counts)
         await self._tell(tenant.id, event)
         return manifest
 

@@ -108,7 +108,7 @@ class HistorySource:
         return await messages.find_items(self._seen_by(principal), principal.tenant_id, wanted)
 
     def _seen_by(self, principal: Principal) -> Database:
-        return self._database.within(principal.project)
+        return self._database.within(principal.wall)
 
     async def _conversation(
         self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: bool

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.services.runs.history_source import HistorySource
     from gateway.services.runs.prompt_executor import PromptExecutor
     from gateway.services.runs.tool_grants import ToolGrants
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal
 
     Echo = dict[str, Any]
     """What a response repeats of its request."""
@@ -142,10 +142,6 @@ class RunBuilder:
         `InvalidRequest` for one that does not count, and `StoreUnavailable`.
         """
         await self._tool_grants.use_approvals(spec)
-
-    def cache_salt(self, tenant_id: TenantId) -> str:
-        """What backends know a tenant by."""
-        return self._specs.cache_salt(tenant_id)
 
     def book(self, made: MadeSummary) -> None:
         """Record what a summary took, which its caller pays for."""

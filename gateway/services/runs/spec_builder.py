@@ -361,7 +361,7 @@ class SpecBuilder:
             return NOBODY
         return who_asks(
             *(self._cache_salt_key, principal.tenant_id),
-            request.safety_identifier or request.user,
+            principal.end_user or request.safety_identifier or request.user,
             tags_of(request.metadata, principal.policy.declared_tags),
         )
 

@@ -73,7 +73,7 @@ SET scopes = CASE WHEN CAST(:sets_scopes AS boolean) THEN CAST(:scopes AS text[]
     expires_at = coalesce(
         now() + make_interval(secs => CAST(:expires_in_s AS integer)), expires_at
     )
-WHERE tenant_id = :tenant AND id = :id AND {_IS_MEANT} AND {_ALIVE}
+WHERE tenant_id = :tenant AND id = :id AND {_IS_MEANT} AND replaced_by IS NULL AND {_ALIVE}
 RETURNING {KEY_COLUMNS}
 """)  # noqa: S608 - constants only
 _END: Final = Statement(f"""
@@ -139,7 +139,7 @@ async def change(
     scopes: frozenset[str] | None,
     expires_in_s: int | None,
 ) -> ApiKey | None:
-    """Change what is not None. None: it has ended."""
+    """Change what is not None. None: it has ended, or has been replaced."""
     changed = {
         "sets_scopes": scopes is not None,
         "scopes": sorted(scopes or ()),

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.governance.audit import COMMAND_LINE
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, EVERYONE
 from gateway.tenancy import Operator
@@ -15,15 +17,20 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.governance.audit import Author
     from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy.permissions import OperatorRole
 
-_COLUMNS: Final = "id, name, hint, created_at, disabled_at, expires_at"
+_COLUMNS: Final = "id, name, hint, created_at, disabled_at, expires_at, role"
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
-_FIND: Final = Statement("SELECT key_id, name FROM find_operator(:key_hash)")
+_FIND: Final = Statement("""
+SELECT key_id, name, find_operator_role(:key_hash) AS role FROM find_operator(:key_hash)
+""")
 _INSERT: Final = Statement(f"""
-INSERT INTO operator_keys (tenant_id, id, name, hint, hash, pepper_id, created_at, expires_at)
+INSERT INTO operator_keys
+    (tenant_id, id, name, hint, hash, pepper_id, created_at, expires_at, role)
 VALUES (:tenant, :id, :name, :hint, :hash, :pepper_id, now(),
-        now() + make_interval(secs => CAST(:expires_in_s AS integer)))
+        now() + make_interval(secs => CAST(:expires_in_s AS integer)), :role)
 RETURNING {_COLUMNS}
 """)  # noqa: S608 - constants only
 _ALL: Final = Statement(f"SELECT {_COLUMNS} FROM operator_keys ORDER BY created_at, id")  # noqa: S608
@@ -43,6 +50,7 @@ class OperatorKey:
     created_at: datetime
     disabled_at: datetime | None
     expires_at: datetime | None
+    role: OperatorRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +63,12 @@ class NewOperatorKey:
     hash: bytes
     pepper_id: int
     expires_in_s: int | None
+    role: OperatorRole = "owner"
 
 
-async def insert(database: Database, new: NewOperatorKey) -> OperatorKey:
+async def insert(
+    database: Database, new: NewOperatorKey, author: Author = COMMAND_LINE
+) -> OperatorKey:
     """As the owner of the tables."""
     row = {
         "tenant": EVERYONE,
@@ -67,9 +78,14 @@ async def insert(database: Database, new: NewOperatorKey) -> OperatorKey:
         "hash": new.hash,
         "pepper_id": new.pepper_id,
         "expires_in_s": new.expires_in_s,
+        "role": new.role,
     }
     async with database.owner_transaction() as connection:
-        return _key((await connection.execute(_INSERT, row)).one())
+        made = _key((await connection.execute(_INSERT, row)).one())
+        told = {"name": new.name, "role": new.role}
+        event = author.event("harmony.operator.created", str(new.id), data=told)
+        await audit_log.record(connection, None, event)
+        return made
 
 
 async def all_keys(database: Database) -> list[OperatorKey]:
@@ -78,10 +94,15 @@ async def all_keys(database: Database) -> list[OperatorKey]:
         return [_key(row) for row in await connection.execute(_ALL)]
 
 
-async def disable(database: Database, key_id: UUID) -> OperatorKey | None:
+async def disable(
+    database: Database, key_id: UUID, author: Author = COMMAND_LINE
+) -> OperatorKey | None:
     """None: unknown."""
     async with database.owner_transaction() as connection:
         row = (await connection.execute(_DISABLE, {"id": key_id})).one_or_none()
+        if row is not None:
+            event = author.event("harmony.operator.disabled", str(key_id))
+            await audit_log.record(connection, None, event)
     return None if row is None else _key(row)
 
 
@@ -90,8 +111,22 @@ async def find(database: Database, key_hash: bytes) -> Operator | None:
     async with database.owner_transaction() as connection:
         await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
         row = (await connection.execute(_FIND, {"key_hash": key_hash})).one_or_none()
-    return None if row is None else Operator(row.key_id, row.name)
+    return None if row is None else Operator(row.key_id, row.name, _role(row))
 
 
 def _key(row: Row) -> OperatorKey:
-    return OperatorKey(*row)
+    return OperatorKey(
+        row.id,
+        row.name,
+        row.hint,
+        row.created_at,
+        row.disabled_at,
+        row.expires_at,
+        _role(row),
+    )
+
+
+def _role(row: Row) -> OperatorRole:
+    """That of keys from before there were roles is an owner's."""
+    role: OperatorRole = row.role or "owner"
+    return role

@@ -142,12 +142,10 @@ async def page(
 
 
 def _reading(database: Database, tenant_id: UUID | None) -> Transaction:
-    """As whoever serves, who need not own the table, may read a tenant's chain; the operator's only
-    its owner.
+    """As whoever serves, who need not own the table; the operator's chain is that of the nil
+    tenant.
     """
-    if tenant_id is None or tenant_id == EVERYONE:
-        return database.owner_transaction()
-    return database.transaction(TenantId(tenant_id))
+    return database.transaction(TenantId(tenant_id or EVERYONE))
 
 
 async def project_names(

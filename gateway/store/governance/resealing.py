@@ -2,15 +2,17 @@
 
 It takes plain rows as well as sealed ones, and makes plain ones where a tenant's content is not to
 be sealed any more. A row that is written meanwhile is left alone: it is already as it should be.
-Flushes are none of its business: what is in them is moved to logs within seconds.
+Flushes come first: what is in them is moved to logs by statements that cannot open it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.encryption.cipher import keys_of
+from gateway.encryption.cipher import keys_of, keys_of_log
+from gateway.store import flushes
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.encryption.cipher import ContentCipher
+    from gateway.store.events import LogRow
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
     Place = tuple[Any, ...]
+    FlushPlace = tuple[str, int]
 
 KEYS: Final[Mapping[str, Mapping[str, str]]] = {
     "responses": {"id": "uuid"},
@@ -93,6 +97,21 @@ def _write(table: str) -> Statement:
     )
 
 
+# Who moves parts of flushes holds these until that is committed.
+_LOCK_WRITERS: Final = Statement("""
+SELECT owner FROM writers WHERE tenant_id = :tenant ORDER BY owner FOR NO KEY UPDATE
+""")
+_FLUSHES: Final = Statement("""
+SELECT owner, number, members, entries FROM flushes
+WHERE tenant_id = :tenant AND (owner, number) > (CAST(:owner AS text), CAST(:number AS bigint))
+ORDER BY owner, number
+LIMIT :rows_max
+FOR NO KEY UPDATE
+""")
+_REWRITE: Final = Statement("""
+UPDATE flushes SET members = :members, entries = :entries
+WHERE tenant_id = :tenant AND owner = :owner AND number = :number
+""")
 _FIRST: Final = {table: _page(table, is_first=True) for table in KEYS}
 _NEXT: Final = {table: _page(table, is_first=False) for table in KEYS}
 _WRITES: Final = {table: _write(table) for table in KEYS}
@@ -122,11 +141,54 @@ async def reseal(
     return Resealed(len(rows), len(changes), last)
 
 
+async def reseal_flushes(
+    database: Database, tenant_id: TenantId, *, after: FlushPlace, rows_max: int
+) -> tuple[int, FlushPlace | None]:
+    """One page of the flushes of a tenant, behind the one of this owner and number; how many were
+    written, and the last one; None: there are no more. Raises as `reseal` does.
+
+    Whoever is moving parts of them has committed that when this returns: nothing of a flush that
+    was read before it was written here comes into a log later.
+    """
+    await database.keyring.ready([tenant_id])
+    async with database.owner_transaction() as connection:
+        await turn_to(connection, tenant_id)
+        await connection.execute(_LOCK_WRITERS, {"tenant": tenant_id})
+        owner, number = after
+        place = {"tenant": tenant_id, "owner": owner, "number": number, "rows_max": rows_max}
+        rows = await connection.execute(_FLUSHES, place)
+        cipher, written = connection.cipher(tenant_id), 0
+        for row in rows:
+            change = partial(_resealed_part, cipher)
+            members, entries = flushes.rewritten(row.members, row.entries, change)
+            if entries != row.entries:
+                written += 1
+                of_row = {"tenant": tenant_id, "owner": row.owner, "number": row.number}
+                new = {"members": members, "entries": entries}
+                await connection.execute(_REWRITE, of_row | new)
+    return written, (rows[-1].owner, rows[-1].number) if len(rows) == rows_max else None
+
+
+def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow) -> bytes:
+    if keys_of_log(part.entries) == {cipher.sealing}:
+        return part.entries
+    entries = cipher.open_entries(part.entries, uuid)
+    return cipher.seal_entries(entries, uuid, epoch, part.first_entry)
+
+
+def _keys(kept: Kept, value: bytes) -> frozenset[int]:
+    """Content may begin with any byte: only a log is looked at as one."""
+    return keys_of_log(value) if kept is Kept.LOG else keys_of(value)
+
+
 def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | None:
     """Old and new values of a row with something under another key; None: it is as it should be."""
     columns = _SEALED[table]
     stored = {name: row[name] for name in columns}
-    if all(value is None or keys_of(value) == {cipher.sealing} for value in stored.values()):
+    if all(
+        value is None or _keys(columns[name], value) == {cipher.sealing}
+        for name, value in stored.items()
+    ):
         return None
     change: dict[str, Any] = {name: row[name] for name in KEYS[table]}
     bound_by = [row[name] for name in BOUND_BY.get(table, ())]

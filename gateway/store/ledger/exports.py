@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row
 
 LINE_COLUMNS: Final = tuple(columns_of("usage"))
+FOREIGN: Final = (
+    "its cursor is ahead of all transactions, as after a dump was restored into another cluster; "
+    "see docs/usage.md"
+)
 _SELECTED: Final = ", ".join(f"line.{name}" for name in LINE_COLUMNS if name != "tx")
 _KEY: Final = "line.tx, line.tenant_id, line.response_id, line.seq"
 _READ: Final = Statement(f"""
@@ -73,11 +77,11 @@ UPDATE usage_cursors
 SET tx = end_tx, of_tenant = end_tenant, response_id = end_response, seq = end_seq,
     batch = batch + 1, moved_at = now(), begun_at = NULL,
     end_tx = NULL, end_tenant = NULL, end_response = NULL, end_seq = NULL
-WHERE {_OWN} AND end_tx IS NOT NULL
+WHERE {_OWN} AND end_tx IS NOT NULL AND stopped IS NOT NULL
 """)  # noqa: S608 - constants only
-_GO_ON: Final = Statement(
-    f"UPDATE usage_cursors SET stopped = NULL, begun_at = now() WHERE {_OWN}"  # noqa: S608
-)
+_GO_ON: Final = Statement(f"""
+UPDATE usage_cursors SET stopped = NULL, begun_at = now() WHERE {_OWN} AND stopped IS NOT NULL
+""")  # noqa: S608 - constants only
 _STATES: Final = Statement(f"""
 SELECT name, batch, lines, moved_at, stopped, end_tx IS NOT NULL AS is_under_way
 FROM usage_cursors
@@ -133,7 +137,8 @@ async def next_batch(
     """What a sink has to be sent next, by `holder`, who has it to itself for `lease_s`.
 
     None while another has it, it is stopped, or there is nothing. A sink that is new begins with
-    the lines that are written from now on. Raises `StoreUnavailable`.
+    the lines that are written from now on. One whose place is that of another cluster is stopped:
+    lines that are written here would never be sent. Raises `StoreUnavailable`.
     """
     name = SINK_PREFIX + sink
     async with database.runs_transaction() as connection:
@@ -144,6 +149,9 @@ async def next_batch(
         if taken is None:
             return None
         after = Place(taken.tx, taken.of_tenant, taken.response_id, taken.seq)
+        if horizon.is_foreign(after):
+            await connection.execute(_STOP, {"name": name, "why": FOREIGN})
+            return None
         if taken.end_tx is not None:
             end = Place(taken.end_tx, taken.end_tenant, taken.end_response, taken.end_seq)
             rows = await _read(connection, after, end, lines_max=None)
@@ -171,7 +179,7 @@ async def stop(database: Database, sink: str, why: str) -> None:
 
 async def resume(database: Database, sink: str, *, is_delivered: bool) -> bool:
     """Go on with a sink that was stopped: with the batch that was under way, or (`is_delivered`)
-    behind it. False: there is no such sink.
+    behind it. False: there is no such sink, or it is not stopped.
     """
     name = {"name": SINK_PREFIX + sink}
     async with database.runs_transaction() as connection:

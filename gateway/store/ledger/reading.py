@@ -229,3 +229,54 @@ async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, 
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
     return {row.id: row.owner_id for row in rows}
+
+
+_PERIODS: Final = {
+    "total": "'-infinity'::timestamptz",
+    "day": "date_trunc('day', now(), 'UTC')",
+    "week": "date_trunc('week', now(), 'UTC')",
+    "month": "date_trunc('month', now(), 'UTC')",
+}
+_OF_KEY_SUMS: Final = ("requests", "input_tokens", "output_tokens", "cost_nano")
+_OF_KEY: Final = Statement(f"""
+SELECT {
+    ", ".join(
+        f"CAST(coalesce(sum({name}) FILTER (WHERE at >= {begin}), 0) AS bigint) AS {period}_{name}"
+        for period, begin in _PERIODS.items()
+        for name in _OF_KEY_SUMS
+    )
+}
+FROM (
+    SELECT at, {", ".join(_OF_KEY_SUMS)} FROM usage_hours
+    WHERE tenant_id = :tenant AND key_id = :key
+    UNION ALL
+    SELECT line.at, {", ".join(f"{LINE_VALUES[name]} AS {name}" for name in _OF_KEY_SUMS)}
+    FROM usage AS line
+    WHERE line.tenant_id = :tenant AND line.key_id = :key
+      AND line.tx >= CAST(CAST(:tx AS text) AS xid8)
+) AS found
+""")  # noqa: S608 - constants, and names of columns
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUsage:
+    """What a key used in some time: requests, tokens (cached ones included), nano-dollars."""
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost_nano: int
+
+
+async def of_key(database: Database, tenant_id: TenantId, key_id: UUID) -> dict[str, KeyUsage]:
+    """What a key used today, this week (from Monday on), this month, and in `total`, which is as
+    far as sums are kept; in UTC. Raises `StoreUnavailable`.
+    """
+    async with database.transaction(tenant_id) as connection:
+        await connection.script(_SNAPSHOT)
+        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        asked = {"tenant": tenant_id, "key": key_id, "tx": str(cursor.place.tx)}
+        row = (await connection.execute(_OF_KEY, asked)).one()
+    return {
+        period: KeyUsage(*(row[f"{period}_{name}"] for name in _OF_KEY_SUMS)) for period in _PERIODS
+    }

@@ -9,13 +9,15 @@ from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX, Cursor
 from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import SUMS
+from gateway.store.schema import COUNTS, SUMS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.postgres.database import Database
+    from gateway.store.limits.reconciliation import Correction
+    from gateway.store.postgres.database import Database, Row
 
 _UNMETERED: Final = Statement("""
 SELECT r.tenant_id, r.id
@@ -73,6 +75,16 @@ LIMIT :rows_max
 _SINCE: Final = Statement("""
 SELECT date_trunc('hour', now() - make_interval(secs => :back_s), 'UTC')
 """)
+_SAMPLE: Final = Statement(f"""
+SELECT line.tenant_id, line.response_id, {", ".join(f"line.{name}" for name in COUNTS)}
+FROM usage AS line JOIN responses AS one
+     ON one.tenant_id = line.tenant_id AND one.id = line.response_id
+WHERE line.at >= now() - make_interval(secs => :back_s) AND line.seq = 0
+  AND line.kind = 'response' AND one.durable
+  AND one.status IN ('completed', 'incomplete', 'cancelled', 'failed')
+ORDER BY random()
+LIMIT :rows_max
+""")  # noqa: S608 - constants only
 _STOPPED: Final = Statement(
     "SELECT name FROM usage_cursors WHERE stopped IS NOT NULL ORDER BY name"
 )
@@ -85,6 +97,8 @@ class Found:
     `unmetered` are responses that ended with output and have no line, by tenant; `wrong_hours` the
     hours of tenants whose sums are not those of their lines. `unbilled` counts responses that
     failed without a line: mostly foreground ones whose process was lost with what it knew.
+    `compared_logs` lines were held against the logs of their responses, and those of `wrong_logs`
+    say something else. `corrected` is what was told as spent, and put right.
     """
 
     unmetered: tuple[tuple[UUID, UUID], ...] = ()
@@ -92,6 +106,22 @@ class Found:
     unbilled: int = 0
     behind_s: float = 0.0
     stopped_sinks: tuple[str, ...] = ()
+    compared_logs: int = 0
+    wrong_logs: tuple[tuple[UUID, UUID], ...] = ()
+    corrected: tuple[Correction, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether lines, responses, logs and sums said the same."""
+        return not (self.unmetered or self.wrong_hours or self.wrong_logs)
+
+
+async def sample(database: Database, *, back_s: float, rows_max: int) -> Sequence[Row]:
+    """Lines of responses that have a log, taken by chance, with all columns that count. Raises
+    `StoreUnavailable`.
+    """
+    async with database.runs_transaction() as connection:
+        return await connection.execute(_SAMPLE, {"back_s": back_s, "rows_max": rows_max})
 
 
 async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:

@@ -8,17 +8,19 @@ what a process told is of no account once it has been silent for `FRESH_S`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from gateway.limits.figures import Elsewhere, interval_starts
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from gateway.limits.bucket import Ask
+    from gateway.limits.terms import Terms
     from gateway.store.postgres.database import Connection, Database
 
 FRESH_S: Final = 5.0
@@ -65,6 +67,13 @@ FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[]),
             CAST(:capacities AS double precision[])) AS one (tenant_id, name, capacity)
 ORDER BY 1, 2
 ON CONFLICT (tenant_id, name) DO NOTHING
+""")
+_LEVELS: Final = Statement("""
+SELECT b.tenant_id, b.name, least(one.capacity, b.level
+       + one.rate * greatest(0, extract(epoch FROM clock_timestamp() - b.at))) AS level
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[]), CAST(:rates AS double precision[]),
+            CAST(:capacities AS double precision[])) AS one (tenant_id, name, rate, capacity)
+JOIN buckets AS b ON b.tenant_id = one.tenant_id AND b.name = one.name
 """)
 _REPORT: Final = Statement("""
 INSERT INTO limit_reports (tenant_id, name, replica, at, amount)
@@ -155,6 +164,34 @@ async def exchange(database: Database, replica: str, told: Told, *, is_round: bo
         if is_round:
             elsewhere, others = await _report(connection, replica, told.reports)
     return Heard(buckets, elsewhere, spent, others, is_round)
+
+
+async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
+    """What is left and spent of limits and budgets, without taking any of it. Raises
+    `StoreError`.
+    """
+    buckets = [one for one in terms.limits if one.window_s]
+    names = [one.name for one in terms.limits if not one.window_s]
+    names += [one.meter for one in terms.budgets]
+    starts = interval_starts(terms, datetime.now(UTC))
+    rows = [SpendRow(tenant_id, meter, at, 0) for meter, at in starts.items()]
+    async with database.runs_transaction(durable=False) as connection:
+        asked = {
+            **_keys([(tenant_id, one.name) for one in buckets]),
+            "rates": [one.rate for one in buckets],
+            "capacities": [float(one.value) for one in buckets],
+        }
+        levels = await connection.execute(_LEVELS, asked)
+        keys = _keys([(tenant_id, name) for name in names])
+        others = await connection.execute(
+            _ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S}
+        )
+        spent = await _spend(connection, replica, Told(watched=rows))
+    return Elsewhere(
+        {(row.tenant_id, row.name): float(row.level) for row in levels},
+        {(row.tenant_id, row.name): row.amount for row in others},
+        spent,
+    )
 
 
 async def forget(database: Database) -> None:

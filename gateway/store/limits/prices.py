@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.limits.money import COMPONENTS, Price
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.governance.audit import AuditEvent
     from gateway.limits.money import Component
     from gateway.store.postgres.database import Database, Row
 
@@ -55,7 +58,7 @@ async def every(database: Database) -> list[Price]:
         return _prices(await connection.execute(_ALL, {"rows_max": PRICES_MAX}))
 
 
-async def add(database: Database, price: Price) -> bool:
+async def add(database: Database, price: Price, event: AuditEvent) -> bool:
     """Add a price; the one before it, of the same tenant, model and tier, ends when it begins.
     Whether there was one.
     """
@@ -65,14 +68,25 @@ async def add(database: Database, price: Price) -> bool:
         for component, nano in price.nano.items():
             row = {**place, "id": price.id, "component": component, "nano": nano}
             await connection.execute(_ADD, {**row, "valid_from": price.valid_from})
+        await audit_log.record(connection, _chain(price.tenant_id), event)
     return bool(ended)
 
 
-async def end(database: Database, tenant_id: UUID, model: str, tier: str, at: datetime) -> bool:
+async def end(
+    database: Database, tenant_id: UUID, model: str, tier: str, at: datetime, event: AuditEvent
+) -> bool:
     """End the price of a model; False where it has none."""
     place = {"tenant": tenant_id, "model": model, "tier": tier, "at": at}
     async with database.owner_transaction() as connection:
-        return bool(await connection.count(_END, place))
+        is_over = bool(await connection.count(_END, place))
+        if is_over:
+            await audit_log.record(connection, _chain(tenant_id), event)
+    return is_over
+
+
+def _chain(tenant_id: UUID) -> UUID | None:
+    """Prices for all are of no tenant's audit log."""
+    return None if tenant_id == EVERYONE else tenant_id
 
 
 def _prices(rows: Iterable[Row]) -> list[Price]:

@@ -9,6 +9,7 @@ import orjson
 
 from gateway import ids
 from gateway.limits.terms import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.governance.audit import AuditEvent
     from gateway.limits.terms import Interval, Scope, Unit
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Principal, TenantId
@@ -23,10 +25,19 @@ if TYPE_CHECKING:
 _LIMIT: Final = "scope, scope_id, what, value, window_s, model, mode"
 _BUDGET: Final = "id, scope, scope_id, unit, span, cap, mode"
 _ALERT: Final = "id, scope, scope_id, unit, span, threshold, channel, created_at"
+# What a key was set goes on for the one that takes its place: they share buckets and meters.
 _OWN: Final = """
     tenant_id = :tenant AND (
         scope IN ('tenant', 'organization') OR scope = 'project' AND scope_id = :project
-        OR scope = 'key' AND scope_id = :key
+        OR scope = 'key' AND scope_id IN (
+            WITH RECURSIVE line AS (
+                SELECT CAST(:key AS uuid) AS id
+                UNION
+                SELECT older.id FROM api_keys AS older JOIN line ON older.replaced_by = line.id
+                WHERE older.tenant_id = :tenant
+            )
+            SELECT id FROM line
+        )
     )
 """
 _OF_SCOPE: Final = """
@@ -138,10 +149,13 @@ async def set_limits(
     database: Database,
     tenant_id: TenantId,
     new: Sequence[Limit],
+    event: AuditEvent,
     *,
     gone: Sequence[Limit] = (),
 ) -> None:
-    """Write limits, in place of those of the same name, and take others away: all or nothing."""
+    """Write limits, in place of those of the same name, and take others away: all or nothing, and
+    what the audit log is told with them, as with all that follow.
+    """
     async with database.transaction(tenant_id) as connection:
         for limit in gone:
             await connection.execute(_UNSET, _row(tenant_id, limit))
@@ -149,6 +163,7 @@ async def set_limits(
             await connection.execute(
                 _SET, {**_row(tenant_id, limit), "value": limit.value, "mode": limit.mode}
             )
+        await audit_log.record(connection, tenant_id, event)
 
 
 async def budgets(database: Database, tenant_id: TenantId) -> list[Budget]:
@@ -158,7 +173,12 @@ async def budgets(database: Database, tenant_id: TenantId) -> list[Budget]:
 
 
 async def set_budget(
-    database: Database, tenant_id: TenantId, budget: Budget, *, is_gone: bool = False
+    database: Database,
+    tenant_id: TenantId,
+    budget: Budget,
+    event: AuditEvent,
+    *,
+    is_gone: bool = False,
 ) -> bool:
     """Write a budget in place of the one of the same scope, unit and interval; with `is_gone` only
     take that away. Whether there was one.
@@ -170,6 +190,8 @@ async def set_budget(
         if not is_gone:
             new = {"id": budget.id, "cap": budget.cap, "mode": budget.mode}
             await connection.execute(_SET_BUDGET, {**place, **new})
+        if found or not is_gone:
+            await audit_log.record(connection, tenant_id, event)
     return bool(found)
 
 
@@ -182,29 +204,42 @@ async def alerts(
         return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
 
 
-async def add_alert(database: Database, tenant_id: TenantId, alert: SpendAlert) -> SpendAlert:
+async def add_alert(
+    database: Database, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
+) -> SpendAlert:
     """Write a new one."""
     async with database.transaction(tenant_id) as connection:
-        return alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
+        made = alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
+        await audit_log.record(connection, tenant_id, event)
+    return made
 
 
 async def change_alert(
-    database: Database, tenant_id: TenantId, alert: SpendAlert
+    database: Database, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
 ) -> SpendAlert | None:
     """Change the one with its id; None when there is none in its scope."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_CHANGE_ALERT, _alert(tenant_id, alert))
-    row = rows.one_or_none()
+        if (row := rows.one_or_none()) is not None:
+            await audit_log.record(connection, tenant_id, event)
     return None if row is None else alert_of(row)
 
 
 async def remove_alert(
-    database: Database, tenant_id: TenantId, scope: Scope, scope_id: UUID, alert_id: UUID
+    database: Database,
+    tenant_id: TenantId,
+    scope: Scope,
+    scope_id: UUID,
+    alert_id: UUID,
+    event: AuditEvent,
 ) -> bool:
     """False when there is no such alert."""
     place = {**_place(tenant_id, scope, scope_id), "id": alert_id}
     async with database.transaction(tenant_id) as connection:
-        return bool(await connection.count(_UNSET_ALERT, place))
+        is_gone = bool(await connection.count(_UNSET_ALERT, place))
+        if is_gone:
+            await audit_log.record(connection, tenant_id, event)
+    return is_gone
 
 
 def alert_of(row: Row) -> SpendAlert:

@@ -154,6 +154,31 @@ _table(
     _one_of("role", "owner", "member", "none"),
     Index(None, "tenant_id", "project_id"),
 )
+_table(
+    "identity_providers",
+    "tenant_id id",
+    ForeignKeyConstraint(["tenant_id"], ["tenants.id"]),
+    # Not by tenant: they are for who has a token, and no tenant yet.
+    Index("ix_identity_providers_id", "id"),
+    Index(
+        "uq_identity_providers_bearer",
+        *("issuer", "audience"),
+        unique=True,
+        postgresql_where=text("bearer"),
+    ),
+)
+_table(
+    "federation_rules",
+    "tenant_id id",
+    ForeignKeyConstraint(
+        ["tenant_id", "provider_id"], ["identity_providers.tenant_id", "identity_providers.id"]
+    ),
+    ForeignKeyConstraint(
+        ["tenant_id", "service_account_id"],
+        ["service_accounts.tenant_id", "service_accounts.id"],
+    ),
+    Index(None, "tenant_id", "provider_id"),
+)
 _table("operator_keys", "tenant_id id", UniqueConstraint("hash"))
 responses = _table(
     "responses",

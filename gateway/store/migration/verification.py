@@ -52,6 +52,8 @@ INDEXES: Final = (
     "ix_files_tenant_id_expires_at",
     "ix_api_keys_tenant_id_project_id",
     "ix_service_accounts_tenant_id_project_id",
+    "ix_identity_providers_id",
+    "ix_federation_rules_tenant_id_provider_id",
 )
 """Those that make it fast."""
 CONFLICTS: Final = (
@@ -66,11 +68,17 @@ KEYS: Final = (
     *(f"pk_{table}" for table in COLUMNS),
     *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
     *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
-    "uq_budgets_tenant_id_scope",
+    *("uq_budgets_tenant_id_scope", "uq_identity_providers_bearer"),
 )
 """Those by which it is seen what is there already."""
-FUNCTIONS: Final = ("find_api_key", "find_principal", "find_caller", "find_operator")
-"""Of a key's hash; the role of tenants may execute them, and nobody else but the owner."""
+FUNCTIONS: Final = {
+    **dict.fromkeys(("find_api_key", "find_principal", "find_caller"), "bytea"),
+    **dict.fromkeys(("find_operator", "find_operator_role"), "bytea"),
+    "find_issuers": "uuid, text, text[]",
+    "find_federated": "uuid, uuid, uuid",
+}
+"""With the types of what they take: a key's hash, or what a token says of itself. The role of
+tenants may execute them, and nobody else but the owner."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _OF_RUNS: Final = (
@@ -99,6 +107,7 @@ _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
     *("projects", "service_accounts", "operator_keys", "audit_log"),
     *("limits", "budgets", "spend_alerts", "prices"),
+    *("identity_providers", "federation_rules"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
@@ -122,6 +131,7 @@ GRANTS: Final = {
         "tenants": "SELECT",
         "projects": "SELECT, INSERT, UPDATE",
         "service_accounts": "SELECT, INSERT, UPDATE",
+        **dict.fromkeys(("identity_providers", "federation_rules"), "SELECT, INSERT, UPDATE"),
         "api_keys": f"SELECT ({_KEY_SEEN}), INSERT, UPDATE ({_KEY_CHANGED})",
         "responses": _EVERYTHING,
         "messages": _EVERYTHING,
@@ -301,7 +311,10 @@ def _isolation() -> Iterator[Requirement]:
         yield Requirement(
             f"no privilege EXECUTE on {function} of everybody",
             # The role of tenants may have had it by being one of everybody.
-            (f"REVOKE ALL ON FUNCTION {function}(bytea) FROM PUBLIC", _let_execute(function)),
+            (
+                f"REVOKE ALL ON FUNCTION {function}({FUNCTIONS[function]}) FROM PUBLIC",
+                _let_execute(function),
+            ),
             cost="every user of the database may look up keys",
         )
 
@@ -327,7 +340,7 @@ def _access() -> Iterator[Requirement]:
 
 
 def _let_execute(function: str) -> str:
-    return f"GRANT EXECUTE ON FUNCTION {function}(bytea) TO {APP_ROLE}"
+    return f"GRANT EXECUTE ON FUNCTION {function}({FUNCTIONS[function]}) TO {APP_ROLE}"
 
 
 TOLD_MAX: Final = 4
@@ -338,6 +351,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
+_FUNCTIONS_TAKING: Final = ", ".join(
+    f"('{name}', {len(taken.split(', '))})" for name, taken in FUNCTIONS.items()
+)
 # From PostgreSQL 16 on a member of a role need not be able to take it.
 CATALOG: Final = f"""
 WITH roles AS (
@@ -347,7 +363,7 @@ WITH roles AS (
     WHERE relkind IN ('r', 'p') AND relname IN ({_listed(COLUMNS)}) AND pg_table_is_visible(oid)
 ), functions AS (
     SELECT * FROM pg_proc
-    WHERE proname IN ({_listed(FUNCTIONS)}) AND pronargs = 1 AND prosecdef
+    WHERE (proname, pronargs) IN ({_FUNCTIONS_TAKING}) AND prosecdef
       AND pg_function_is_visible(oid)
 ), columns AS (
     SELECT t.oid AS table_oid, t.relname, a.*

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -33,7 +34,7 @@ from gateway.store.postgres.url import driver_url
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from gateway.encryption.cipher import ContentCipher
@@ -166,13 +167,15 @@ class Session(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
 class Connection:
     """A connection of the pool, for one transaction. Raises the driver's errors."""
 
-    __slots__ = ("_keyring", "driver", "state")
+    __slots__ = ("_keyring", "driver", "state", "tenant_id")
 
     def __init__(self, driver: Any, keyring: Keyring = OFF) -> None:
         """`driver` is what asyncpg's pool gives for a `Session`."""
         self.driver = driver
         self.state: State = driver.state
         self._keyring = keyring
+        self.tenant_id: TenantId | None = None
+        """Whose transaction this is, if it is of one tenant."""
 
     def cipher(self, tenant_id: TenantId) -> ContentCipher:
         """What seals and opens the content of a tenant whose transaction this is.
@@ -180,6 +183,11 @@ class Connection:
         Raises `ContentSealed` where its keys are gone.
         """
         return self._keyring.of(tenant_id)
+
+    async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
+        """`Keyring.renew`, where anything is sealed."""
+        if self._keyring.is_on:
+            await self._keyring.renew(tenant_id, lacks)
 
     async def execute(
         self,
@@ -189,11 +197,16 @@ class Connection:
         """Execute a statement; with several sets of parameters, of the same names, for each.
 
         For several, of which there is at least one, it returns nothing, and takes one round trip
-        all the same.
+        all the same. What it returns of a tenant was not sealed with a key that is newer than those
+        of `cipher`, if that is called afterwards: it is asked for first, `StoreUnavailable` where
+        that fails.
         """
         if parameters is None or isinstance(parameters, Mapping):
             arguments = statement.arguments(parameters or {})
-            return Result(await self.driver.fetch(statement.sql, *arguments))
+            rows = Result(await self.driver.fetch(statement.sql, *arguments))
+            if self.tenant_id is not None:
+                await self.renew(self.tenant_id, partial(_lacks, rows))
+            return rows
         each = [statement.arguments(one) for one in parameters]
         await self.driver.executemany(statement.sql, each)
         return Result()
@@ -271,6 +284,7 @@ class Transaction:
                 pass
         except DRIVER_ERRORS as error:
             raise self._database.meaning(error) from error
+        self._connection.tenant_id = self._tenant_id
         return self._connection
 
     async def _has_begun(self) -> bool:
@@ -466,10 +480,11 @@ class Database:
             revision: str | None = await connection.scalar(_REVISION)
             return revision
 
-    def within(self, project_id: ProjectId) -> Database:
+    def within(self, project_id: ProjectId | None) -> Database:
         """The same database, where transactions of a tenant see responses, conversations,
         containers and files of one project alone: others are as good as unknown, whatever a
-        statement says (the policy `one_project`). For what clients name by an id.
+        statement says (the policy `one_project`). For what clients name by an id. None: those of
+        all projects.
         """
         view = copy(self)
         view._project_id = project_id  # noqa: SLF001 - it is a copy of this one
@@ -557,6 +572,11 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
     So rows of several tenants can be committed together, and each statement sees those of one.
     """
     await connection.script(_TURN_TO.format(tenant=tenant_id))
+    connection.tenant_id = tenant_id
+
+
+def _lacks(rows: Sequence[Row], cipher: ContentCipher) -> bool:
+    return any(isinstance(value, bytes) and cipher.lacks(value) for row in rows for value in row)
 
 
 async def _note_use(session: Session) -> None:

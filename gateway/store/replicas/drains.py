@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.governance.audit import COMMAND_LINE
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from gateway.governance.audit import Author
     from gateway.store.postgres.database import Database
 
 FRESH_S: Final = 30.0
@@ -72,7 +75,7 @@ class DrainReport(NamedTuple):
     in_flight: int
 
 
-async def drain(database: Database, name: str, *, by: str) -> bool:
+async def drain(database: Database, name: str, *, by: str, author: Author = COMMAND_LINE) -> bool:
     """Take a backend out of use; False if it was. As the owner of the tables."""
     parameters = {"nobody": EVERYONE, "name": name, "drained_by": by}
     async with database.owner_transaction() as connection:
@@ -80,14 +83,20 @@ async def drain(database: Database, name: str, *, by: str) -> bool:
         if is_new:
             # What replicas told of another time when it was drained says nothing of this one.
             await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
+            event = author.event("harmony.backend.drained", name, data={"by": by})
+            await audit_log.record(connection, None, event)
         return is_new
 
 
-async def undrain(database: Database, name: str) -> bool:
+async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) -> bool:
     """Put a backend to use again; False if it was. As the owner of the tables."""
     async with database.owner_transaction() as connection:
         found = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
         await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
+        if found:
+            await audit_log.record(
+                connection, None, author.event("harmony.backend.undrained", name)
+            )
         return bool(found)
 
 

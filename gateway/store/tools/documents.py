@@ -12,6 +12,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from gateway.governance.audit import COMMAND_LINE
+from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.governance.audit import Author
     from gateway.protocol.domains import DomainRules
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
@@ -171,7 +174,22 @@ async def documents_of(
     ]
 
 
-async def remove(database: Database, tenant_id: TenantId | None, url: str) -> int:
+async def note_added(
+    database: Database,
+    tenant_id: TenantId | None,
+    place: str,
+    count: int,
+    author: Author = COMMAND_LINE,
+) -> None:
+    """Tell the audit log that so many documents were put in from a place."""
+    event = author.event("harmony.pages.added", place, data={"pages": count})
+    async with database.owner_transaction() as connection:
+        await audit_log.record(connection, tenant_id, event)
+
+
+async def remove(
+    database: Database, tenant_id: TenantId | None, url: str, author: Author = COMMAND_LINE
+) -> int:
     """Remove a document, and all below it where its URL ends with a slash; returns how many."""
     what = {
         "tenant": tenant_id or EVERYONE,
@@ -179,7 +197,11 @@ async def remove(database: Database, tenant_id: TenantId | None, url: str) -> in
         "below": url if url.endswith("/") else f"{url}/",
     }
     async with database.owner_transaction() as connection:
-        return await connection.count(_REMOVE, what)
+        count = await connection.count(_REMOVE, what)
+        if count:
+            event = author.event("harmony.pages.removed", url, data={"pages": count})
+            await audit_log.record(connection, tenant_id, event)
+        return count
 
 
 async def get(database: Database, tenant_id: TenantId, url: str) -> Document | None:

@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from gateway.governance.audit import COMMAND_LINE
+from gateway.store.governance import audit_log
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
+    from gateway.governance.audit import Author
     from gateway.store.postgres.database import Database, Row
 
 OPERATOR: Final = TenantId(UUID(int=0))
@@ -63,16 +66,24 @@ def _row(row: Row) -> McpServerRow:
     return McpServerRow(TenantId(row[0]), *row[1:])
 
 
-async def insert(database: Database, server: McpServerRow) -> None:
+async def insert(database: Database, server: McpServerRow, author: Author = COMMAND_LINE) -> None:
     """Raises `StoreConflict` (uq_mcp_servers_tenant_id_label) where the label is taken."""
     async with database.transaction(server.tenant_id) as connection:
         await connection.execute(_PUT, asdict(server))
+        event = author.event("harmony.mcp_server.added", server.label)
+        await audit_log.record(connection, server.tenant_id, event)
 
 
-async def remove(database: Database, tenant_id: TenantId, label: str) -> bool:
+async def remove(
+    database: Database, tenant_id: TenantId, label: str, author: Author = COMMAND_LINE
+) -> bool:
     """Remove a server by its label; False: there is none."""
     async with database.transaction(tenant_id) as connection:
-        return await connection.count(_REMOVE, {"tenant": tenant_id, "label": label}) > 0
+        is_gone = await connection.count(_REMOVE, {"tenant": tenant_id, "label": label}) > 0
+        if is_gone:
+            event = author.event("harmony.mcp_server.removed", label)
+            await audit_log.record(connection, tenant_id, event)
+        return is_gone
 
 
 async def of_tenant(database: Database, tenant_id: TenantId) -> list[McpServerRow]:

@@ -108,8 +108,9 @@ async def since(
     """The last calls of a tenant after `begin`, the newest first."""
     wanted = {"tenant": tenant_id, "begin": begin, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_SINCE, wanted)
         cipher = connection.cipher(tenant_id)
-        return [_call(row, cipher) for row in await connection.execute(_SINCE, wanted)]
+    return [_call(row, cipher) for row in rows]
 
 
 def _call(row: Row, cipher: ContentCipher) -> AuditedCall:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-Purpose = Literal["page", "provider", "mcp", "remote_engine", "image"]
+Purpose = Literal["page", "provider", "mcp", "remote_engine", "image", "issuer"]
 """What a connection is for; each has a policy of its own."""
 Reason = Literal["scheme", "userinfo", "host", "port", "address", "redirect"]
 

@@ -17,10 +17,11 @@ from gateway.errors import Overloaded, RateLimited
 from gateway.upstreams.admission.fair import FairOrder, FairShares
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.admission.queue import AdmissionQueue, Demand, RefusedFor, Ticket
+from gateway.upstreams.admission.recall import Running
 from gateway.upstreams.admission.slots import MemberSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from gateway.generation import TokenRequest
     from gateway.telemetry.metrics import Metrics
@@ -40,6 +41,8 @@ LOOK_S: Final = 0.1
 CLAIMED_AHEAD: Final = 4
 """Of work that was promised so many wait here: where it is its turn after all, by its age, and when
 a slot is free, something is there."""
+REFUSED_APART_S: Final = 0.004
+"""Between two of a tenant that waited in vain."""
 RETRY_AFTER_MIN_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
 """openai-python does not wait longer, and tries again at once instead."""
@@ -82,6 +85,8 @@ class Admission:
         self._serving: Callable[[], Iterable[str]] = self._members.keys
         self.shares = FairShares()
         """What each tenant was served by this process."""
+        self.running = Running()
+        """What is at backends."""
         self._queue: AdmissionQueue[Any] = AdmissionQueue(policy, lambda: FairOrder(self.shares))
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
@@ -143,6 +148,16 @@ class Admission:
         if (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
 
+    def make_room(self, tenant: str, names: Collection[str]) -> None:
+        """Have a tenant that has most of the slots of these backends give some up, for another of
+        which nothing runs, and that finds none.
+        """
+        slots = [self.slots(name) for name in names]
+        bound, taken = sum(one.bound for one in slots), sum(one.in_flight for one in slots)
+        recalled = self.running.make_room(tenant, names, bound=bound, free=bound - taken)
+        if recalled:
+            self._metrics.admission_recalled(recalled)
+
     async def wait(
         self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
     ) -> T:
@@ -152,11 +167,16 @@ class Admission:
         not; and what `start` raises. Who is cancelled leaves at once.
         """
         work, model = class_of(request.priority, is_background=request.background), request.model
-        tenant = request.cache_salt
-        if not request.background and (cause := self._cause(work, model, tenant)) is not None:
+        tenant = request.tenant
+        # What is in the middle of an answer is not refused: its client has the beginning.
+        is_accepted = request.background or (request.was_recalled and request.has_begun)
+        if not is_accepted and (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
         policy, now, settled = self.policy, self._clock(), OnceEvent()
-        wait_s = policy.background_wait_max_s if request.background else policy.wait_max_s
+        wait_s = policy.background_wait_max_s
+        if not is_accepted:
+            # Those that came at once must not be refused at once, which takes as long.
+            wait_s = policy.wait_max_s + REFUSED_APART_S * self._queue.queued(tenant)
         ticket: Ticket[T] = Ticket(
             work,
             _demand(request, is_new=is_new),
@@ -166,7 +186,8 @@ class Admission:
             on_settled=settled.set,
             tenant=tenant,
             tokens=len(request.prompt_ids),
-            is_accepted=request.background,
+            is_accepted=is_accepted,
+            was_recalled=request.was_recalled,
         )
         self._queue.push(ticket, now)
         try:

@@ -149,7 +149,10 @@ class FairOrder(Order[T], Generic[T]):
 
     @override
     def push(self, ticket: Ticket[T]) -> None:
-        self._tenants.setdefault(ticket.tenant, OrderedDict())[ticket.number] = ticket
+        own = self._tenants.setdefault(ticket.tenant, OrderedDict())
+        own[ticket.number] = ticket
+        if ticket.was_recalled:
+            own.move_to_end(ticket.number, last=False)
         self._count += 1
         self._shares.arrive(ticket.tenant)
 
@@ -169,6 +172,12 @@ class FairOrder(Order[T], Generic[T]):
             return self._first(next(iter(self._tenants)))
         heads = map(self._first, self._tenants)
         return min(heads, key=lambda one: (account(one.tenant).served, one.number))
+
+    @override
+    def heads(self) -> Iterator[Ticket[T]]:
+        account = self._shares.account
+        heads = map(self._first, self._tenants)
+        return iter(sorted(heads, key=lambda one: (account(one.tenant).served, one.number)))
 
     @override
     def oldest(self) -> Ticket[T]:

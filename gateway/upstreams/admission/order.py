@@ -31,14 +31,15 @@ class Demand(NamedTuple):
 
 class Ticket(Generic[T]):
     """One request that waits. `tenant` is whose it is, by a name that tells nothing, `tokens` are
-    those of its prompt, `is_accepted` one that was promised to be done. `start` sends it to a
+    those of its prompt, `is_accepted` one that was promised to be done, `was_recalled` one that ran
+    before: it goes before the others of its tenant. `start` sends it to a
     backend if there is room, and returns what came of that, else None; `result` is that, or `error`
     what it raised. `on_settled` is called after that, or once it is refused.
     """
 
     __slots__ = (
         "deadline", "demand", "error", "is_accepted", "number", "on_settled", "refused_for",
-        "result", "since", "start", "tenant", "tokens", "work",
+        "result", "since", "start", "tenant", "tokens", "was_recalled", "work",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - all that is known of a request
@@ -53,6 +54,7 @@ class Ticket(Generic[T]):
         tenant: str = "",
         tokens: int = 0,
         is_accepted: bool = False,
+        was_recalled: bool = False,
     ) -> None:
         self.work = work
         self.demand = demand
@@ -63,6 +65,7 @@ class Ticket(Generic[T]):
         self.tenant = tenant
         self.tokens = tokens
         self.is_accepted = is_accepted
+        self.was_recalled = was_recalled
         self.number = 0
         self.result: T | None = None
         self.error: Exception | None = None
@@ -80,6 +83,10 @@ class Order(Protocol[T]):
 
     def head(self) -> Ticket[T]:
         """Who goes next; there must be one."""
+        ...
+
+    def heads(self) -> Iterator[Ticket[T]]:
+        """Who goes next of each tenant, in the order in which these go."""
         ...
 
     def oldest(self) -> Ticket[T]:
@@ -114,6 +121,10 @@ class Fifo(Generic[T]):
     def head(self) -> Ticket[T]:
         """Who came first."""
         return next(iter(self._tickets.values()))
+
+    def heads(self) -> Iterator[Ticket[T]]:
+        """Who came first: no tenant is looked at."""
+        return iter([self.head()])
 
     oldest = head
 

@@ -2,7 +2,8 @@
 
 Classes go in order, and within a class who came first. Requests that not every backend can take, or
 that are held back, must not keep others waiting: those with the same demand are a line of their
-own, and a line whose first cannot go is passed over. Time is given to everything as an argument.
+own, and a line of which none can go is passed over: not the first, which may be of a tenant that
+has all its share, nor the first of other tenants. Time is given to everything as an argument.
 
 How a line is ordered is a policy (`order.Order`): first come, first served, or fair among tenants
 (`fair`). No tenant may have more than its share of the queue.
@@ -11,6 +12,7 @@ How a line is ordered is a policy (`order.Order`): first come, first served, or 
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gateway.upstreams.admission.order import Demand, Fifo, Order, RefusedFor, Ticket
@@ -33,6 +35,10 @@ RATE_MIN_S: Final = 2.0
 SHARE_OF_FREE: Final = 4
 """A tenant may have so many times as many in the queue as there are places free, so that others
 always find some: alone four fifths of all."""
+
+HEADS_TRIED_MAX: Final = 16
+"""Tenants of one line that are looked at, one after the other, for one that can go: of those that
+have all their share there are fewer."""
 
 
 class DrainRate:
@@ -85,6 +91,10 @@ class AdmissionQueue(Generic[T]):
 
     def __len__(self) -> int:
         return sum(self.lengths.values())
+
+    def queued(self, tenant: str) -> int:
+        """How many of a tenant wait that were promised nothing."""
+        return self._of_tenants[tenant]
 
     def refuses(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
@@ -173,8 +183,17 @@ class AdmissionQueue(Generic[T]):
         while lines:
             turns = {key: self._next(line, now) for key, line in lines.items()}
             key = min(turns, key=lambda key: turns[key][:2])
-            if not self._start(turns[key][2], now) or not lines[key]:
+            if not self._start_any(lines[key], turns[key][2], now) or not lines[key]:
                 del lines[key]
+
+    def _start_any(self, line: Order[T], first: Ticket[T], now: float) -> bool:
+        """Whether the first of a line goes, or else that of another tenant: the first one's may
+        have all that it may have.
+        """
+        if self._start(first, now):
+            return True
+        others = islice(line.heads(), HEADS_TRIED_MAX)
+        return any(self._start(one, now) for one in others if one.tenant != first.tenant)
 
     def _next(self, line: Order[T], now: float) -> tuple[int, int, Ticket[T]]:
         """Who goes next of a line, behind what says when: what goes first is the least. Who has

@@ -36,6 +36,21 @@ WAITING_FREE_SHARE: Final = 0.02
 BEYOND_SHARE: Final = 0.125
 """Of the bound. So many more are sent, of tenants of which nothing runs: the streams of others that
 have all slots may last for minutes."""
+SOONER_ALPHA: Final = 0.3
+LATER_ALPHA: Final = 0.05
+CROWDED_ALPHA: Final = 0.001
+"""Weights of the latest first token among those that the next is expected from, where it came
+sooner or later than these, and where it came later while much of the bound was used: what waits at
+a backend is late, and that must not become usual."""
+OVERDUE_FACTOR: Final = 4.0
+OVERDUE_MIN_S: Final = 0.1
+"""A first token is overdue that takes so many times as long as usual, and so long at least."""
+CAUTION_FACTOR: Final = 4
+CAUTION_MAX: Final = 16
+"""After one that was overdue, so many times as many on time for a step up: whoever has no slots
+must not wait again soon to find out that there is no room. Again so many more after the next."""
+CALM_GROWTH: Final = 1.25
+"""Times the bound that it was shrunk to: it has become another backend, and caution is over."""
 HALF: Final = 0.5
 """Nothing takes more than that at once: it is of a moment, and of what others sent, too."""
 REPORTS_MIN: Final = 2
@@ -52,8 +67,9 @@ class MemberSlots:
     """
 
     __slots__ = (
-        "_exact", "_has_shrunk", "_late", "_on_time", "_policy", "_queued_reports", "_round",
-        "_seen", "background", "background_bound", "begun", "beyond", "bound", "in_flight", "name",
+        "_calm_at", "_caution", "_exact", "_has_shrunk", "_late", "_on_time", "_policy",
+        "_queued_reports", "_round", "_seen", "_usual_s", "background", "background_bound", "begun",
+        "beyond", "bound", "in_flight", "name",
     )  # fmt: skip
 
     def __init__(self, name: str, policy: AdmissionPolicy) -> None:
@@ -64,6 +80,9 @@ class MemberSlots:
         self.beyond = 0
         self._policy = policy
         self._has_shrunk = False
+        self._caution = 1
+        self._calm_at = 0.0
+        self._usual_s: float | None = None
         self._queued_reports = 0
         self._round = 0
         self._seen = self._on_time = self._late = 0
@@ -106,6 +125,7 @@ class MemberSlots:
 
     def answered(self, slot: Slot, seconds: float) -> None:
         """The first token of a request came so many seconds after it was sent."""
+        self._learn_usual(slot, seconds)
         if slot.round != self._round or slot.used < BUSY_SHARE:
             return
         self._seen += 1
@@ -117,13 +137,38 @@ class MemberSlots:
                 self._shrink(self._exact * share)
             return
         self._on_time += slot.used >= FULL_SHARE
-        if self._on_time >= (ROUND if self._has_shrunk else FAST_ROUND):
+        if self._on_time >= (ROUND * self._caution if self._has_shrunk else FAST_ROUND):
             self._grow()
 
     def refused(self, slot: Slot) -> None:
         """It says that it is busy, and did not take the request."""
         if slot.round == self._round:
             self._shrink(self._exact * self._policy.shrink_share)
+
+    def _learn_usual(self, slot: Slot, seconds: float) -> None:
+        usual_s = seconds if self._usual_s is None else self._usual_s
+        alpha = SOONER_ALPHA
+        if seconds >= usual_s:
+            alpha = LATER_ALPHA if slot.used < BUSY_SHARE else CROWDED_ALPHA
+        self._usual_s = usual_s + alpha * (seconds - usual_s)
+
+    def overdue_s(self, prompt: int) -> float | None:
+        """In how many seconds the first token for a prompt of so many tokens is overdue: it seems
+        to wait at the backend. None where it is not known what is usual, or there is so much room
+        that nothing should wait.
+        """
+        if self._usual_s is None or self.in_flight < FULL_SHARE * self.bound:
+            return None
+        read_s = prompt / self._policy.read_tokens_per_s
+        return max(OVERDUE_MIN_S, OVERDUE_FACTOR * self._usual_s) + read_s
+
+    def overdue(self, slot: Slot) -> None:
+        """It was. About as many as have begun are what the backend does at once."""
+        if slot.round == self._round:
+            share = self._exact * self._policy.shrink_share
+            self._shrink(min(share, max(self.begun, self._exact * HALF)))
+            self._caution = min(CAUTION_MAX, self._caution * CAUTION_FACTOR)
+            self._calm_at = self._exact * CALM_GROWTH
 
     def reported(self, waiting: int | None, running: int | None) -> None:
         """What it says of its queue. None: it does not say."""
@@ -150,6 +195,8 @@ class MemberSlots:
         if not self._queued_reports:
             grown = self._exact + 1 if self._has_shrunk else self._exact * FAST_GROWTH
             self._set(min(grown, self._policy.slots_max))
+            if self._exact >= self._calm_at:
+                self._caution = 1
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -165,7 +212,7 @@ class Slot:
     """
 
     __slots__ = (
-        "_has_begun", "_is_background", "_is_beyond", "_is_held", "_slots", "prompt", "round",
+        "_is_background", "_is_beyond", "_is_held", "_slots", "has_begun", "prompt", "round",
         "used",
     )  # fmt: skip
 
@@ -185,11 +232,11 @@ class Slot:
         self._is_background = is_background
         self._is_beyond = is_beyond
         self._is_held = True
-        self._has_begun = False
+        self.has_begun = False
 
     def first(self, seconds: float) -> None:
         """The first token came, so many seconds after the request was sent. Called once."""
-        self._has_begun = True
+        self.has_begun = True
         self._slots.begun += 1
         self._slots.answered(self, seconds)
 
@@ -197,12 +244,16 @@ class Slot:
         """The backend is too busy to take the request."""
         self._slots.refused(self)
 
+    def overdue(self) -> None:
+        """The first token should have come, if nothing waited at the backend."""
+        self._slots.overdue(self)
+
     def release(self) -> None:
         """The request has ended, whatever became of it."""
         if self._is_held:
             self._is_held = False
             self._slots.in_flight -= 1
-            self._slots.begun -= self._has_begun
+            self._slots.begun -= self.has_begun
             self._slots.background -= self._is_background
             self._slots.beyond -= self._is_beyond
 

@@ -55,6 +55,7 @@ class Limited:
     key: str
     limits: Limits
     place: Place
+    place_name: str
 
     async def set(self, what: What, value: int, window_s: int = DAY_S, **more: Any) -> None:
         await self.limits.set_limits(self.place, {(what, window_s): value}, **more)
@@ -91,7 +92,7 @@ async def limited(
     service = Limits(gateway.process.default.foundation.database)
     place = Place.of_tenant(await service.tenant(name))
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
-        yield Limited(gateway, client, key, service, place)
+        yield Limited(gateway, client, key, service, place, name)
 
 
 def said(usage: dict[str, int]) -> int:
@@ -327,3 +328,49 @@ async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> 
     assert await spent() == tokens
     await SpendAudit(database, Metrics(), interval_s=1).round()
     assert await spent() == tokens
+
+
+async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
+    limited: Limited, settings: Settings
+) -> None:
+    await limited.limits.set_price(
+        MODEL, {"input": 50, "output": 200}, tenant_id=limited.place.tenant_id
+    )
+    await limited.set("tokens", A_DAY)
+    await limited.set("requests", 60, MINUTE_S)
+    await limited.limits.set_limits(limited.place, {("responses", 0): 7})
+    await limited.limits.set_budget(limited.place, NANO)
+    await limited.limits.set_budget(limited.place, 10**6, unit="tokens", interval="day")
+    limited.gateway.process.access.forget()
+    before = (await limited.client.get("/v1/key")).json()["data"]
+    assert (before["limit"], before["limit_remaining"], before["limit_reset"]) == (1, 1, "monthly")
+    assert before["rate_limit"] == {"requests": 60, "interval": "60s"}
+    spent = sum([await streamed(limited), await background(limited)])
+    told = (await limited.client.get("/v1/key")).json()["data"]
+    database = limited.gateway.process.default.foundation.database
+    async with database.transaction(limited.place.tenant_id) as connection:
+        lines = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    cost = sum(line.cost_nano for line in lines) / NANO
+    assert cost > 0
+    for name in ("usage", "usage_daily", "usage_weekly", "usage_monthly"):
+        assert told[name] == pytest.approx(cost), name
+    assert told["limit_remaining"] == pytest.approx(1 - cost)
+    for used in told["harmony"]["usage"].values():
+        assert used["requests"] == 2
+        assert used["input_tokens"] + used["output_tokens"] == spent
+    limits = {(one["what"], one["window_seconds"]): one for one in told["harmony"]["limits"]}
+    assert limits["tokens", DAY_S]["remaining"] == pytest.approx(A_DAY - spent, abs=10)
+    assert limits["tokens", DAY_S]["reset_seconds"] > 0
+    assert limits["responses", None]["remaining"] == 7
+    assert limits["responses", None]["reset_seconds"] is None
+    budgets = {one["unit"]: one for one in told["harmony"]["budgets"]}
+    assert budgets["tokens"]["spent"] == spent
+    assert budgets["tokens"]["remaining"] == 10**6 - spent
+    assert budgets["usd"]["spent"] == pytest.approx(cost)
+    assert budgets["usd"]["reserved"] == 0
+    other = await new_key(settings, limited.place_name)
+    headers = {"authorization": f"Bearer {other}"}
+    async with http_client(limited.gateway.url, headers=headers) as client:
+        told = (await client.get("/v1/key")).json()["data"]
+    assert told["usage"] == 0
+    assert told["limit_remaining"] == pytest.approx(1 - cost), "the budget is of both keys"

@@ -51,6 +51,7 @@ GIVEN = {
     "--container-memory-max": "4g",
     "--models": "gpt-oss-20b,team-*",
     "--usage-tags": "team,cost",
+    "--projects-share-responses": "allowed",
 }
 
 
@@ -183,6 +184,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "container_memory_max": "64g",
         "models": "*",
         "usage_tags": "",
+        "projects_share_responses": "refused",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -192,7 +194,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     times = [48 * 3600, 90 * 86_400]
     words = ["priority", "allowed", *["refused"] * 3, "listed", "always"]
     terms = [1000, 2000, "refused", "docs.example b.example", "", 3, "4g", "gpt-oss-20b,team-*"]
-    terms.append("team,cost")
+    terms += ["team,cost", "allowed"]
     numbers = [8, 60]
     assert list(changed["own"].values()) == [
         *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -12,6 +13,10 @@ from typer.testing import CliRunner
 from gateway import ids
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.store import usage
+from gateway.store.postgres.database import Database
+from gateway.store.tenants import find_tenant
+from tests.fakes.usage_lines import line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,3 +103,41 @@ def test_prices_and_budgets() -> None:
     assert "12.50" in said("budgets list acme")
     assert "removed" in said("budgets remove acme")
     assert "there was none" in said("budgets remove acme")
+
+
+def test_recorded_usage_is_repriced_once(database_url: str) -> None:
+    asyncio.run(add_lines(database_url))
+    said("prices set gpt-oss-20b --input 1 --output 10 --from 2026-11-01")
+    span = "--from 2026-11-22 --until 2026-11-23T00:00"
+    dry = said(f"prices reprice {span} --tenant acme --dry-run")
+    assert "3 responses, $0.00018 would be booked" in dry
+    (row,) = rows(f"prices reprice {span}")
+    assert row == {"tenant": "acme", "model": "gpt-oss-20b", "lines": 3, "usd": "0.00018"}
+    assert rows(f"prices reprice {span}") == []
+    assert "3 responses, $0.00 booked" in said(f"prices reprice {span}")
+    with pytest.raises(ResourceNotFound):
+        said(f"prices reprice {span} --tenant nobody")
+    with pytest.raises(InvalidRequest, match="ends before"):
+        said("prices reprice --from 2026-11-23 --until 2026-11-22")
+
+
+async def add_lines(database_url: str) -> None:
+    """Three of `acme`, with 10 tokens in and 5 out each, from before there was a price."""
+    database = Database(
+        database_url, pool_size_max=1, command_timeout_s=10.0, connect_timeout_s=10.0
+    )
+    try:
+        tenant = await find_tenant(database, "acme")
+        assert tenant is not None
+        await usage.record_all(database, [(tenant.id, line()) for _ in range(3)])
+    finally:
+        await database.close()
+
+
+def test_usage_is_reconciled_and_sums_are_made_again(database_url: str) -> None:
+    asyncio.run(add_lines(database_url))
+    assert "0 of 0 lines are not what their logs have" in said("usage reconcile")
+    found = json.loads(said("usage reconcile --json"))
+    assert found["wrong_hours"] == []
+    with pytest.raises(ResourceNotFound):
+        said("usage resume nothing")

@@ -82,3 +82,35 @@ def test_an_operator_gets_a_key_that_can_be_disabled() -> None:
     with pytest.raises(ResourceNotFound):
         printed("operators", "disable", "00000000-0000-7000-8000-000000000000")
     assert CliRunner().invoke(commands, ["operators", "disable", "nonsense"]).exit_code == 2
+
+
+def test_an_issuer_is_trusted_and_its_tokens_are_let_in() -> None:
+    printed("tenants", "create", "acme")
+    project = printed("projects", "create", "acme", "Bot").strip()
+    issuer, audience = "https://token.example.com", "https://gateway.example.com"
+    options = ("--bearer", "--algorithm", "ES256", "--attribute", "team=assertion.org.team")
+    made = json.loads(printed("issuers", "create", "acme", issuer, audience, *options, "--json"))
+    assert made["verification"]["discovery_url"] == f"{issuer}/.well-known/openid-configuration"
+    assert made["harmony"]["bearer"] is True
+    assert made["harmony"]["algorithms"] == ["ES256"]
+    words = ("issuers", "allow", "acme", made["id"], project)
+    matches = ("--match", "team=ml", "--match", "email_verified=true")
+    rule = json.loads(printed(*words, *matches, "--scope", "responses.write", "--json"))
+    assert rule["attribute_matchers"] == {"team": "ml", "email_verified": True}
+    assert rule["permissions"] == {"type": "restricted", "scopes": ["responses.write"]}
+    more = ("--match", "team=hr", "--account", rule["service_account_id"])
+    again = printed(*words, *more).strip()
+    listed = json.loads(printed("issuers", "rules", "acme", made["id"], "--json"))
+    assert [one["id"] for one in listed] == [rule["id"], again]
+    assert again in printed("issuers", "rules", "acme", made["id"])
+    assert again in printed("issuers", "disallow", "acme", made["id"], again)
+    assert issuer in printed("issuers", "list", "acme")
+    with pytest.raises(InvalidRequest, match="no NAME=VALUE"):
+        printed(*words, "--match", "team")
+    with pytest.raises(InvalidRequest, match="Supported values"):
+        printed("issuers", "create", "acme", issuer, audience, "--algorithm", "HS256")
+    assert made["id"] in printed("issuers", "delete", "acme", made["id"])
+    assert json.loads(printed("issuers", "list", "acme", "--json")) == []
+    other = printed("issuers", "create", "acme", issuer, "other").strip()
+    with pytest.raises(ResourceNotFound, match="No project"):
+        printed("issuers", "allow", "acme", other, "proj_x", "--match", "a=b")

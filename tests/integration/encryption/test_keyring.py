@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.encryption.keyring import OFF, PLAIN, Keyring, KeyringPolicy
+from gateway.encryption.keyring import ASKED_AT_ONCE_MAX, OFF, PLAIN, Keyring, KeyringPolicy
 from gateway.errors import ContentSealed, StoreUnavailable
 from gateway.store.postgres.database import Database
 from gateway.store.tenant_keys import TenantKeys
@@ -119,6 +119,110 @@ async def test_no_more_tenants_are_kept_than_may_be() -> None:
     assert keyring.of(OTHER).seals
     await keyring.close()
     assert keyring.find(OTHER) is None
+
+
+async def test_a_key_that_was_made_since_is_asked_for_when_it_is_missed() -> None:
+    keys, provider = MemoryKeys(), MemoryProvider()
+    here = Keyring(keys, [provider], KeyringPolicy(seals_all=True))
+    there = Keyring(keys, [provider], KeyringPolicy(seals_all=True))
+    await here.ready([TENANT])
+    await there.add(TENANT, 2)
+    await there.ready([TENANT])
+    sealed = there.of(TENANT).seal(b"words", "a.b")
+    with pytest.raises(ContentSealed):
+        here.of(TENANT).open(sealed, "a.b")
+    await here.renew(TENANT, lambda cipher: cipher.lacks(sealed))
+    assert here.of(TENANT).open(sealed, "a.b") == b"words"
+    assert here.of(TENANT).sealing == 2
+    # One that nobody has is asked for once.
+    asked = keys.reads
+    for _ in range(3):
+        await here.renew(TENANT, lambda _: True)
+    assert keys.reads == asked + 1
+    await here.renew(OTHER, lambda _: True)
+    assert keys.reads == asked + 1, "of it nothing is known that could be old"
+
+
+async def test_a_renewal_does_not_take_an_answer_that_is_older_than_the_key() -> None:
+    keys, provider = MemoryKeys(), MemoryProvider()
+    policy = KeyringPolicy(seals_all=True, fresh_s=1000)
+    here, there = Keyring(keys, [provider], policy), Keyring(keys, [MemoryProvider()], policy)
+    await here.ready([TENANT])
+    here.policy = KeyringPolicy(seals_all=True, fresh_s=-1)
+    provider.answers.clear()
+    begun = asyncio.create_task(here.ready([TENANT]))
+    await provider.is_waited_for.wait()
+    await there.add(TENANT, 2)
+    await there.ready([TENANT])
+    sealed = there.of(TENANT).seal(b"words", "a.b")
+    renewal = asyncio.create_task(here.renew(TENANT, lambda cipher: cipher.lacks(sealed)))
+    await asyncio.sleep(0)
+    provider.answers.set()
+    await asyncio.gather(begun, renewal)
+    assert here.of(TENANT).open(sealed, "a.b") == b"words"
+
+
+async def test_one_timeout_is_enough_for_many_tenants() -> None:
+    provider = MemoryProvider()
+    keyring = Keyring(MemoryKeys(), [provider], KeyringPolicy(seals_all=True, retry_s=1000))
+    many = [TenantId(UUID(int=number)) for number in range(1, 101)]
+    provider.is_away = True
+    await keyring.try_ready(many)
+    assert provider.asked <= ASKED_AT_ONCE_MAX, "those that had to wait are told at once"
+    asked = provider.asked
+    for _ in range(3):
+        await keyring.try_ready(many)
+        with pytest.raises(StoreUnavailable):
+            await keyring.ready([many[0]])
+        assert set(keyring.away()) == set(many)
+    assert provider.asked == asked, "nobody asks again so soon"
+
+
+async def test_known_tenants_wait_for_no_timeout() -> None:
+    keys, provider = MemoryKeys(), MemoryProvider()
+    keyring = Keyring(keys, [provider], KeyringPolicy(seals_all=True, fresh_s=1000))
+    await keyring.ready([TENANT])
+    # So old that it is asked for again, and not so old that somebody has to wait for it.
+    keyring.policy = KeyringPolicy(seals_all=True, fresh_s=0.0, stale_s=1000, retry_s=0.0)
+    provider.is_away = True
+    await keyring.ready([TENANT])
+    provider.answers.clear()
+    await keyring.ready([TENANT])
+    assert keyring.of(TENANT).seals
+    assert not keyring.away()
+    provider.is_away = False
+    provider.answers.set()
+    await keyring.ready([TENANT])
+
+
+async def test_a_key_is_asked_for_again_before_it_is_old() -> None:
+    keys = MemoryKeys()
+    keyring = Keyring(keys, [MemoryProvider()], KeyringPolicy(seals_all=True, fresh_s=1000))
+    await keyring.ready([TENANT])
+    await keyring.add(TENANT, 2)
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + 600  # type: ignore[method-assign]
+    try:
+        await keyring.ready([TENANT])
+        for _ in range(3):
+            await asyncio.sleep(0)
+    finally:
+        loop.time = now  # type: ignore[method-assign]
+    assert keyring.of(TENANT).sealing == 2
+
+
+async def test_tenants_that_were_away_come_back_without_being_asked_for() -> None:
+    provider = MemoryProvider()
+    keyring = Keyring(MemoryKeys(), [provider], KeyringPolicy(seals_all=True, retry_s=0.0))
+    provider.is_away = True
+    await keyring.try_ready([TENANT])
+    provider.is_away = False
+    keyring.away()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not keyring.away()
+    assert keyring.of(TENANT).seals
 
 
 @pytest.fixture

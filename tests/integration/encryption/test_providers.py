@@ -134,30 +134,42 @@ async def test_vault_wraps_anew_without_showing_a_key(services: KeyServices) -> 
 
 
 async def test_what_the_services_refuse_is_told_from_what_passes(services: KeyServices) -> None:
-    for refused in (
-        vault(services, token="wrong"),
-        vault(services, key="other"),
-        kms(services, key_id="other"),
-        kms(services, secret="wrong"),
-    ):
-        with pytest.raises(ContentSealed):
-            await refused.wrap(TENANT, SECRET)
-        await refused.close()
+    refused: dict[VaultTransit | AwsKms, type[Exception]] = {
+        vault(services, key="other"): ContentSealed,
+        kms(services, key_id="other"): ContentSealed,
+        # Credentials that have expired say nothing of the key: what it opened goes on to open.
+        vault(services, token="wrong"): StoreUnavailable,
+        kms(services, secret="wrong"): StoreUnavailable,
+    }
+    for asked, kind in refused.items():
+        with pytest.raises(kind):
+            await asked.wrap(TENANT, SECRET)
+        await asked.close()
     by_kms, by_vault = kms(services), vault(services)
-    services.error = "ThrottlingException"
-    with pytest.raises(StoreUnavailable):
-        await by_kms.wrap(TENANT, SECRET)
+    for services.error in (
+        *("ThrottlingException", "KeyUnavailableException", "AccessDeniedException"),
+        *("ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await by_kms.wrap(TENANT, SECRET)
     services.error = "com.amazonaws.kms#DisabledException"
     with pytest.raises(ContentSealed, match="DisabledException"):
         await by_kms.wrap(TENANT, SECRET)
-    for status in (429, 500, 503):
+    services.error, services.errors = None, ["missing client token"]
+    services.status = 400
+    with pytest.raises(StoreUnavailable):
+        await by_vault.wrap(TENANT, SECRET)
+    services.errors = ["ciphertext or signature version is disallowed by policy (too old)"]
+    with pytest.raises(ContentSealed):
+        await by_vault.wrap(TENANT, SECRET)
+    for status in (307, 403, 404, 429, 500, 503):
         services.status = status
         for provider in (by_kms, by_vault):
             with pytest.raises(StoreUnavailable):
                 await provider.wrap(TENANT, SECRET)
-    services.status = 200
+    services.status = 200  # from somebody in between: it has not what was asked for
     for provider in (by_kms, by_vault):
-        with pytest.raises(ContentSealed):
+        with pytest.raises(StoreUnavailable):
             await provider.wrap(TENANT, SECRET)
         await provider.close()
 

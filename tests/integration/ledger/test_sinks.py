@@ -104,6 +104,7 @@ async def test_what_stripe_never_takes_stops_the_sink_until_an_operator_has_look
     assert "35 days" in state.stopped
     assert await exports.resume(database, "stripe", is_delivered=True)
     assert not await exports.resume(database, "another", is_delivered=True)
+    assert not await exports.resume(database, "stripe", is_delivered=True), "it is not stopped"
     await delivery_to(database, sink).round()
     await sink.close()
     assert stripe.total("calls", CUSTOMER) == 1
@@ -132,6 +133,24 @@ async def test_a_batch_of_yesterday_is_not_sent_blindly(
     await delivery_to(database, sink).round()
     await sink.close()
     assert stripe.total("calls", CUSTOMER) == 1
+
+
+async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
+    database: Database, tenant: TenantId
+) -> None:
+    receiver = EventReceiver()
+    async with serving(receiver.app()) as url:
+        sink = CloudEventsSink(Target(name="events", url=f"{url}/events"), source="here")
+        await delivery_to(database, sink).round()
+        async with database.runs_transaction() as connection:
+            ahead = "UPDATE usage_cursors SET tx = CAST('99999999999' AS xid8)"
+            await connection.execute(Statement(ahead))
+        await usage.record_all(database, [(tenant, line())])
+        await delivery_to(database, sink).round()
+        await sink.close()
+    (state,) = await exports.states(database)
+    assert state.stopped is not None
+    assert "another cluster" in state.stopped
 
 
 async def test_a_cloud_event_says_what_the_line_says(database: Database, tenant: TenantId) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from gateway.store.limits.alerts import Firing
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
@@ -110,6 +111,34 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Place
     subject = message_from_bytes(text[begin:], policy=default)["Subject"].strip()
     assert subject.startswith("[acme] ")
     assert subject.endswith("1.00 USD spent this month")
+
+
+class Broken:
+    """A channel with a defect."""
+
+    def takes(self, firing: Firing) -> bool:
+        del firing
+        return True
+
+    async def tell(self, firing: Firing) -> None:
+        raise ValueError(f"{firing.tenant_name} cannot be told")
+
+    async def close(self) -> None:
+        """It has nothing open."""
+
+
+async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
+    database: Database, place: Place
+) -> None:
+    receiver = Receiver()
+    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await spend(database, place.tenant_id, NANO)
+    async with serving(receiver.app()) as url:
+        settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
+        delivery = AlertDelivery(database, [Broken(), *alert_channels(settings)], interval_s=1)
+        assert await delivery.round() == 1
+        await delivery.close()
+    assert len(receiver.heard) == 1
 
 
 async def again(database: Database) -> None:

@@ -15,14 +15,17 @@ import pytest
 from gateway import ids
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
+from gateway.governance.audit import JOB
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.encryption import Progress, TenantEncryption
+from gateway.services.governance.purging import Purging
 from gateway.services.governance.tenant_data import TenantData
-from gateway.store import conversations, events, messages, responses, traces
+from gateway.store import conversations, events, flushes, messages, responses, traces
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
+from gateway.store.governance import audit_log
 from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -54,12 +57,18 @@ class Place:
     plain: Database
     sealed: Database
     keys: TenantKeys
+    keys_database: Database
     tenant: TenantId
     name: str
 
     @property
     def encryption(self) -> TenantEncryption:
         return TenantEncryption(self.sealed, self.keys)
+
+    async def let_keys_age(self) -> None:
+        older = "UPDATE tenant_keys SET created_at = created_at - interval '1 hour'"
+        async with self.keys_database.owner_transaction() as connection:
+            await connection.script(older)
 
     async def fill(self, database: Database) -> tuple[UUID, UUID]:
         """Something in every table that has content; a response with a log, and a conversation."""
@@ -129,7 +138,7 @@ async def place(database_url: str, empty_database_url: str) -> AsyncIterator[Pla
     sealed = Database(database_url, **bounds, keyring=keyring)
     tenant, name = TenantId(ids.new_uuid()), "acme"
     await insert_tenant(plain, tenant, name)
-    yield Place(database_url, plain, sealed, keys, tenant, name)
+    yield Place(database_url, plain, sealed, keys, key_database, tenant, name)
     for one in (plain, sealed, key_database):
         await one.close()
 
@@ -158,6 +167,11 @@ async def test_what_is_stored_is_brought_under_a_key_and_another_and_none(
         await place.read(place.plain, response, talk)
     # A name is found under the old key as under the new one, and then that may go.
     await encryption.rotate(place.tenant)
+    # Others may not know of the new key yet, and what they seal now would be lost.
+    with pytest.raises(InvalidRequest, match="seconds more"):
+        await encryption.reseal(place.tenant, rows_per_s=10**6, destroys_older=True)
+    assert all(key.destroyed_at is None for key in await encryption.keys(place.tenant))
+    await place.let_keys_age()
     assert await encryption.reseal(place.tenant, rows_per_s=10**6, destroys_older=True) > 5
     assert [key.destroyed_at is None for key in await encryption.keys(place.tenant)] == [
         False, True,
@@ -168,7 +182,39 @@ async def test_what_is_stored_is_brought_under_a_key_and_another_and_none(
     assert await encryption.reseal(place.tenant, rows_per_s=10**6) > 5
     assert await place.read(place.plain, response, talk) == before
     (chain,) = await AuditLogs(place.plain).verify(place.tenant)
-    assert (chain.count, chain.faults) == (3, ())
+    assert (chain.count, chain.faults) == (4, ()), "created, enabled, rotated, disabled"
+
+
+async def test_flushes_outlive_the_key_that_they_were_sealed_with(place: Place) -> None:
+    """Of a process that died: whoever takes its response finds its last entries there alone."""
+    await place.encryption.enable(place.tenant)
+    one, two = durable_response(owner="me"), durable_response(owner="me")
+    fences = await flushes.fences(place.sealed, "me", [place.tenant])
+    batches = []
+    for new in (one, two):
+        await responses.insert(place.sealed, place.tenant, new)
+        claim = Claim(place.tenant, new.uuid, 1)
+        batches.append(LogBatch(claim, day_of(CREATED), 1, 1, b"\1" + WORD))
+    async with place.sealed.runs_transaction() as connection:
+        assert await flushes.add(connection, "me", fences[place.tenant], batches)
+    await responses.delete(place.sealed, place.tenant, two.uuid)
+    await place.encryption.rotate(place.tenant)
+    await place.let_keys_age()
+    await place.encryption.reseal(place.tenant, rows_per_s=10**6, destroys_older=True)
+    rows = await flushes.read(
+        place.sealed, place.tenant, one.uuid, day_of(CREATED), bytes_max=10**6
+    )
+    assert rows[-1].entries == b"\1" + WORD
+
+
+async def test_plain_content_that_looks_like_a_log_is_resealed_once(place: Place) -> None:
+    file = await place.put_file(place.plain, b"\2\3\1\0\0not sealed")
+    await place.put_file(place.plain, b"\2no log")
+    await place.encryption.enable(place.tenant)
+    assert await place.encryption.reseal(place.tenant, rows_per_s=10**6) == 4
+    assert await place.encryption.reseal(place.tenant, rows_per_s=10**6) == 0
+    with pytest.raises(ContentSealed):
+        await files.chunk(place.plain, place.tenant, file, 0)
 
 
 async def test_a_shredded_tenant_is_unreadable_in_the_dump_of_yesterday(
@@ -271,13 +317,15 @@ async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
     await data.hold(place.name, is_held=True)
     assert await data.purge() == []
     await data.hold(place.name, is_held=False)
-    (removed,) = await data.purge()
+    (removed,) = await Purging(place.sealed, data).round()
     assert (removed.tenant, removed.keys) == ("acme", 1)
     assert removed.rows["responses"] == 2
     assert not any((await place.stored(postgres)).values())
     assert await data.purge() == []
     (chain,) = await AuditLogs(place.plain).verify(place.tenant)
     assert chain.faults == ()
+    *_, last = await audit_log.since(place.plain, place.tenant, 0, rows_max=100)
+    assert (last.type, last.actor) == ("harmony.tenant.shredded", JOB.json())
 
 
 def test_without_a_provider_nothing_is_encrypted() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
-from gateway.governance.audit import AuditEvent
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
@@ -23,7 +22,6 @@ from gateway.store import (
     usage,
 )
 from gateway.store import conversations as conversation_rows
-from gateway.store.governance import audit_log
 from gateway.store.idempotency import IdempotencyKey
 from gateway.store.migration.tables import metadata
 from gateway.store.postgres.database import Database
@@ -267,6 +265,7 @@ APPROVAL = {
 
 OF_KIND: dict[str, Any] = {
     "text": "secret",
+    "text[]": ["secret"],
     "bytea": b"secret",
     "boolean": True,
     "timestamptz": CREATED,
@@ -302,6 +301,10 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
     async with database.transaction(tenant) as connection:
         await add_rows(connection, "projects", project)
         await add_rows(connection, "service_accounts", account | {"created_at": CREATED})
+        issuer = plain_row("identity_providers", tenant, uuid) | {"id": uuid}
+        await add_rows(connection, "identity_providers", issuer | {"bearer": False})
+        rule = plain_row("federation_rules", tenant, uuid) | {"id": uuid, "provider_id": uuid}
+        await add_rows(connection, "federation_rules", rule | {"service_account_id": uuid})
         of_response = of_tenant | {"response_id": uuid}
         await add_rows(connection, "events", of_response | row)
         await add_rows(connection, "idempotency_keys", of_response | key)
@@ -331,7 +334,6 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "traces", of_tenant | span | {"received_at": CREATED})
         await add_rows(connection, "mcp_servers", of_tenant | {"id": uuid} | SERVER)
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
-        await audit_log.record(connection, tenant, AuditEvent("project.created", "p"))
     async with database.runs_transaction() as connection:
         for table in ("usage_hours", "usage_minutes", "usage_end_user_days", "usage_cursors"):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
@@ -471,14 +473,19 @@ async def test_every_table_is_walled_off(postgres: PostgresServer, database_url:
     assert {row["relname"] for row in rows} > set(metadata.tables)
 
 
+OF_ALL = {
+    "ix_usage_tx": "who adds up and tells lines reads those of all tenants",
+    "ix_identity_providers_id": "who exchanges a token has no tenant yet",
+    "uq_identity_providers_bearer": "whoever sends a token has none either",
+}
+
+
 def test_every_key_and_index_begins_with_the_tenant() -> None:
     for table in metadata.sorted_tables:
         if table.name == "tenants":
             continue
         assert next(iter(table.primary_key.columns)).name == "tenant_id"
         for index in table.indexes:
-            if (
-                index.name == "ix_usage_tx"
-            ):  # who adds up and tells lines reads those of all tenants
+            if index.name in OF_ALL:
                 continue
             assert str(index.expressions[0]) == f"{table.name}.tenant_id"

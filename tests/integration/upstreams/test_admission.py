@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from gateway.errors import ModelNotFound, Overloaded, UpstreamFailed, UpstreamRejected
+from gateway.errors import (
+    ModelNotFound,
+    Overloaded,
+    UpstreamFailed,
+    UpstreamRecalled,
+    UpstreamRejected,
+)
 from gateway.generation import Route, TokenRequest
 from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
 from gateway.upstreams.routing.policy import RoutingPolicy
@@ -165,7 +171,7 @@ async def test_one_that_hangs_up_when_it_is_its_turn_gives_it_to_the_next(
     async with bounded(server) as known:
         admission = admission_of(known)
         slot = admission.slots("gpu-0").take(WorkClass.DEFAULT, 1)
-        service = admission.shares.serve(REQUEST.cache_salt, 1, WorkClass.DEFAULT)
+        service = admission.shares.serve(REQUEST.tenant, 1, WorkClass.DEFAULT)
         second, third = asks(known), asks(known)
         await until_waiting(known, 2)
         slot.release()
@@ -186,15 +192,72 @@ async def test_a_tenant_of_which_nothing_runs_does_not_wait_for_streams_of_anoth
         await gated.gates[0].reached.wait()
         more = asks(known)
         await until_waiting(known, 1)
-        others = asks(known, replace(REQUEST, cache_salt="other"))
+        others = asks(known, replace(REQUEST, tenant="other"))
         await gated.gates[1].reached.wait()
         # One is all that goes beyond a bound of one.
-        third = asks(known, replace(REQUEST, cache_salt="third"))
+        third = asks(known, replace(REQUEST, tenant="third"))
         await until_waiting(known, 2)
         for gate in gated.gates:
             gate.opened.set()
         for answer in await asyncio.gather(first, others, third, more):
             assert answer == [7]
+
+
+FOUR_SLOTS = AdmissionPolicy(slots_start=4, slots_min=4, slots_max=4)
+OTHER = replace(REQUEST, tenant="other")
+
+
+async def test_who_has_all_slots_gives_one_up_and_has_it_back_in_its_turn(
+    gated: Gated, server: RawServer
+) -> None:
+    async with bounded(server, policy=FOUR_SLOTS) as known:
+        first = [asks(known) for _ in range(4)]
+        await until(lambda: known.served() == [4])
+        other = asks(known, OTHER)
+        await gated.gates[4].reached.wait()
+        await until_waiting(known, 1)
+        assert known.metric("admission_recalled_total") == 1
+        assert sum(known.in_flight()) == 4
+        assert not first[3].done(), "it waits"
+        for gate in gated.gates:
+            gate.opened.set()
+        assert await other == [7]
+        assert await asyncio.gather(*first) == [[7]] * 4
+        assert known.served() == [6]
+
+
+async def test_one_in_the_middle_of_an_answer_gives_way_and_says_so() -> None:
+    gates = [Gate() for _ in range(5)]
+    scripts: list[Script] = [(STREAM_HEAD, said([1]), gate, *turn([7])[1:]) for gate in gates]
+    server = backend_server(*scripts)
+    async with bounded(server, policy=FOUR_SLOTS) as known:
+        first = [asks(known) for _ in range(4)]
+        for gate in gates[:4]:
+            await gate.reached.wait()
+        other = asks(known, OTHER)
+        with pytest.raises(UpstreamRecalled):
+            await first[3]
+        again = asks(known, replace(REQUEST, has_begun=True, was_recalled=True))
+        await until_waiting(known, 1)
+        assert sum(known.in_flight()) == 4
+        for gate in gates:
+            gate.opened.set()
+        assert await other == [1, 7]
+        assert await again == [1, 7]
+        assert await asyncio.gather(*first[:3]) == [[1, 7]] * 3
+
+
+async def test_who_leaves_while_it_is_called_back_has_left(gated: Gated, server: RawServer) -> None:
+    async with bounded(server, policy=FOUR_SLOTS) as known:
+        first = [asks(known) for _ in range(4)]
+        await until(lambda: known.served() == [4])
+        admission_of(known).make_room("other", ["gpu-0"])
+        first[3].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first[3]
+        for gate in gated.gates:
+            gate.opened.set()
+        assert await asyncio.gather(*first[:3]) == [[7]] * 3
 
 
 @pytest.mark.parametrize(
@@ -283,9 +346,9 @@ async def test_one_that_would_wait_too_long_is_refused_at_once(
             await gated.gates[number + 1].reached.wait()
         known.now[0] += 4
         with pytest.raises(Overloaded) as refused:
-            known.pool.require_room("m", 0, REQUEST.cache_salt)
+            known.pool.require_room("m", 0, REQUEST.tenant)
         assert refused.value.retry_after_s == 10  # five go in that time, at four in eight seconds
-        known.pool.require_room("m", 1, REQUEST.cache_salt)
+        known.pool.require_room("m", 1, REQUEST.tenant)
         known.now[0] -= 4
         for gate in gated.gates:
             gate.opened.set()
@@ -378,7 +441,7 @@ async def test_new_sessions_wait_while_backends_are_busy_and_others_pass() -> No
     policy = AdmissionPolicy()
     long = replace(REQUEST, prompt_ids=array("I", range(20_000)), has_begun=True)
     async with bounded(*servers, policy=policy, router=router) as known:
-        busy = [asks(known, replace(long, cache_salt=salt)) for salt in "ab"]
+        busy = [asks(known, replace(long, tenant=salt)) for salt in "ab"]
         await until(lambda: known.served() == [1, 1])
         new = asks(known)
         await until_waiting(known, 1)

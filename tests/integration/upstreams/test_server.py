@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
+from typing_extensions import override
 
 from gateway.errors import (
     ContextOverflow,
@@ -23,6 +24,7 @@ from gateway.generation import (
     TokenChunk,
     TokenRequest,
 )
+from gateway.turns import Turns
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.server import InferenceServer
@@ -40,7 +42,7 @@ from tests.fakes.raw_server import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Hashable
 
     from gateway.upstreams.client import Client
 
@@ -87,6 +89,29 @@ async def test_a_long_answer_that_comes_at_once_is_followed_by_another_on_its_co
             chunks = await collect(upstream)
             assert [i for chunk in chunks for i in chunk.ids] == [*range(400), 200002]
         assert (server.connections, len(server.requests)) == (1, 3)
+
+
+async def test_long_reads_of_a_tenant_are_looked_at_in_turns(client: Client) -> None:
+    events = [STREAM_HEAD, *(said([i], text='"' * 50) for i in range(400)), *turn([200002])[1:]]
+    begun: list[asyncio.Future[None] | None] = []
+
+    class Slow(Turns):
+        """Each of them has to wait."""
+
+        @override
+        def begin(self, tenant: Hashable) -> asyncio.Future[None] | None:
+            assert tenant == REQUEST.tenant
+            turn = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(turn.set_result, None)
+            begun.append(turn)
+            return turn
+
+    async with serving((b"".join(events),)) as server:
+        backend = Backend("gpu-1", server.url)
+        upstream = InferenceServer(backend, client, timeouts=Timeouts(), pace=Slow())
+        chunks = await collect(upstream)
+        assert [i for chunk in chunks for i in chunk.ids] == [*range(400), 200002]
+    assert len(begun) >= 3
 
 
 async def test_the_request_that_a_backend_sees(client: Client) -> None:

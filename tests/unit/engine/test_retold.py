@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from gateway.engine.turn import INLINE_IDS, Retold
+from gateway.engine.retold import INLINE_IDS, Retold
 from gateway.eventlog.fold.fold import Turn
 from gateway.generation import FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +17,7 @@ from gateway.errors import (
     UpstreamError,
     UpstreamFailed,
     UpstreamLost,
+    UpstreamRecalled,
     UpstreamUnavailable,
 )
 from gateway.generation import TokenChunk
@@ -148,6 +149,34 @@ async def test_when_all_tokens_are_there_nothing_is_sent_again() -> None:
     stage = Stage(ScriptedTokens([[*ids(*IDS[:4]), died()]]), spec=run_spec(max_tokens=4))
     assert (await stage.play())[-1].type == "response.incomplete"
     assert not hops(stage)
+
+
+async def test_what_was_called_back_goes_on_when_it_is_its_turn_and_no_backend_was_lost() -> None:
+    recalled = UpstreamRecalled("another goes before it", upstream="gpu-1")
+    ended = [*ids(*IDS[4:]), TokenChunk([], STOP)]
+    turns = [[*ids(*IDS[:3]), recalled], [*ids(IDS[3]), recalled], ended]
+    stage = Stage(ScriptedTokens(turns), hops=HopPolicy(hops_max=0))
+    events = await stage.play()
+    assert events[-1].type == "response.completed"
+    assert stage.text == "Hello there"
+    first, second, third = stage.tokens.requests
+    assert (first.was_recalled, second.was_recalled, third.was_recalled) == (False, True, True)
+    assert list(third.prompt_ids) == [*PROMPT, *IDS[:4]]
+    assert stage.tokens.avoided == [set()] * 3
+    assert hops(stage) == []
+
+
+async def test_where_nothing_is_kept_it_still_waits_as_its_tenant() -> None:
+    salts = "one", "other"
+    stages = [
+        Stage(ScriptedTokens([says(ANSWER)]), spec=replace(run_spec(), cache_salt=salt))
+        for salt in salts
+    ]
+    for stage in stages:
+        await stage.play()
+    requests = [stage.tokens.requests[0] for stage in stages]
+    assert tuple(one.cache_salt for one in requests) == salts
+    assert {one.tenant for one in requests} == {run_spec().principal.tenant_id.hex}
 
 
 async def test_hops_are_bounded() -> None:

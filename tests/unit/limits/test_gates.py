@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.limits.charge import NOTHING_USED, Charge, Used
@@ -136,6 +137,66 @@ def test_rows_that_never_have_enough_end_in_a_refusal() -> None:
     assert 0 < refused.value.retry_after_s <= 60
 
 
+class ScarceDesk(Desk):
+    """The rows have what a bucket holds, and what comes back in time."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__(principal)
+        self.levels: dict[str, tuple[float, float]] = {}
+
+    @override
+    def grant(self, share: float = 1.0) -> None:
+        for (_, name), bucket in self.gates.known():
+            if (ask := bucket.ask(self.clock)) is None:
+                continue
+            level, at = self.levels.get(name, (ask.capacity, self.clock))
+            level = min(ask.capacity, level + ask.rate * (self.clock - at) + ask.change)
+            granted = min(ask.want, max(level, 0.0))
+            self.levels[name] = level - granted, self.clock
+            bucket.answered(granted, level - granted, self.clock)
+
+
+def refusals(desk: Desk, count: int) -> None:
+    for _ in range(count):
+        with pytest.raises(RateLimited):
+            desk.enter()
+
+
+def test_who_hammers_a_refusal_has_to_pause_and_who_pauses_is_let_through() -> None:
+    desk = ScarceDesk(caller(limit("requests", 60)))
+    for _ in range(60):
+        desk.enter()
+    refusals(desk, 10 * 60)
+    for _ in range(100):  # far more often than it may be refused, and while there is room again
+        desk.clock += 0.05
+        refusals(desk, 1)
+    with pytest.raises(RateLimited) as refused:
+        desk.enter()
+    assert refused.value.retry_after_s is not None
+    assert 0 < refused.value.retry_after_s < 1
+    desk.clock += 2 * refused.value.retry_after_s
+    desk.enter()
+
+
+def test_who_waits_as_told_is_never_held_up_by_refusals() -> None:
+    desk = ScarceDesk(caller(limit("requests", 60)))
+    for _ in range(60):
+        desk.enter()
+    for _ in range(60):
+        with pytest.raises(RateLimited) as refused:
+            desk.enter()
+        assert refused.value.retry_after_s is not None
+        desk.clock += refused.value.retry_after_s + 0.001
+        desk.enter()
+
+
+def test_what_is_only_observed_refuses_nobody_who_hammers() -> None:
+    desk = Desk(caller(limit("requests", 1, mode="observe")))
+    for _ in range(100):
+        desk.enter()
+    assert not desk.counted.refused
+
+
 def test_a_limit_of_nothing_is_final() -> None:
     for one in (limit("requests", 0), at_once("responses", 0)):
         desk = Desk(caller(one))
@@ -237,6 +298,20 @@ def test_what_nobody_uses_is_forgotten() -> None:
     desk.grant()
     assert not list(desk.gates.known())
     assert not desk.gates.reports()
+    assert not list(desk.gates.meters())
+
+
+def test_what_was_spent_in_this_interval_is_not_forgotten() -> None:
+    """Its own row is what a process does not read again, so it has to know it."""
+    desk = Desk(caller(budgets=[budget(100)]))
+    meter = desk.gates._meter(TENANT, Meter("m", "usd", "month"))
+    meter.spend(70, NOW)
+    meter.told(meter.rows(NOW), others=5, others_reserved=0)
+    desk.clock += 10_000
+    ((_, again),) = desk.gates.meters()
+    assert again.spent(NOW) == 75
+    later = NOW + timedelta(days=31)
+    meter.told(meter.rows(later), others=0, others_reserved=0)
     assert not list(desk.gates.meters())
 
 

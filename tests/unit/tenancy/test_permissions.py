@@ -23,9 +23,17 @@ NAMES = st.text("ab*-", min_size=1, max_size=4)
 
 
 def test_owners_may_do_all_and_readers_read_all() -> None:
-    for roles, all_of_them in ((ROLES, PERMISSIONS), (OPERATOR_ROLES, OPERATOR_PERMISSIONS)):
-        assert roles["owner"] == all_of_them
-        assert roles["reader"] == {one for one in all_of_them if one.endswith(".read")}
+    assert ROLES["owner"] == PERMISSIONS
+    assert ROLES["reader"] == {one for one in PERMISSIONS if one.endswith(".read")}
+
+
+def test_of_operators_the_owner_alone_decides_who_else_there_is() -> None:
+    assert OPERATOR_ROLES["owner"] == OPERATOR_PERMISSIONS
+    for role, granted in OPERATOR_ROLES.items():
+        assert granted <= OPERATOR_PERMISSIONS
+        assert role == "owner" or not any(one.startswith("operators.") for one in granted)
+    assert all(one.endswith(".read") for one in OPERATOR_ROLES["support"])
+    assert all(one.endswith(".read") for one in OPERATOR_ROLES["auditor"])
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,41 @@ async function retried() {
   return { tries, status: response.status }
 }
 
+function counting(apiKey, tries) {
+  return client.withOptions({
+    apiKey,
+    maxRetries: 2,
+    fetch: async (url, init) => {
+      const at = performance.now()
+      const reply = await fetch(url, init)
+      const told = reply.headers.get('retry-after-ms')
+      tries.push({ at, status: reply.status, told: told === null ? null : Number(told) })
+      return reply
+    },
+  })
+}
+
+async function limited({ key, times }) {
+  const tries = []
+  const one = counting(key, tries)
+  const asked = { model: MODEL, input: 'x', store: false, max_output_tokens: 16 }
+  for (let n = 0; n < times; n++) await one.responses.create(asked)
+  const refused = tries.findIndex((reply) => reply.status === 429)
+  const again = tries[refused + 1]
+  return {
+    statuses: [tries[refused]?.status, again?.status],
+    told: tries[refused]?.told,
+    waited: again === undefined ? null : again.at - tries[refused].at,
+    tries: tries.length,
+  }
+}
+
+async function overBudget({ key }) {
+  const tries = []
+  const error = await refusal(counting(key, tries).responses.create({ model: MODEL, input: 'x' }))
+  return { error, tries: tries.length }
+}
+
 async function models() {
   const known = []
   for await (const model of client.models.list()) known.push(model.id)
@@ -307,5 +342,5 @@ async function hostedConversation({ url, asked, following }) {
 await answer({
   searched, computed, approved, hostedConversation,
   create, stream, resume, cancel, tools, parse, conversations, inputItems, errors, broken, retried,
-  models, count, compact, chat, chatTools,
+  limited, overBudget, models, count, compact, chat, chatTools,
 })

@@ -58,6 +58,13 @@ async def admin_settings(
         models=[{"id": "gpt-oss-20b", "aliases": ["small"]}],
         admin={"public": True, "projects_max": 1000},
         tools={"python": {"enabled": True, "engine": "monty"}},
+        federation={
+            "allowed_networks": ["127.0.0.0/8"],
+            "plain_http": True,
+            "public": False,
+            "unknown_key_interval_s": 0.001,
+            "retry_s": 0.001,
+        },
         server={"drain_grace_s": 1, "trusted_proxies": ["127.0.0.0/8"]},
     )
     await postgres.drop(name)

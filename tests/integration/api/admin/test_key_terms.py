@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 from gateway import ids
 from gateway.services.access import Access
+from gateway.services.limits import Limits, Place
+from gateway.store import tenants
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from tests.fakes.gateway import PEPPER
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
-    import openai
-
     from tests.integration.api.admin.conftest import AdminSite
 
 
@@ -105,6 +106,38 @@ async def test_a_rotated_key_goes_on_beside_the_new_one(
         assert (await user.get("/v1/models")).status_code == 401
     async with site.user(again["value"]) as user:
         assert (await user.get("/v1/models")).status_code == 200
+
+
+async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    project, key = await made(admin, "Kept")
+    keys = admin.admin.organization.projects.api_keys
+    short = await keys.update(key.id, project_id=project.id, expires_in_seconds=3600)
+    assert short.expires_at is not None
+    database = site.gateway.process.default.foundation.database
+    owner = await tenants.find_tenant(database, "acme")
+    assert owner is not None
+    uuid = ids.parse_api_key_id(key.id)
+    assert uuid is not None
+    place = Place(owner.id, "key", uuid)
+    await Limits(database).set_limits(place, {("requests", 60): 2})
+    first = await rotated(site, project.id, key.id, overlap_seconds=3600)
+    second = await rotated(site, project.id, first["id"], overlap_seconds=0)
+    assert abs(second["expires_at"] - short.expires_at) < 60
+    body = {"model": "gpt-oss-20b", "input": "[[sim say=ok]]", "store": False}
+    statuses = []
+    for secret in (key.value, second["value"], second["value"]):
+        async with site.user(secret) as user:
+            statuses.append((await user.post("/v1/responses", json=body)).status_code)
+    assert statuses == [200, 200, 429]
+    with pytest.raises(openai.BadRequestError, match="has been replaced"):
+        await keys.update(key.id, project_id=project.id, expires_in_seconds=7200)
+    await admin.admin.organization.projects.archive(project.id)
+    headers = {"authorization": f"Bearer {site.admin_key}"}
+    async with http_client(site.admin_url, headers=headers) as client:
+        path = f"/v1/organization/projects/{project.id}/api_keys/{second['id']}/rotate"
+        assert (await client.post(path, json={})).status_code == 400
 
 
 async def rotated(site: AdminSite, project: str, key: str, **body: int) -> Any:

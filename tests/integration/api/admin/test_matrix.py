@@ -15,10 +15,12 @@ from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.api.admin.table import admin_routes
 from gateway.app import routes
-from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES
+from gateway.tenancy.permissions import ROLES
 from gateway.wiring.admin import admin_services
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
+from tests.fakes.issuer import running_issuer
+from tests.integration.api.admin.test_federation import exchanged, trusted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -126,11 +128,18 @@ async def victim(site: AdminSite) -> AsyncIterator[Victim]:
 
 
 @pytest.fixture(scope="module")
-async def intruders(site: AdminSite, admin_settings: Settings) -> list[str]:
-    """A key of another project, one of the default project, and one of another tenant."""
+async def intruders(site: AdminSite, admin_settings: Settings) -> AsyncIterator[list[str]]:
+    """A key of another project, one of the default project, and one of another tenant; tokens of an
+    issuer of another project, and of another tenant, and what they are exchanged for.
+    """
     async with site.client() as admin:
         other = await new_project(admin, "Intruder")
-    return [other, await new_key(admin_settings, "acme"), await new_key(admin_settings, "globex")]
+    found = [other, await new_key(admin_settings, "acme"), await new_key(admin_settings, "globex")]
+    async with running_issuer() as issuer, running_issuer() as another:
+        for of, key in ((issuer, site.admin_key), (another, site.other_admin_key)):
+            async with site.client(key) as admin, trusted(admin, of) as trust:
+                found += [of.token(), await exchanged(site, trust, of.token())]
+        yield found
 
 
 def url_of(path: str, given: dict[str, str]) -> str:
@@ -267,9 +276,8 @@ def admin_table(site: AdminSite) -> list[AdminRoute]:
 
 def test_every_admin_route_takes_a_permission_that_an_owner_has(site: AdminSite) -> None:
     for route in admin_table(site):
-        roles = ROLES if route.plane == "tenant" else OPERATOR_ROLES
-        assert route.permission in roles["owner"], route
-        assert (route.permission in roles["reader"]) == (route.method == "GET"), route
+        assert route.permission in ROLES["owner"], route
+        assert (route.permission in ROLES["reader"]) == (route.method == "GET"), route
 
 
 async def test_each_role_may_do_what_the_table_says(

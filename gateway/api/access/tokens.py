@@ -1,0 +1,141 @@
+"""`POST /oauth/token`: a token of an issuer for a token of ours. It takes no key.
+
+Requests and answers are those of OAuth 2.0 Token Exchange (https://www.rfc-editor.org/rfc/rfc8693)
+as openai-python sends and reads them, in JSON; clients of OAuth send a form. An assertion by
+https://www.rfc-editor.org/rfc/rfc7523 is the same under another name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
+
+import orjson
+from starlette.responses import Response
+
+from gateway.errors import (
+    InvalidRequest,
+    IssuerUnavailable,
+    PayloadTooLarge,
+    TokenNotAdmitted,
+    TokenRefused,
+)
+from gateway.services.federation.federation import Exchange
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.api.client_connection import BodyReader
+    from gateway.services.federation.federation import Exchanged, Federation
+
+TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_TYPE: Final = "urn:ietf:params:oauth:token-type:"
+SUBJECT_TYPES: Final = (f"{_TYPE}jwt", f"{_TYPE}id_token")
+_FORM: Final = b"application/x-www-form-urlencoded"
+_FIELDS_MAX: Final = 32
+
+
+class _Refused(Exception):
+    """`error` is a code of https://www.rfc-editor.org/rfc/rfc6749#section-5.2."""
+
+    def __init__(self, error: str, description: str) -> None:
+        super().__init__(description)
+        self.error = error
+
+
+class TokenEndpoint:
+    """ASGI application. Errors are OAuth's: its clients, the SDK among them, read no others."""
+
+    def __init__(self, federation: Federation, bodies: BodyReader) -> None:
+        """`bodies` must be bounded: anybody may send one."""
+        self._federation = federation
+        self._bodies = bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(scope, receive)
+        response.headers["cache-control"] = "no-store"
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        try:
+            asked = exchange_of(await self._fields(scope, receive))
+            return _json(200, _body(await self._federation.exchange(asked)))
+        except _Refused as refusal:
+            return _error(400, refusal.error, str(refusal))
+        except TokenNotAdmitted as refusal:
+            return _error(400, "invalid_grant", refusal.message)
+        except TokenRefused as refusal:
+            return _error(400, "invalid_subject_token", refusal.message)
+        except (InvalidRequest, PayloadTooLarge) as refusal:
+            return _error(400, "invalid_request", refusal.message)
+        except IssuerUnavailable as failure:
+            answer = _error(
+                503,
+                "temporarily_unavailable",
+                "The issuer of the token does not answer, so the token cannot be verified. Please "
+                "try again in a few seconds.",
+            )
+            answer.headers["retry-after"] = str(max(1, round(failure.retry_after_s or 1)))
+            return answer
+
+    async def _fields(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        body = await self._bodies.read(scope, receive)
+        kind = next((v for name, v in scope["headers"] if name == b"content-type"), b"")
+        try:
+            if kind.partition(b";")[0].strip().lower() == _FORM:
+                return dict(parse_qsl(body.decode(), max_num_fields=_FIELDS_MAX))
+            document = orjson.loads(body)
+        except ValueError as error:
+            raise _Refused(
+                "invalid_request", "The body is neither a JSON object nor a form."
+            ) from error
+        if not isinstance(document, dict):
+            raise _Refused("invalid_request", "The body is no JSON object.")
+        return document
+
+
+def exchange_of(fields: dict[str, Any]) -> Exchange:
+    """What is asked for. Raises `_Refused`."""
+    grant = _text(fields, "grant_type")
+    if grant == JWT_BEARER:
+        token = _text(fields, "assertion")
+    elif grant == TOKEN_EXCHANGE:
+        kind = _text(fields, "subject_token_type")
+        if kind not in SUBJECT_TYPES:
+            raise _Refused(
+                "invalid_request", f"'subject_token_type' must be {' or '.join(SUBJECT_TYPES)}."
+            )
+        token = _text(fields, "subject_token")
+    else:
+        raise _Refused(
+            "unsupported_grant_type", f"'grant_type' must be {TOKEN_EXCHANGE} or {JWT_BEARER}."
+        )
+    return Exchange(
+        token, _text(fields, "identity_provider_id"), _text(fields, "service_account_id")
+    )
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise _Refused("invalid_request", f"'{name}' is missing, or no string.")
+    return value
+
+
+def _body(made: Exchanged) -> dict[str, Any]:
+    body = {
+        "access_token": made.token,
+        "issued_token_type": f"{_TYPE}access_token",
+        "token_type": "Bearer",
+        "expires_in": made.expires_in_s,
+    }
+    return body | ({"scope": " ".join(sorted(made.scopes))} if made.scopes else {})
+
+
+def _error(status: int, error: str, description: str) -> Response:
+    return _json(status, {"error": error, "error_description": description})
+
+
+def _json(status: int, body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), status, media_type="application/json")

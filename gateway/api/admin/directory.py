@@ -1,0 +1,203 @@
+"""Roles, which are fixed here, and what an organization of this server has none of.
+
+People sign in elsewhere, so there are no users, invites and groups; keys of tenants and
+certificates are the operator's. Lists of these are empty, in the page class that the SDK has for
+each, nothing of them is found, and what would make one says that there is no such endpoint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+from gateway.api.admin.pages import conversation_page, cursor_page, next_page, page_asked
+from gateway.api.admin.projects import ONE as PROJECT
+from gateway.api.admin.routes import AdminRoute
+from gateway.errors import InvalidRequest, ResourceNotFound, shown
+from gateway.tenancy.permissions import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gateway.api.admin.routes import AdminCall, Endpoint
+    from gateway.services.admin.projects import Projects
+    from gateway.tenancy.permissions import Permission
+
+    Json = dict[str, Any]
+
+ORGANIZATION_ROLES: Final = "/organization/roles"
+PROJECT_ROLES: Final = "/projects/{project_id}/roles"
+_PROJECT: Final = "project_id"
+
+
+class Lacking(NamedTuple):
+    """A list that is always empty: its path, the parameter of one of its items, its page."""
+
+    path: str
+    id: str
+    page: Callable[[], Json]
+    area: str
+
+
+def _conversation() -> Json:
+    return conversation_page([], has_more=False)
+
+
+def _cursor() -> Json:
+    return cursor_page([], has_more=False)
+
+
+def _next() -> Json:
+    return next_page([], next_id=None)
+
+
+LACKING: Final = (
+    Lacking("/organization/users", "user_id", _conversation, "members"),
+    Lacking("/organization/invites", "invite_id", _conversation, "members"),
+    Lacking("/organization/groups", "group_id", _next, "members"),
+    Lacking(f"{PROJECT}/users", "user_id", _conversation, "members"),
+    Lacking(f"{PROJECT}/groups", "group_id", _next, "members"),
+    Lacking("/organization/external_keys", "external_key_id", _cursor, "external_keys"),
+    Lacking("/organization/external_storage", "external_storage_id", _cursor, "external_keys"),
+    Lacking("/organization/certificates", "certificate_id", _conversation, "external_keys"),
+)
+SETTINGS: Final = (f"{PROJECT}/hosted_tool_permissions", f"{PROJECT}/service_tier_settings")
+"""Of projects, which operators decide for tenants (`tenants set`)."""
+
+
+def routes(projects: Projects) -> list[AdminRoute]:
+    """Those of roles, and of everything that there is none of."""
+    answers = DirectoryEndpoints(projects)
+    found = []
+    for path, kind in ((ORGANIZATION_ROLES, "api.organization"), (PROJECT_ROLES, "api.project")):
+        one = f"{path}/{{role_id}}"
+        found += [
+            AdminRoute("GET", path, "roles.read", answers.roles(kind)),
+            AdminRoute("POST", path, "roles.write", answers.refuse_role),
+            AdminRoute("GET", one, "roles.read", answers.role(kind)),
+            AdminRoute("POST", one, "roles.write", answers.refuse_role),
+            AdminRoute("DELETE", one, "roles.write", answers.refuse_role),
+        ]
+    for lacking in LACKING:
+        found += _of_lacking(lacking, answers)
+    for path in SETTINGS:
+        found += [
+            AdminRoute("GET", path, "projects.read", answers.unsupported),
+            AdminRoute("POST", path, "projects.write", answers.unsupported),
+        ]
+    return found
+
+
+def _of_lacking(lacking: Lacking, answers: DirectoryEndpoints) -> Iterator[AdminRoute]:
+    one = f"{lacking.path}/{{{lacking.id}}}"
+    read, write = _PERMISSIONS[lacking.area]
+    yield AdminRoute("GET", lacking.path, read, answers.empty(lacking.page))
+    yield AdminRoute("POST", lacking.path, write, answers.unsupported)
+    yield AdminRoute("GET", one, read, answers.unknown(lacking.id))
+    yield AdminRoute("DELETE", one, write, answers.unknown(lacking.id))
+
+
+_PERMISSIONS: Final[Mapping[str, tuple[Permission, Permission]]] = {
+    "members": ("members.read", "members.write"),
+    "external_keys": ("external_keys.read", "external_keys.write"),
+}
+
+
+class DirectoryEndpoints:
+    """Endpoints that change nothing. One below a project is 404 where there is no such project."""
+
+    def __init__(self, projects: Projects) -> None:
+        self._projects = projects
+
+    def roles(self, kind: str) -> Endpoint:
+        """All roles of one kind of resource, on one page."""
+
+        async def endpoint(call: AdminCall) -> Json:
+            page_asked(call.request.query_params)
+            await self._check_project(call)
+            return next_page(_roles(kind), next_id=None)
+
+        return endpoint
+
+    def role(self, kind: str) -> Endpoint:
+        """One of these."""
+
+        async def endpoint(call: AdminCall) -> Json:
+            await self._check_project(call)
+            for one in _roles(kind):
+                if one["id"] == call.path["role_id"]:
+                    return one
+            raise _unknown(call, "role_id")
+
+        return endpoint
+
+    async def refuse_role(self, call: AdminCall) -> Json:
+        """Raises `InvalidRequest`: there are no custom ones."""
+        await self._check_project(call)
+        raise InvalidRequest(
+            "Roles are predefined here: an admin key without scopes has that of an owner, one with "
+            "the scope 'api.all.read' that of a reader.",
+            code="unsupported_value",
+        )
+
+    def empty(self, page: Callable[[], Json]) -> Endpoint:
+        """A list of which there is nothing."""
+
+        async def endpoint(call: AdminCall) -> Json:
+            page_asked(call.request.query_params)
+            await self._check_project(call)
+            return page()
+
+        return endpoint
+
+    def unknown(self, parameter: str) -> Endpoint:
+        """One of such a list."""
+
+        async def endpoint(call: AdminCall) -> Json:
+            await self._check_project(call)
+            raise _unknown(call, parameter)
+
+        return endpoint
+
+    async def unsupported(self, call: AdminCall) -> Json:
+        """Raises `ResourceNotFound`, saying that it is the endpoint that is not there."""
+        await self._check_project(call)
+        _refuse(call)
+
+    async def _check_project(self, call: AdminCall) -> None:
+        if _PROJECT in call.path:
+            await self._projects.get(call.principal.tenant_id, call.path[_PROJECT])
+
+
+def _roles(kind: str) -> list[Json]:
+    """Roles of keys: those of the organization, or what a key of a project may do in it."""
+    if kind == "api.project":
+        return [_role(kind, "member", "Use of the project, as far as the key's scopes go.", [])]
+    told = {"owner": "Everything of the organization.", "reader": "Reading all of it."}
+    return [_role(kind, name, told[name], sorted(ROLES[name])) for name in ROLES]
+
+
+def _role(kind: str, name: str, description: str, permissions: list[Any]) -> Json:
+    return {
+        "object": "role",
+        "id": f"role-{kind}-{name}",
+        "name": name,
+        "description": description,
+        "permissions": permissions,
+        "predefined_role": True,
+        "resource_type": kind,
+    }
+
+
+def _unknown(call: AdminCall, parameter: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"There is no {parameter.removesuffix('_id')} '{shown(call.path[parameter])}'.",
+        param=parameter,
+    )
+
+
+def _refuse(call: AdminCall) -> NoReturn:
+    raise ResourceNotFound(
+        f"This server has no {call.request.method} {shown(call.request.url.path)}. See "
+        "docs/admin-api.md for what it has.",
+        code="unsupported_endpoint",
+    )

@@ -1,0 +1,156 @@
+"""`/v1/organization/workload_identity_providers`: issuers of tokens, and rules of their tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.api.admin.pages import cursor_page, page_asked
+from gateway.api.admin.routes import AdminRoute
+from gateway.protocol.admin.federation import (
+    ProviderCreate,
+    ProviderUpdate,
+    RuleCreate,
+    RuleUpdate,
+    discovered,
+    provider_body,
+    rule_body,
+)
+from gateway.protocol.admin.objects import deleted_body
+from gateway.services.admin.federation import ProviderAsked, RuleAsked
+
+if TYPE_CHECKING:
+    from gateway.api.admin.routes import AdminCall
+    from gateway.services.admin.federation import IdentityProviders
+    from gateway.services.admin.transactions import AdminCaller
+    from gateway.tenancy import TenantId
+
+ALL = "/organization/workload_identity_providers"
+ONE = f"{ALL}/{{workload_identity_provider_id}}"
+RULES = f"{ONE}/federation_rules"
+RULE = f"{RULES}/{{workload_identity_federation_rule_id}}"
+KIND = "organization.workload_identity_provider"
+RULE_KIND = "organization.workload_identity_federation_rule"
+
+
+def routes(providers: IdentityProviders) -> list[AdminRoute]:
+    """Those of identity providers and their rules."""
+    answers = FederationEndpoints(providers)
+    return [
+        AdminRoute("GET", ALL, "workload_identity.read", answers.list),
+        AdminRoute("POST", ALL, "workload_identity.write", answers.create),
+        AdminRoute("GET", ONE, "workload_identity.read", answers.get),
+        AdminRoute("POST", ONE, "workload_identity.write", answers.update),
+        AdminRoute("DELETE", ONE, "workload_identity.write", answers.delete),
+        AdminRoute("GET", RULES, "workload_identity.read", answers.rules),
+        AdminRoute("POST", RULES, "workload_identity.write", answers.create_rule),
+        AdminRoute("GET", RULE, "workload_identity.read", answers.rule),
+        AdminRoute("POST", RULE, "workload_identity.write", answers.update_rule),
+        AdminRoute("DELETE", RULE, "workload_identity.write", answers.delete_rule),
+    ]
+
+
+class FederationEndpoints:
+    """Endpoints of identity providers and their rules."""
+
+    def __init__(self, providers: IdentityProviders) -> None:
+        self._providers = providers
+
+    async def list(self, call: AdminCall) -> dict[str, Any]:
+        """Those of the tenant."""
+        asked = page_asked(call.request.query_params)
+        page = await self._providers.list(
+            call.principal.tenant_id,
+            limit=asked.limit,
+            after=asked.after,
+            descends=asked.order == "desc",
+        )
+        return cursor_page(list(map(provider_body, page.rows)), has_more=page.has_more)
+
+    async def create(self, call: AdminCall) -> dict[str, Any]:
+        """An issuer that is trusted from now on."""
+        asked = await call.body(ProviderCreate)
+        made = await self._providers.create(call.caller, ProviderAsked.of(asked))
+        return provider_body(made)
+
+    async def get(self, call: AdminCall) -> dict[str, Any]:
+        """One of them."""
+        return provider_body(await self._providers.get(*_named(call)))
+
+    async def update(self, call: AdminCall) -> dict[str, Any]:
+        """What is left out stays."""
+        asked = await call.body(ProviderUpdate)
+        before = await self._providers.get(*_named(call))
+        keys = asked.keys(asked.issuer or before.issuer)
+        if keys is None and asked.issuer and before.keys == discovered(before.issuer):
+            # Where nobody said otherwise, it is the issuer that says where its keys are.
+            keys = discovered(asked.issuer)
+        changes: dict[str, Any] = {
+            "name": asked.name,
+            "issuer": asked.issuer,
+            "audience": asked.audience,
+            "description": asked.description,
+            "enabled": asked.enabled,
+            "transformations": asked.transformations,
+            "keys": keys,
+            "terms": asked.harmony.terms(before.terms),
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        return provider_body(await self._providers.change(*_changed(call), given))
+
+    async def delete(self, call: AdminCall) -> dict[str, Any]:
+        """With its rules; its tokens work no more."""
+        await self._providers.delete(*_changed(call))
+        return deleted_body(KIND, call.path["workload_identity_provider_id"])
+
+    async def rules(self, call: AdminCall) -> dict[str, Any]:
+        """Those of one provider, or with `service_account_id` of one account."""
+        query = call.request.query_params
+        asked = page_asked(query)
+        page = await self._providers.rules(
+            *_named(call),
+            limit=asked.limit,
+            after=asked.after,
+            account_id=query.get("service_account_id") or None,
+            descends=asked.order == "desc",
+        )
+        return cursor_page(list(map(rule_body, page.rows)), has_more=page.has_more)
+
+    async def create_rule(self, call: AdminCall) -> dict[str, Any]:
+        """Which tokens act for a service account."""
+        asked = await call.body(RuleCreate)
+        return rule_body(await self._providers.create_rule(*_changed(call), RuleAsked.of(asked)))
+
+    async def rule(self, call: AdminCall) -> dict[str, Any]:
+        """One rule."""
+        return rule_body(await self._providers.rule(*_named(call), _rule_id(call)))
+
+    async def update_rule(self, call: AdminCall) -> dict[str, Any]:
+        """What is left out stays."""
+        asked = await call.body(RuleUpdate)
+        changes: dict[str, Any] = {
+            "name": asked.name,
+            "description": asked.description,
+            "enabled": asked.enabled,
+            "matchers": asked.attribute_matchers,
+            "scopes": asked.scopes(),
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        changed = await self._providers.change_rule(*_changed(call), _rule_id(call), given)
+        return rule_body(changed)
+
+    async def delete_rule(self, call: AdminCall) -> dict[str, Any]:
+        """What was exchanged by it works no more."""
+        await self._providers.delete_rule(*_changed(call), _rule_id(call))
+        return deleted_body(RULE_KIND, _rule_id(call))
+
+
+def _named(call: AdminCall) -> tuple[TenantId, str]:
+    return call.principal.tenant_id, call.path["workload_identity_provider_id"]
+
+
+def _changed(call: AdminCall) -> tuple[AdminCaller, str]:
+    return call.caller, call.path["workload_identity_provider_id"]
+
+
+def _rule_id(call: AdminCall) -> str:
+    return call.path["workload_identity_federation_rule_id"]

@@ -1,0 +1,63 @@
+"""`/admin/v1/tenants/{name}/…`: what becomes of all that a tenant has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.api.admin.operators import TENANT
+from gateway.api.admin.routes import AdminRoute
+from gateway.protocol.admin.requests import Erasure, Hold, NoBody
+
+if TYPE_CHECKING:
+    from gateway.api.admin.routes import AdminCall
+    from gateway.services.admin.operations import Operations
+
+
+def routes(operations: Operations) -> list[AdminRoute]:
+    """Those that delete or keep data of a tenant."""
+    answers = TenantDataEndpoints(operations)
+    return [
+        AdminRoute("POST", f"{TENANT}/delete", "tenants.delete", answers.delete, "operator"),
+        AdminRoute("POST", f"{TENANT}/restore", "tenants.delete", answers.restore, "operator"),
+        AdminRoute("POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator"),
+        AdminRoute("POST", f"{TENANT}/erasure", "tenants.delete", answers.erase, "operator"),
+    ]
+
+
+class TenantDataEndpoints:
+    """Endpoints of deletion and erasure: see docs/data.md."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def delete(self, call: AdminCall) -> dict[str, Any]:
+        """None of its keys works any more; its data goes seven days later."""
+        await call.body(NoBody)
+        name = call.path["name"]
+        await self._operations.delete_tenant(name, call.author)
+        return {"object": "tenant.deleted", "name": name, "deleted": True}
+
+    async def restore(self, call: AdminCall) -> dict[str, Any]:
+        """Take the deletion back, as long as nothing has gone."""
+        await call.body(NoBody)
+        name = call.path["name"]
+        await self._operations.restore_tenant(name, call.author)
+        return {"object": "tenant.restored", "name": name}
+
+    async def hold(self, call: AdminCall) -> dict[str, Any]:
+        """Keep, or with `held: false` no longer keep, what a deleted tenant has."""
+        asked = await call.body(Hold)
+        name = call.path["name"]
+        await self._operations.hold_tenant(name, call.author, is_held=asked.held)
+        return {"object": "tenant.hold", "name": name, "held": asked.held}
+
+    async def erase(self, call: AdminCall) -> dict[str, Any]:
+        """Delete what is stored of a person, `end_user`, and tell how much that was."""
+        asked = await call.body(Erasure)
+        erased = await self._operations.erase(call.path["name"], asked.end_user, call.author)
+        return {
+            "object": "tenant.erasure",
+            "responses": erased.responses,
+            "conversations": erased.conversations,
+            "responses_read": erased.seen,
+        }

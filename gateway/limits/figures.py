@@ -1,0 +1,113 @@
+"""What is left of limits and budgets, for whoever asks, by the counts that requests are held to.
+
+What other processes have taken ahead of a bucket for the second to come is in none of the figures:
+they may show that much less than the whole installation has left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.limits.money import begins, ends
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.limits.gates import Gates
+    from gateway.limits.terms import Budget, Limit, Terms
+
+    Key = tuple[UUID, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What the database says, beside this process: `levels` of the buckets that were ever used, as
+    they are filled by now; `under_way` and `spent` of the other processes.
+    """
+
+    levels: Mapping[Key, float] = field(default_factory=dict)
+    under_way: Mapping[Key, int] = field(default_factory=dict)
+    spent: Mapping[Key, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFigure:
+    """A limit, what is left of it, and in how many seconds all of it is (None: nobody knows)."""
+
+    limit: Limit
+    remaining: int
+    reset_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFigure:
+    """A budget in the interval of now: what is spent, and what requests under way may take beside
+    it, in its unit; `resets_at` None: never.
+    """
+
+    budget: Budget
+    spent: int
+    reserved: int
+    resets_at: datetime | None
+
+    @property
+    def remaining(self) -> int:
+        """What is not spent; never below 0."""
+        return max(0, self.budget.cap - self.spent)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of all limits and budgets that bind a key."""
+
+    limits: tuple[LimitFigure, ...] = ()
+    budgets: tuple[BudgetFigure, ...] = ()
+
+    @property
+    def tightest(self) -> BudgetFigure | None:
+        """Of the budgets of money that refuse something, the one of which the least is left."""
+        binding = [
+            one for one in self.budgets if one.budget.unit == "usd" and one.budget.mode == "enforce"
+        ]
+        return min(binding, key=lambda one: one.remaining, default=None)
+
+
+def figures_of(
+    gates: Gates, tenant_id: UUID, terms: Terms, elsewhere: Elsewhere, now: datetime
+) -> Figures:
+    """What one process knows, and the others told."""
+    return Figures(
+        tuple([_of_limit(gates, tenant_id, one, elsewhere) for one in terms.limits]),
+        tuple([_of_budget(gates, tenant_id, one, elsewhere, now) for one in terms.budgets]),
+    )
+
+
+def _of_limit(gates: Gates, tenant_id: UUID, limit: Limit, elsewhere: Elsewhere) -> LimitFigure:
+    key = (tenant_id, limit.name)
+    if not limit.window_s:
+        used = gates.places.get(key, 0) + elsewhere.under_way.get(key, 0)
+        return LimitFigure(limit, max(0, limit.value - used), None)
+    left = min(elsewhere.levels.get(key, limit.value), limit.value) + gates.held(key)
+    left = min(max(left, 0.0), limit.value)
+    return LimitFigure(limit, int(left), (limit.value - left) / limit.rate)
+
+
+def _of_budget(
+    gates: Gates, tenant_id: UUID, budget: Budget, elsewhere: Elsewhere, now: datetime
+) -> BudgetFigure:
+    key = (tenant_id, budget.meter)
+    spent, reserved = gates.spending(key, now)
+    return BudgetFigure(
+        budget,
+        spent + elsewhere.spent.get(key, 0),
+        reserved + elsewhere.under_way.get(key, 0),
+        ends(budget.interval, now),
+    )
+
+
+def interval_starts(terms: Terms, now: datetime) -> dict[str, datetime]:
+    """When the interval of now began, by the meters of the budgets."""
+    return {one.meter: begins(one.interval, now) for one in terms.budgets}

@@ -1,0 +1,73 @@
+"""Buckets of this process alone, for what is cheap and must not be free: reads, and refusals.
+
+Nothing of them is shared with other replicas: each lets through as much as it may itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+from gateway.errors import RateLimited
+from gateway.limits.refusal import RETRY_AFTER_MAX_S, duration
+
+K = TypeVar("K", bound=Hashable)
+
+WINDOW_S: Final = 60.0
+KEPT: Final = 10_000
+"""Buckets; of one that is forgotten nothing was used for longest."""
+
+
+class Paces(Generic[K]):
+    """Buckets by key, each as the time at which it will be full again (the generic cell rate
+    algorithm): what is full need not be kept.
+    """
+
+    def __init__(self) -> None:
+        self._full_at: OrderedDict[K, float] = OrderedDict()
+
+    def take(self, key: K, capacity: float, now: float) -> float:
+        """Use one of a bucket that holds so many, and fills in `WINDOW_S`. 0.0: it was there;
+        otherwise in how many seconds it will be, and none was used.
+        """
+        wait_s = self.wait_s(key, capacity, now)
+        if not wait_s:
+            self.spend(key, capacity, now)
+        return wait_s
+
+    def wait_s(self, key: K, capacity: float, now: float) -> float:
+        """In how many seconds one is there; 0.0: now."""
+        full_at = self._full_at.get(key, now)
+        return max(0.0, full_at + WINDOW_S / capacity - now - WINDOW_S)
+
+    def spend(self, key: K, capacity: float, now: float) -> None:
+        """Use one, whether it is there or not; a bucket is below nothing by one at most."""
+        one_s = WINDOW_S / capacity
+        full_at = max(self._full_at.pop(key, now), now) + one_s
+        self._full_at[key] = min(full_at, now + WINDOW_S + one_s)
+        if len(self._full_at) > KEPT:
+            self._full_at.popitem(last=False)
+
+
+class ReadPace:
+    """How often a key may read: requests that generate nothing have no other limit."""
+
+    def __init__(self, per_minute: int) -> None:
+        """`per_minute` is of each key; 0: as often as it likes."""
+        self._per_minute = per_minute
+        self._paces: Paces[Hashable] = Paces()
+
+    def take(self, key: Hashable, now: float) -> None:
+        """One read at the time `now` of a clock that never goes back. Raises `RateLimited`."""
+        if not self._per_minute:
+            return
+        wait_s = self._paces.take(key, self._per_minute, now)
+        if wait_s:
+            raise RateLimited(
+                "Rate limit reached for reads of this API key on requests per min (RPM): Limit "
+                f"{self._per_minute}, Used {self._per_minute}, Requested 1. Please try again in "
+                f"{duration(wait_s)}.",
+                code="rate_limit_exceeded",
+                retry_after_s=min(wait_s, RETRY_AFTER_MAX_S),
+            )

@@ -1,0 +1,358 @@
+"""Identity providers of a tenant and the rules of their tokens: make, list, change, delete."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway import ids
+from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
+from gateway.protocol.admin.federation import discovered
+from gateway.protocol.request_errors import unknown_place
+from gateway.services.admin.projects import required_project
+from gateway.services.admin.service_accounts import required_account, unknown_account
+from gateway.store.admin import federation as rows
+from gateway.store.admin.pages import Place
+from gateway.tenancy.federation import FederationRule, IdentityProvider, TokenTerms
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from uuid import UUID
+
+    from gateway.protocol.admin.federation import ProviderCreate, RuleCreate
+    from gateway.services.admin.transactions import AdminCaller, Transactions
+    from gateway.store.admin.pages import Page
+    from gateway.store.postgres.database import Connection
+    from gateway.tenancy import TenantId
+    from gateway.tenancy.federation import KeySource, Transformation, Value
+
+PROVIDER_EVENT: Final = "workload_identity_provider"
+RULE_EVENT: Final = "workload_identity_provider_mapping"
+_BEARER_INDEX: Final = "uq_identity_providers_bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderAsked:
+    """An identity provider that is asked for."""
+
+    name: str
+    issuer: str
+    audience: str
+    keys: KeySource
+    terms: TokenTerms
+    description: str | None = None
+    transformations: tuple[Transformation, ...] = ()
+    enabled: bool = True
+
+    @classmethod
+    def of(cls, body: ProviderCreate) -> ProviderAsked:
+        """What a body asks for. Raises `InvalidRequest`."""
+        return cls(
+            name=body.name,
+            issuer=body.issuer,
+            audience=body.audience,
+            keys=body.keys(body.issuer) or discovered(body.issuer),
+            terms=body.harmony.terms(TokenTerms()),
+            description=body.description,
+            transformations=body.transformations or (),
+            enabled=body.enabled is not False,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleAsked:
+    """A rule that is asked for; `scopes` empty: all of the project."""
+
+    project_id: str
+    service_account_id: str
+    matchers: dict[str, Value]
+    scopes: frozenset[str] = frozenset()
+    name: str | None = None
+    description: str | None = None
+    enabled: bool = True
+
+    @classmethod
+    def of(cls, body: RuleCreate) -> RuleAsked:
+        """What a body asks for. Raises `InvalidRequest`."""
+        return cls(
+            project_id=body.project_id,
+            service_account_id=body.service_account_id,
+            matchers=dict(body.attribute_matchers),
+            scopes=body.scopes() or frozenset(),
+            name=body.name,
+            description=body.description,
+            enabled=body.enabled is not False,
+        )
+
+
+def unknown_provider(provider_id: str) -> ResourceNotFound:
+    """The same for one that is unknown, deleted, and of another tenant."""
+    return ResourceNotFound(
+        f"No workload identity provider with id '{shown(provider_id)}' was found.",
+        code="workload_identity_provider_not_found",
+        param="workload_identity_provider_id",
+    )
+
+
+def unknown_rule(rule_id: str) -> ResourceNotFound:
+    """The same for one that is unknown, deleted, and of another provider or tenant."""
+    return ResourceNotFound(
+        f"No federation rule with id '{shown(rule_id)}' was found at this identity provider.",
+        code="federation_rule_not_found",
+        param="workload_identity_federation_rule_id",
+    )
+
+
+class IdentityProviders:
+    """All methods raise `ResourceNotFound` for an unknown provider, rule, project or account."""
+
+    def __init__(self, transactions: Transactions, *, providers_max: int, rules_max: int) -> None:
+        """`providers_max` bounds those of one tenant, `rules_max` the rules of one of them."""
+        self._transactions = transactions
+        self._providers_max = providers_max
+        self._rules_max = rules_max
+
+    async def create(self, caller: AdminCaller, asked: ProviderAsked) -> IdentityProvider:
+        """Raises `RateLimited` where there are too many, `InvalidRequest` where bearer tokens of
+        the same issuer and audience are somebody's already.
+        """
+        tenant_id = caller.tenant_id
+        async with self._changing(caller) as connection:
+            if await rows.count(connection, tenant_id) >= self._providers_max:
+                raise _too_many(self._providers_max, "workload identity providers")
+            made = await rows.insert(connection, _provider(ids.new_uuid(), tenant_id, asked))
+            target = ids.identity_provider_id(made.id)
+            await caller.note(connection, f"{PROVIDER_EVENT}.created", target, data=_told(made))
+            return made
+
+    async def get(self, tenant_id: TenantId, provider_id: str) -> IdentityProvider:
+        """The provider."""
+        async with self._transactions.reading(tenant_id) as connection:
+            return await _required(connection, tenant_id, provider_id)
+
+    async def list(
+        self, tenant_id: TenantId, *, limit: int, after: str | None, descends: bool = False
+    ) -> Page[IdentityProvider]:
+        """By age. Raises `InvalidRequest` for an unknown `after`."""
+        place = None if after is None else ids.parse_identity_provider_id(after)
+        if after is not None and place is None:
+            raise unknown_place()
+        async with self._transactions.reading(tenant_id) as connection:
+            return await rows.page(connection, tenant_id, Place(limit, place, descends))
+
+    async def change(
+        self, caller: AdminCaller, provider_id: str, changes: Mapping[str, Any]
+    ) -> IdentityProvider:
+        """Change these fields of it. Raises as `create` does."""
+        async with self._changing(caller) as connection:
+            found = await _required(connection, caller.tenant_id, provider_id)
+            changed = await rows.change(connection, replace(found, **changes))
+            if changed is None:
+                raise unknown_provider(provider_id)
+            await caller.note(
+                connection,
+                f"{PROVIDER_EVENT}.updated",
+                provider_id,
+                changes_requested=_told(changed),
+            )
+            return changed
+
+    async def delete(self, caller: AdminCaller, provider_id: str) -> None:
+        """Delete it with its rules: none of its tokens works any more, nor what they were exchanged
+        for.
+        """
+        async with self._changing(caller) as connection:
+            found = await _required(connection, caller.tenant_id, provider_id)
+            await rows.delete(connection, caller.tenant_id, found.id)
+            await caller.note(connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=found.name)
+
+    async def create_rule(
+        self, caller: AdminCaller, provider_id: str, asked: RuleAsked
+    ) -> FederationRule:
+        """Raises `RateLimited` where the provider has too many, `InvalidRequest` for an archived
+        project.
+        """
+        tenant_id = caller.tenant_id
+        async with self._changing(caller) as connection:
+            provider = await _required(connection, tenant_id, provider_id)
+            if await rows.count_rules(connection, tenant_id, provider.id) >= self._rules_max:
+                raise _too_many(self._rules_max, "federation rules of this identity provider")
+            project = await required_project(
+                connection, tenant_id, asked.project_id, is_active=True
+            )
+            account = await required_account(connection, project, asked.service_account_id)
+            rule = FederationRule(
+                id=ids.new_uuid(),
+                tenant_id=tenant_id,
+                provider_id=provider.id,
+                project_id=project.id,
+                service_account_id=account.id,
+                matchers=asked.matchers,
+                scopes=asked.scopes,
+                name=asked.name,
+                description=asked.description,
+                enabled=asked.enabled,
+                created_at=_NOT_STORED,
+                updated_at=_NOT_STORED,
+            )
+            made = await rows.insert_rule(connection, rule)
+            await caller.note(
+                connection,
+                f"{RULE_EVENT}.created",
+                ids.federation_rule_id(made.id),
+                project.id,
+                identity_provider_id=provider_id,
+                data=_told_of_rule(made),
+            )
+            return made
+
+    async def rule(self, tenant_id: TenantId, provider_id: str, rule_id: str) -> FederationRule:
+        """The rule."""
+        async with self._transactions.reading(tenant_id) as connection:
+            provider = await _required(connection, tenant_id, provider_id)
+            return await _required_rule(connection, provider, rule_id)
+
+    async def rules(
+        self,
+        tenant_id: TenantId,
+        provider_id: str,
+        *,
+        limit: int,
+        after: str | None,
+        account_id: str | None = None,
+        descends: bool = False,
+    ) -> Page[FederationRule]:
+        """Those of a provider, or those among them of one service account, by age. Raises
+        `InvalidRequest` for an unknown `after`.
+        """
+        place = None if after is None else ids.parse_federation_rule_id(after)
+        if after is not None and place is None:
+            raise unknown_place()
+        account = None if account_id is None else ids.parse_service_account_id(account_id)
+        if account_id is not None and account is None:
+            raise unknown_account(account_id)
+        async with self._transactions.reading(tenant_id) as connection:
+            provider = await _required(connection, tenant_id, provider_id)
+            asked = Place(limit, place, descends)
+            return await rows.page_of_rules(connection, provider, account, asked)
+
+    async def change_rule(
+        self, caller: AdminCaller, provider_id: str, rule_id: str, changes: Mapping[str, Any]
+    ) -> FederationRule:
+        """Change these fields of it."""
+        async with self._changing(caller) as connection:
+            provider = await _required(connection, caller.tenant_id, provider_id)
+            found = await _required_rule(connection, provider, rule_id)
+            changed = await rows.change_rule(connection, replace(found, **changes))
+            if changed is None:
+                raise unknown_rule(rule_id)
+            await caller.note(
+                connection,
+                f"{RULE_EVENT}.updated",
+                rule_id,
+                changed.project_id,
+                identity_provider_id=provider_id,
+                changes_requested=_told_of_rule(changed),
+            )
+            return changed
+
+    async def delete_rule(self, caller: AdminCaller, provider_id: str, rule_id: str) -> None:
+        """Delete it: what was exchanged by it works no more."""
+        async with self._changing(caller) as connection:
+            provider = await _required(connection, caller.tenant_id, provider_id)
+            found = await _required_rule(connection, provider, rule_id)
+            await rows.delete_rule(connection, found)
+            await caller.note(
+                connection,
+                f"{RULE_EVENT}.deleted",
+                rule_id,
+                found.project_id,
+                identity_provider_id=provider_id,
+                service_account_id=ids.service_account_id(found.service_account_id),
+            )
+
+    @asynccontextmanager
+    async def _changing(self, caller: AdminCaller) -> AsyncIterator[Connection]:
+        try:
+            async with self._transactions.changing(caller.tenant_id) as connection:
+                yield connection
+        except StoreConflict as conflict:
+            if _BEARER_INDEX not in str(conflict):
+                raise
+            raise InvalidRequest(
+                "Bearer tokens of this issuer for this audience are accepted already, for another "
+                "identity provider. Have your issuer make tokens for an audience of your own.",
+                code="audience_taken",
+                param="audience",
+            ) from conflict
+
+
+# The times are the database's: this one is not stored.
+_NOT_STORED: Final = datetime.fromtimestamp(0, UTC)
+
+
+def _provider(uuid: UUID, tenant_id: TenantId, asked: ProviderAsked) -> IdentityProvider:
+    return IdentityProvider(
+        id=uuid,
+        tenant_id=tenant_id,
+        name=asked.name,
+        issuer=asked.issuer,
+        audience=asked.audience,
+        keys=asked.keys,
+        terms=asked.terms,
+        description=asked.description,
+        transformations=asked.transformations,
+        enabled=asked.enabled,
+        created_at=_NOT_STORED,
+        updated_at=_NOT_STORED,
+    )
+
+
+async def _required(
+    connection: Connection, tenant_id: TenantId, provider_id: str
+) -> IdentityProvider:
+    uuid = ids.parse_identity_provider_id(provider_id)
+    found = None if uuid is None else await rows.find(connection, tenant_id, uuid)
+    if found is None:
+        raise unknown_provider(provider_id)
+    return found
+
+
+async def _required_rule(
+    connection: Connection, provider: IdentityProvider, rule_id: str
+) -> FederationRule:
+    uuid = ids.parse_federation_rule_id(rule_id)
+    found = None if uuid is None else await rows.find_rule(connection, provider, uuid)
+    if found is None:
+        raise unknown_rule(rule_id)
+    return found
+
+
+def _too_many(most: int, what: str) -> RateLimited:
+    return RateLimited(
+        f"There are {most} {what}, which is as many as may be. Delete some that are not needed any "
+        "more.",
+        code="too_many_identity_providers",
+    )
+
+
+def _told(provider: IdentityProvider) -> dict[str, Any]:
+    """What the audit log says of it."""
+    return {
+        "issuer": provider.issuer,
+        "audience": provider.audience,
+        "enabled": provider.enabled,
+        "bearer": provider.terms.bearer,
+        "algorithms": list(provider.terms.algorithms),
+    }
+
+
+def _told_of_rule(rule: FederationRule) -> dict[str, Any]:
+    return {
+        "service_account_id": ids.service_account_id(rule.service_account_id),
+        "attribute_matchers": dict(rule.matchers),
+        "scopes": sorted(rule.scopes),
+        "enabled": rule.enabled,
+    }

@@ -1,0 +1,103 @@
+"""One use case: operators look for responses, of which they see everything but what they say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway import ids
+from gateway.errors import InvalidRequest
+from gateway.store.inspection import ResponseSearch, search
+from gateway.store.schema import RUNNING, TERMINAL
+from gateway.tenancy import ProjectId, TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from gateway.store.postgres.database import Database, Row
+
+STATUSES: Final = (*RUNNING, *TERMINAL)
+SPAN_MAX: Final = timedelta(days=31)
+SECOND_MAX: Final = 253_402_300_799
+"""The last one of the year 9999."""
+
+
+class Inspection:
+    """For one database of tenants."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def responses(  # noqa: PLR0913 - each is a filter
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        response_id: str | None = None,
+        tenant: str | None = None,
+        project_id: str | None = None,
+        key_id: str | None = None,
+        model: str | None = None,
+        statuses: Sequence[str] = (),
+        created_from: int | None = None,
+        created_until: int | None = None,
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Responses, the newest first, and whether there are more. Seconds of unix time bound when
+        they were created; without these, the last `SPAN_MAX`. Raises `InvalidRequest` for what is
+        no id, and for more than `SPAN_MAX`.
+        """
+        until = datetime.now(UTC) + timedelta(minutes=1)
+        if created_until is not None:
+            until = _moment(created_until)
+        begin = until - SPAN_MAX if created_from is None else _moment(created_from)
+        if until - begin > SPAN_MAX:
+            raise InvalidRequest(
+                f"Ask for {SPAN_MAX.days} days at most.",
+                code="invalid_value",
+                param="created_at[gte]",
+            )
+        wanted = ResponseSearch(
+            from_at=begin,
+            until_at=until,
+            tenant=tenant,
+            id=_parsed(response_id, ids.parse_response_id(response_id or ""), "id"),
+            project=_parsed(project_id, ids.parse_project_id(project_id or ""), "project_id"),
+            key=_parsed(key_id, ids.parse_api_key_id(key_id or ""), "api_key_id"),
+            model=model,
+            statuses=list(statuses) or None,
+            after=_parsed(after, ids.parse_response_id(after or ""), "after"),
+        )
+        rows = await search(self._database, wanted, rows_max=limit + 1)
+        return [_body(row) for row in rows[:limit]], len(rows) > limit
+
+
+def _parsed(given: str | None, found: UUID | None, param: str) -> UUID | None:
+    if given is not None and found is None:
+        raise InvalidRequest(f"'{param}' is no such id.", code="invalid_value", param=param)
+    return found if given is not None else None
+
+
+def _moment(second: int) -> datetime:
+    return datetime.fromtimestamp(min(second, SECOND_MAX), UTC)
+
+
+def _body(row: Row) -> dict[str, Any]:
+    tenant_id = TenantId(row.tenant_id)
+    return {
+        "id": ids.response_id(row.id),
+        "object": "response.record",
+        "tenant": {"id": ids.tenant_id(tenant_id), "name": row.tenant_name},
+        "project_id": ids.project_id(ProjectId(row.project_id or row.tenant_id)),
+        "api_key_id": ids.api_key_id(row.key_id),
+        "model": row.model,
+        "status": row.status,
+        "background": row.background,
+        "stream": row.streamed,
+        "created_at": int(row.created_at.timestamp()),
+        "completed_at": None if row.completed_at is None else int(row.completed_at.timestamp()),
+        "previous_response_id": row.parent_id and ids.response_id(row.parent_id),
+        "conversation_id": row.conversation_id and ids.conversation_id(row.conversation_id),
+        "replica": row.owner,
+        "attempts": row.attempts,
+    }

@@ -1,0 +1,266 @@
+"""Who calls with a token: of an issuer that a tenant trusts, or one that such a token was exchanged
+for.
+
+A token of an issuer is verified when it is first seen, and again whenever what is known of it is
+too old (`services.access` decides, as for keys). A token of ours names a rule and says until when:
+it is sealed, nothing of it is stored, and it is good for as long as its rule holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
+
+from gateway import ids
+from gateway.concurrency import start_task
+from gateway.errors import TokenNotAdmitted, TokenRefused
+from gateway.sealing import Binding, SealBroken
+from gateway.services.federation.verification import is_token, read, verified
+from gateway.store.admin import federation as rows
+from gateway.store.limits import rules as limits
+from gateway.store.schema import EVERYONE
+from gateway.telemetry.logs import EventLog
+from gateway.tenancy import DEFAULT_POLICY, TenantId
+from gateway.tenancy.federation import (
+    attributes_of,
+    end_user_of,
+    matches,
+    narrowed,
+    scopes_granted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from gateway.sealing import Sealer
+    from gateway.services.federation.key_sets import KeySets
+    from gateway.services.federation.verification import Unverified, Verified
+    from gateway.store.admin.federation import Federated
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import Principal, TenantPolicy
+    from gateway.tenancy.federation import IdentityProvider
+
+T = TypeVar("T")
+
+PREFIX: Final = "sk-wif-"
+"""Of the tokens that are ours; no key begins so."""
+_PURPOSE: Final = "access token"
+_FORM: Final = struct.Struct(">B16s16sQ16s")
+"""Version, tenant, rule, when it ends (seconds since 1970), and random bytes; behind
+that the scopes that were granted, with spaces between them, or nothing: all of the rule."""
+_VERSION: Final = 1
+_UNKNOWN: Final = "The token is of no issuer and for no audience that is trusted here."
+_log = EventLog("gateway.federation")
+
+
+@dataclass(frozen=True, slots=True)
+class FederationPolicy:
+    """How long a token of an issuer may be, and how long at most one of ours lives."""
+
+    token_bytes_max: int = 16_384
+    token_lifetime_s: int = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What is asked to be exchanged: a token of a provider, for one of a service account."""
+
+    token: str
+    provider_id: str
+    service_account_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A token of ours, and for how many seconds it is good."""
+
+    token: str
+    expires_in_s: int
+    scopes: frozenset[str]
+
+
+class Federation:
+    """For all databases of a process."""
+
+    def __init__(
+        self,
+        databases: Mapping[str, Database],
+        key_sets: KeySets,
+        sealer: Sealer,
+        policy: FederationPolicy,
+        *,
+        defaults: TenantPolicy = DEFAULT_POLICY,
+    ) -> None:
+        """`databases` by name. `defaults` count where a tenant has no policy of its own."""
+        self._databases = databases
+        self._key_sets = key_sets
+        self._sealer = sealer
+        self._policy = policy
+        self._defaults = defaults
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Of a request to exchange a token, which has little besides."""
+        return 2 * self._policy.token_bytes_max
+
+    @staticmethod
+    def knows(secret: str) -> bool:
+        """Whether a credential is a token, not a key."""
+        return secret.startswith(PREFIX) or is_token(secret)
+
+    async def principal(self, secret: str) -> Principal:
+        """Who calls with this token. Raises `TokenRefused`, `IssuerUnavailable` and
+        `StoreUnavailable`.
+        """
+        if secret.startswith(PREFIX):
+            return await self._of_ours(secret)
+        said = read(secret, bytes_max=self._policy.token_bytes_max)
+        name, provider = await self._provider(None, said)
+        token = await verified(secret, said, provider, self._key_sets)
+        attributes = attributes_of(token.claims, provider.transformations)
+        admitted = await self._admitted(name, provider, token, None)
+        principal = await self._complete(name, admitted, token.expires_at)
+        return replace(principal, credential="token", end_user=end_user_of(attributes))
+
+    async def exchange(self, asked: Exchange) -> Exchanged:
+        """A token of a service account for one of an issuer. Raises as `principal` does: the same
+        for a provider that is unknown, and one of whom no rule admits this token.
+        """
+        provider_id = ids.parse_identity_provider_id(asked.provider_id)
+        account_id = ids.parse_service_account_id(asked.service_account_id)
+        said = read(asked.token, bytes_max=self._policy.token_bytes_max)
+        if provider_id is None or account_id is None:
+            raise _not_admitted()
+        name, provider = await self._provider(provider_id, said)
+        token = await verified(asked.token, said, provider, self._key_sets)
+        admitted = await self._admitted(name, provider, token, account_id)
+        now = int(time.time())
+        # It does not outlive the token that it is given for.
+        ends_at = min(now + self._policy.token_lifetime_s, int(token.claims["exp"]))
+        if ends_at <= now:
+            raise TokenRefused("The token has expired. Get a new one from its issuer.")
+        rule, scopes = admitted.rule, admitted.principal.key.scopes
+        _log.info(
+            "a token was exchanged",
+            tenant=str(rule.tenant_id),
+            rule=ids.federation_rule_id(rule.id),
+        )
+        sealed = self._sealed(rule.tenant_id, rule.id, ends_at, scopes)
+        return Exchanged(sealed, ends_at - now, scopes)
+
+    async def close(self) -> None:
+        """End what is being fetched."""
+        await self._key_sets.close()
+
+    def _sealed(
+        self, tenant_id: TenantId, rule_id: UUID, ends_at: int, scopes: frozenset[str]
+    ) -> str:
+        content = _FORM.pack(_VERSION, tenant_id.bytes, rule_id.bytes, ends_at, os.urandom(16))
+        content += " ".join(sorted(scopes)).encode()
+        binding = Binding(EVERYONE, _PURPOSE, self._sealer.key_id)
+        sealed = self._sealer.seal(binding, content)
+        assert sealed is not None, "its key is the sealer's own"
+        return PREFIX + sealed
+
+    async def _of_ours(self, secret: str) -> Principal:
+        try:
+            content = self._sealer.open(secret.removeprefix(PREFIX), EVERYONE, _PURPOSE)
+            version, tenant, rule, ends_at, _ = _FORM.unpack_from(content)
+        except (SealBroken, struct.error) as error:
+            raise TokenRefused("The token was not issued here, or was changed since.") from error
+        if version != _VERSION or ends_at <= time.time():
+            raise TokenRefused("The token has expired. Exchange another one.")
+        tenant_id, rule_id = TenantId(UUID(bytes=tenant)), UUID(bytes=rule)
+        given = frozenset(content[_FORM.size :].decode().split())
+        for name, one in await self._everywhere(
+            lambda database: rows.find_federated(
+                database, tenant_id, self._defaults, rule_id=rule_id
+            )
+        ):
+            scopes = narrowed(one.rule.scopes, given) if given else one.rule.scopes
+            if scopes is not None:
+                admitted = with_scopes(one, scopes)
+                principal = await self._complete(name, admitted, float(ends_at))
+                return replace(principal, credential="exchanged")
+        raise TokenRefused("The token has been revoked. Exchange another one.")
+
+    async def _provider(
+        self, provider_id: UUID | None, said: Unverified
+    ) -> tuple[str, IdentityProvider]:
+        """The provider, and the name of the database that it is in: the one of this id, or whose
+        bearer tokens look like this one.
+        """
+        asked = (None, said.issuer, said.audiences) if provider_id is None else (provider_id,)
+        found = await self._everywhere(lambda database: rows.find_issuers(database, *asked))
+        if len(found) > 1:
+            # Only where a token is for several audiences, or in two databases: it could be anybody.
+            _log.warning("several identity providers trust one token")
+        if len(found) != 1:
+            raise _not_admitted() if provider_id else TokenNotAdmitted(_UNKNOWN)
+        return found[0]
+
+    async def _admitted(
+        self, name: str, provider: IdentityProvider, token: Verified, account_id: UUID | None
+    ) -> Federated:
+        """The first rule that admits the token, of this service account if one is named; its
+        principal has the scopes that are granted.
+        """
+        attributes = attributes_of(token.claims, provider.transformations)
+        for one in await rows.find_federated(
+            self._databases[name], provider.tenant_id, self._defaults, provider_id=provider.id
+        ):
+            rule = one.rule
+            is_meant = account_id is None or rule.service_account_id == account_id
+            if not is_meant or not matches(rule.matchers, attributes):
+                continue
+            scopes = scopes_granted(rule.scopes, attributes)
+            if scopes is not None:
+                return with_scopes(one, scopes)
+        raise _not_admitted()
+
+    async def _complete(self, name: str, admitted: Federated, expires_at: float) -> Principal:
+        """With the limits that hold for it. One that is renewed before is verified again."""
+        principal = replace(admitted.principal, database=name)
+        terms = await limits.terms_of(self._databases[name], principal)
+        ends = datetime.fromtimestamp(expires_at, UTC)
+        return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))
+
+    async def _everywhere(
+        self, ask: Callable[[Database], Coroutine[Any, Any, list[T]]]
+    ) -> list[tuple[str, T]]:
+        """What the databases know, each with the name of its database. Raises what one of them
+        raises where the others know nothing.
+        """
+        asked = {name: start_task(ask(one)) for name, one in self._databases.items()}
+        answers = await asyncio.gather(*asked.values(), return_exceptions=True)
+        failures = [one for one in answers if isinstance(one, BaseException)]
+        found = [
+            (name, known)
+            for name, answer in zip(asked, answers, strict=True)
+            if not isinstance(answer, BaseException)
+            for known in answer
+        ]
+        if failures and not found:
+            raise failures[0]
+        return found
+
+
+def with_scopes(admitted: Federated, scopes: frozenset[str]) -> Federated:
+    """The same for a token that has these scopes."""
+    principal = admitted.principal
+    return replace(
+        admitted, principal=replace(principal, key=replace(principal.key, scopes=scopes))
+    )
+
+
+def _not_admitted() -> TokenNotAdmitted:
+    return TokenNotAdmitted(
+        "No rule of its identity provider admits the token, or none for this service account. "
+        "Compare its claims with the attribute_matchers of the rules."
+    )

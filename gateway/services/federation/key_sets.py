@@ -1,0 +1,206 @@
+"""The public keys of issuers, kept in memory: fetched in the background, and bounded in every way.
+
+fresh     for `fresh_s` they are used as they are; in the second half of that they are fetched
+again, and nobody waits for it
+stale     while the issuer does not answer they are good for `stale_s` more
+unknown   a key id that is not among them has them fetched at once, but only every
+`unknown_interval_s`, so that made-up ids do not become requests to the issuer
+failed    an issuer that did not answer is not asked again for `retry_s`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.errors import IssuerUnavailable
+from gateway.telemetry.logs import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.tenancy.federation import KeySource
+
+Jwk = dict[str, Any]
+KEYS_MAX: Final = 100
+"""Of one issuer; what comes behind them is not looked at."""
+RSA_BITS: Final = (2048, 8192)
+"""Of a modulus. A shorter one can be factored; a longer one costs more to use than anybody needs.
+Source of the lower bound: https://www.rfc-editor.org/rfc/rfc7518#section-3.3"""
+_KTY: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+
+_log = EventLog("gateway.federation")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """An issuer, and whence its keys come."""
+
+    issuer: str
+    source: KeySource
+
+
+@dataclass(frozen=True, slots=True)
+class KeySetPolicy:
+    """Seconds, see the module, and how many issuers are remembered."""
+
+    fresh_s: float = 3600.0
+    stale_s: float = 86_400.0
+    unknown_interval_s: float = 60.0
+    retry_s: float = 5.0
+    issuers_max: int = 1_000
+
+
+class Fetcher(Protocol):
+    """Whence keys come."""
+
+    async def keys(self, origin: Origin) -> Sequence[object]:
+        """Those of an issuer, unchecked. Raises `IssuerUnavailable`."""
+        ...
+
+    async def close(self) -> None:
+        """Nothing is fetched any more."""
+        ...
+
+
+@dataclass(slots=True)
+class _KeySet:
+    """Keys by their ids, as they came at `fetched_at`; `failed_at`: when the last try failed."""
+
+    keys: dict[str, list[Jwk]] = field(default_factory=dict)
+    fetched_at: float = float("-inf")
+    failed_at: float = float("-inf")
+    asked_for_unknown_at: float = float("-inf")
+    fetching: asyncio.Task[None] | None = None
+
+
+class KeySets:
+    """Of all issuers of a process."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        policy: KeySetPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The fetcher is closed with it."""
+        self._fetcher = fetcher
+        self._policy = policy
+        self._clock = clock
+        # The least recently used first.
+        self._sets: OrderedDict[Origin, _KeySet] = OrderedDict()
+
+    async def find(self, origin: Origin, key_id: str, algorithm: str) -> Jwk | None:
+        """The key of an issuer with this id that is for this algorithm; None: there is none.
+
+        Raises `IssuerUnavailable` where no keys are known and none could be had.
+        """
+        known = self._sets.setdefault(origin, _KeySet())
+        self._sets.move_to_end(origin)
+        if len(self._sets) > self._policy.issuers_max:
+            self._sets.popitem(last=False)
+        age_s = self._clock() - known.fetched_at
+        if age_s > self._policy.fresh_s + self._policy.stale_s:
+            await self._refreshed(origin, known)
+            return key_for(known.keys, key_id, algorithm)
+        if age_s > self._policy.fresh_s / 2 and self._may_fetch(known):
+            self._begin(origin, known)
+        found = key_for(known.keys, key_id, algorithm)
+        if found is None and self._may_look_for_unknown(known):
+            known.asked_for_unknown_at = self._clock()
+            await self._refreshed(origin, known)
+            found = key_for(known.keys, key_id, algorithm)
+        return found
+
+    async def close(self) -> None:
+        """End what is being fetched, and close what fetches it."""
+        tasks = [one.fetching for one in self._sets.values() if one.fetching is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._fetcher.close()
+
+    def _may_fetch(self, known: _KeySet) -> bool:
+        return known.fetching is None and self._clock() - known.failed_at > self._policy.retry_s
+
+    def _may_look_for_unknown(self, known: _KeySet) -> bool:
+        since_s = self._clock() - known.asked_for_unknown_at
+        return since_s > self._policy.unknown_interval_s
+
+    async def _refreshed(self, origin: Origin, known: _KeySet) -> None:
+        """Wait until the keys are new. Those that there are go on where they cannot be had; raises
+        `IssuerUnavailable` where there are none.
+        """
+        if self._may_fetch(known):
+            self._begin(origin, known)
+        if known.fetching is not None:
+            # Others wait for it, too: it goes on when one of them leaves.
+            await asyncio.shield(known.fetching)
+        age_s = self._clock() - known.fetched_at
+        if age_s > self._policy.fresh_s + self._policy.stale_s:
+            raise IssuerUnavailable(
+                f"the keys of {origin.issuer} could not be fetched",
+                retry_after_s=self._policy.retry_s,
+            )
+
+    def _begin(self, origin: Origin, known: _KeySet) -> None:
+        # Not one that may be over before it is kept here.
+        known.fetching = asyncio.get_running_loop().create_task(self._fetched(origin, known))
+
+    async def _fetched(self, origin: Origin, known: _KeySet) -> None:
+        try:
+            known.keys = by_id(await self._fetcher.keys(origin))
+            known.fetched_at = self._clock()
+        except IssuerUnavailable as error:
+            known.failed_at = self._clock()
+            _log.warning("the keys of an issuer were not fetched", error=error)
+        finally:
+            known.fetching = None
+
+
+def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
+    """The keys that can verify signatures, by their ids; others are left out, private parts, too.
+
+    https://www.rfc-editor.org/rfc/rfc7517#section-4
+    """
+    found: dict[str, list[Jwk]] = {}
+    for key in keys[:KEYS_MAX]:
+        if isinstance(key, dict) and _verifies(key):
+            public = {name: value for name, value in key.items() if name in _PUBLIC}
+            found.setdefault(key["kid"], []).append(public)
+    return found
+
+
+def key_for(keys: Mapping[str, Sequence[Jwk]], key_id: str, algorithm: str) -> Jwk | None:
+    """The key with this id that is for this algorithm."""
+    kind = _KTY.get(algorithm[:2])
+    for key in keys.get(key_id, ()):
+        if key["kty"] == kind and key.get("alg", algorithm) == algorithm:
+            return key
+    return None
+
+
+_PUBLIC: Final = frozenset({"kty", "kid", "alg", "use", "n", "e", "crv", "x", "y"})
+_BITS_OF_CHARACTER: Final = 6
+
+
+def _verifies(key: Jwk) -> bool:
+    kid, operations = key.get("kid"), key.get("key_ops", ["verify"])
+    if not isinstance(kid, str) or key.get("kty") not in _KTY.values():
+        return False
+    if key.get("use", "sig") != "sig" or not isinstance(operations, list):
+        return False
+    return "verify" in operations and (key["kty"] != "RSA" or _is_sound(key.get("n")))
+
+
+def _is_sound(modulus: object) -> bool:
+    """Whether the modulus of an RSA key, in base64url, is neither too short nor too long."""
+    least, most = RSA_BITS
+    # A character has six bits, and the first byte need not be full.
+    return isinstance(modulus, str) and (
+        least - 8 < len(modulus) * _BITS_OF_CHARACTER < most + 2 * _BITS_OF_CHARACTER
+    )

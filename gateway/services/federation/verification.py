@@ -1,0 +1,138 @@
+"""JSON Web Tokens: read, and verified against the keys of their issuer. PyJWT does both.
+
+It is imported with the first token that somebody sends: most gateways are sent none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import TokenRefused
+from gateway.services.federation.key_sets import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.services.federation.key_sets import Jwk, KeySets
+    from gateway.tenancy.federation import IdentityProvider
+
+_PARTS: Final = 3
+_REQUIRED: Final = ["iss", "aud", "sub", "exp", "iat"]
+_ID_CHARS_MAX: Final = 1024
+_AUDIENCES_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """What a token says of itself. Anybody may have written it."""
+
+    algorithm: str
+    key_id: str
+    issuer: str
+    audiences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The claims of a token that its issuer signed for us. `expires_at`: seconds since 1970, with
+    what clocks may differ by.
+    """
+
+    claims: Mapping[str, Any]
+    expires_at: float
+
+
+def is_token(secret: str) -> bool:
+    """Whether a credential has the form of a signed token, which no key has."""
+    return secret.startswith("ey") and secret.count(".") == _PARTS - 1
+
+
+def read(token: str, *, bytes_max: int) -> Unverified:
+    """Raises `TokenRefused` for what is none, and for one that names neither key nor issuer."""
+    import jwt
+
+    if len(token) > bytes_max:
+        raise TokenRefused(f"The token is longer than {bytes_max} bytes, which none may be.")
+    try:
+        header = jwt.get_unverified_header(token)
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except _unreadable() as error:
+        raise TokenRefused(f"The token is no JSON Web Token: {_said(error)}.") from error
+    audience = claims.get("aud")
+    audiences = audience if isinstance(audience, list) else [audience]
+    return Unverified(
+        _text(header.get("alg"), "algorithm (alg)"),
+        _text(header.get("kid"), "key (kid)"),
+        _text(claims.get("iss"), "issuer (iss)"),
+        tuple(_text(one, "audience (aud)") for one in audiences[:_AUDIENCES_MAX]),
+    )
+
+
+async def verified(
+    token: str, said: Unverified, provider: IdentityProvider, key_sets: KeySets
+) -> Verified:
+    """Raises `TokenRefused`, and `IssuerUnavailable` where the keys cannot be had."""
+    terms = provider.terms
+    if said.algorithm not in terms.algorithms:
+        allowed = ", ".join(terms.algorithms)
+        raise TokenRefused(
+            f"The token is signed by an algorithm that is not allowed. Allowed are: {allowed}."
+        )
+    origin = Origin(provider.issuer, provider.keys)
+    key = await key_sets.find(origin, said.key_id, said.algorithm)
+    if key is None:
+        raise TokenRefused("The token is signed by a key that its issuer does not list.")
+    return _decoded(token, said.algorithm, key, provider)
+
+
+def _decoded(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) -> Verified:
+    import jwt
+
+    terms = provider.terms
+    try:
+        claims = jwt.decode(
+            token,
+            jwt.PyJWK(key, algorithm),
+            algorithms=[algorithm],
+            audience=provider.audience,
+            issuer=provider.issuer,
+            leeway=terms.clock_skew_s,
+            options={"require": _REQUIRED, "enforce_minimum_key_length": True},
+        )
+        lifetime_s = float(claims["exp"]) - float(claims["iat"])
+    except jwt.ExpiredSignatureError as error:
+        raise TokenRefused("The token has expired. Get a new one from its issuer.") from error
+    except jwt.ImmatureSignatureError as error:
+        raise TokenRefused("The token is not valid yet. Compare the clocks.") from error
+    except jwt.InvalidAudienceError as error:
+        raise TokenRefused("The token is for another audience.") from error
+    except jwt.InvalidSignatureError as error:
+        raise TokenRefused("The signature of the token is wrong.") from error
+    except _unreadable() as error:
+        raise TokenRefused(f"The token cannot be accepted: {_said(error)}.") from error
+    if lifetime_s > terms.lifetime_max_s:
+        raise TokenRefused(
+            f"The token lives for longer than {terms.lifetime_max_s} seconds, which none may."
+        )
+    return Verified(claims, float(claims["exp"]) + terms.clock_skew_s)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What PyJWT raises for tokens that are none. Beyond its own errors: nesting without end, and
+    times that are no numbers, or too large for one.
+    """
+    import jwt
+
+    return (jwt.PyJWTError, RecursionError, ValueError, TypeError, OverflowError)
+
+
+def _said(error: Exception) -> str:
+    """Without what the token says: it would be in logs."""
+    return type(error).__name__.removesuffix("Error")
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _ID_CHARS_MAX:
+        raise TokenRefused(f"The token names no {what}.")
+    return value

@@ -1,0 +1,40 @@
+"""One use case: a key asks what it has used, and what is left of what binds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.store.ledger import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.limits.figures import Figures
+    from gateway.replication.limiter import Limiter
+    from gateway.store.ledger.reading import KeyUsage
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """`usage` of `total`, `day`, `week` and `month`, as the ledger has it; `figures` of limits and
+    budgets, as requests are held to them.
+    """
+
+    usage: Mapping[str, KeyUsage]
+    figures: Figures
+
+
+class OwnKey:
+    """For the tenants of one database."""
+
+    def __init__(self, database: Database, limiter: Limiter) -> None:
+        self._database = database
+        self._limiter = limiter
+
+    async def state(self, principal: Principal) -> KeyState:
+        """Raises `StoreError`."""
+        usage = await reading.of_key(self._database, principal.tenant_id, principal.key_id)
+        return KeyState(usage, await self._limiter.figures(principal))

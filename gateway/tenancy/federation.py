@@ -1,0 +1,222 @@
+"""Tokens of issuers that a tenant trusts: what its claims are mapped to, and whom they stand for.
+
+An identity provider is an issuer with an audience, and whence its keys come. Its rules say which of
+its tokens act for which service account, and so for which project: all attributes that a rule names
+must have the values that it names. Attributes are the claims of a token by their names, and those
+that the provider makes of claims by expressions such as `assertion.repository` or
+`assertion['kubernetes.io'].namespace`.
+
+Two attributes mean something of their own: `harmony.end_user` is whom a request is for (without it
+the claim `sub`), `harmony.scopes` which scopes the token may have, of those that its rule gives.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from gateway.tenancy.scopes import SCOPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.tenancy.principals import ProjectId, TenantId
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
+"""Those that can be allowed: all of them have a public key. With a secret one (HS256) whoever
+verifies could sign, too, and a public key could be taken for the secret."""
+DEFAULT_ALGORITHMS: Final[tuple[Algorithm, ...]] = ("RS256", "ES256", "EdDSA")
+END_USER: Final = "harmony.end_user"
+SCOPES_GRANTED: Final = "harmony.scopes"
+END_USER_CHARS_MAX: Final = 1024
+EXPRESSION_CHARS_MAX: Final = 512
+
+Value: TypeAlias = str | bool | int | float
+Attribute: TypeAlias = Value | tuple[Value, ...]
+"""A list of values has each of them: `groups` that are [a, b] match `a`."""
+
+_FIRST: Final = re.compile(r"assertion(?=[.\[])")
+_STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+)\"\]")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySource:
+    """Whence an issuer's keys come: the one of these that is not None.
+
+    `discovery_url` is that of its OpenID configuration, `jwks_url` that of its keys, `jwks` are the
+    keys themselves, as JSON.
+    """
+
+    discovery_url: str | None = None
+    jwks_url: str | None = None
+    jwks: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTerms:
+    """What tokens of a provider have to be. `bearer`: they are credentials themselves, not only to
+    be exchanged. A token may live for `lifetime_max_s`; clocks may differ by `clock_skew_s`.
+    """
+
+    bearer: bool = False
+    algorithms: tuple[Algorithm, ...] = DEFAULT_ALGORITHMS
+    clock_skew_s: int = 60
+    lifetime_max_s: int = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """An attribute, and the expression that it is made by."""
+
+    attribute: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityProvider:
+    """An issuer that a tenant trusts, and for whose tokens."""
+
+    id: UUID
+    tenant_id: TenantId
+    name: str
+    issuer: str
+    audience: str
+    keys: KeySource
+    terms: TokenTerms
+    created_at: datetime
+    updated_at: datetime
+    description: str | None = None
+    transformations: tuple[Transformation, ...] = ()
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FederationRule:
+    """Which tokens of a provider act for a service account. `scopes` empty: all of the project."""
+
+    id: UUID
+    tenant_id: TenantId
+    provider_id: UUID
+    project_id: ProjectId
+    service_account_id: UUID
+    matchers: Mapping[str, Value]
+    scopes: frozenset[str]
+    created_at: datetime
+    updated_at: datetime
+    name: str | None = None
+    description: str | None = None
+    enabled: bool = True
+
+
+def path_of(expression: str) -> tuple[str, ...]:
+    """The names of claims, the outermost first, that an expression leads along. Raises
+    `ValueError`.
+    """
+    began = _FIRST.match(expression)
+    if began is None or len(expression) > EXPRESSION_CHARS_MAX:
+        raise ValueError(
+            "must be like assertion.repository or assertion['kubernetes.io'].namespace"
+        )
+    names, place = [], began.end()
+    while place < len(expression):
+        step = _STEP.match(expression, place)
+        if step is None:
+            raise ValueError(f"cannot be read from character {place + 1} on")
+        names.append(next(one for one in step.groups() if one is not None))
+        place = step.end()
+    return tuple(names)
+
+
+def attributes_of(
+    claims: Mapping[str, Any], transformations: Iterable[Transformation]
+) -> dict[str, Attribute]:
+    """The attributes of a token: its claims that are a value or a list of values, and what is made
+    of claims, which counts more. A claim that is not there gives none.
+
+    An expression that cannot be read gives none either: nothing matches what is not understood.
+    """
+    found = dict(_values(claims))
+    for one in transformations:
+        found.pop(one.attribute, None)
+        value = _attribute(_claim(claims, one.expression))
+        if value is not None:
+            found[one.attribute] = value
+    return found
+
+
+def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) -> bool:
+    """Whether a token with these attributes is one that a rule means. Without matchers none is."""
+    return bool(matchers) and all(
+        name in attributes and _has(attributes[name], value) for name, value in matchers.items()
+    )
+
+
+def scopes_granted(
+    scopes: frozenset[str], attributes: Mapping[str, Attribute]
+) -> frozenset[str] | None:
+    """The scopes of a token: those of its rule, or of them what the token says, too. None: nothing
+    is left.
+    """
+    given = attributes.get(SCOPES_GRANTED)
+    if given is None:
+        return scopes
+    words = given if isinstance(given, tuple) else str(given).split()
+    return narrowed(scopes, frozenset(map(str, words)) & SCOPES.keys())
+
+
+def narrowed(scopes: frozenset[str], given: frozenset[str]) -> frozenset[str] | None:
+    """The `given` scopes that a rule with these scopes gives. None: nothing is left, and the token
+    may do nothing; empty scopes would mean all.
+    """
+    return (given & scopes if scopes else given) or None
+
+
+def end_user_of(attributes: Mapping[str, Attribute]) -> str | None:
+    """Whom requests with a token are for; None where it names nobody."""
+    named = attributes.get(END_USER, attributes.get("sub"))
+    if named is None or isinstance(named, tuple):
+        return None
+    return str(named)[:END_USER_CHARS_MAX] or None
+
+
+def _values(claims: Mapping[str, Any]) -> Iterable[tuple[str, Attribute]]:
+    for name, claim in claims.items():
+        if name not in {END_USER, SCOPES_GRANTED} and (value := _attribute(claim)) is not None:
+            yield name, value
+
+
+def _claim(claims: Mapping[str, Any], expression: str) -> object:
+    try:
+        names = path_of(expression)
+    except ValueError:
+        return None
+    found: Any = claims
+    for name in names:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(name)
+    return found
+
+
+def _attribute(claim: object) -> Attribute | None:
+    if isinstance(claim, str | bool | int | float):
+        return claim
+    if isinstance(claim, list):
+        return tuple(one for one in claim if isinstance(one, str | bool | int | float))
+    return None
+
+
+def _has(attribute: Attribute, value: Value) -> bool:
+    values = attribute if isinstance(attribute, tuple) else (attribute,)
+    return any(_equal(one, value) for one in values)
+
+
+def _equal(one: Value, other: Value) -> bool:
+    """JSON's equality: true is not 1, and 1 is 1.0."""
+    return isinstance(one, bool) == isinstance(other, bool) and one == other

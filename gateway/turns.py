@@ -1,0 +1,80 @@
+"""Work is begun in turns: that of one tenant which comes at once does not all go before another's.
+
+A request takes milliseconds until it waits for something, and so does a long read of a stream; the
+event loop does whatever has come before it looks for more. So of a tenant that has hundreds at once
+only a few begin in one round of the loop; the others wait for the next ones, in order. Of a tenant
+that has begun nothing in this round one may always begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+ROUND_S: Final = 0.002
+"""Until a round has lasted so long, all that come begin."""
+COST_S: Final = 0.002
+"""About what one takes."""
+SHARE: Final = 0.25
+"""Of a round, which other work may make long: so much of it is for what begins."""
+
+
+class Turns:
+    """The turns of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds and never goes back."""
+        self._clock = clock
+        self._since = 0.0
+        self._is_round = False
+        self._begun: set[Hashable] = set()
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+
+    def begin(self, tenant: Hashable) -> asyncio.Future[None] | None:
+        """What has to be waited for until it may begin; None: it may now."""
+        if not self._is_round:
+            self._is_round = True
+            self._since = self._clock()
+            asyncio.get_running_loop().call_soon(self._next)
+        if tenant not in self._waiting and (
+            tenant not in self._begun or self._clock() - self._since < ROUND_S
+        ):
+            self._begun.add(tenant)
+            return None
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        return turn
+
+    def _next(self) -> None:
+        """The next round of the loop has begun."""
+        self._begun.clear()
+        now = self._clock()
+        count = max(1, int(SHARE * (now - self._since) / COST_S))
+        self._since = now
+        self._is_round = bool(self._waiting)
+        if not self._is_round:
+            return
+        asyncio.get_running_loop().call_soon(self._next)
+        for tenant in list(self._waiting):
+            if self._release(tenant):
+                count -= 1
+            if count <= 0:
+                return
+
+    def _release(self, tenant: Hashable) -> bool:
+        """Whether one that waits began; its tenant is the last in turn then."""
+        waiting = self._waiting.pop(tenant)
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._begun.add(tenant)
+                if waiting:
+                    self._waiting[tenant] = waiting
+                return True
+        return False

@@ -1,0 +1,71 @@
+"""What an organization here has none of, as OpenAI's SDK sees it; and roles, which are fixed."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import openai
+import pytest
+
+from gateway.ids import project_id
+from gateway.tenancy import ProjectId
+
+
+async def every(pages: Any) -> list[Any]:
+    return [one async for one in pages]
+
+
+async def test_roles_are_predefined(admin: openai.AsyncOpenAI) -> None:
+    organization = admin.admin.organization
+    owner, reader = await every(organization.roles.list())
+    assert (owner.name, reader.name) == ("owner", "reader")
+    assert owner.predefined_role
+    assert set(reader.permissions) < set(owner.permissions)
+    assert (await organization.roles.retrieve(owner.id)).name == "owner"
+    project = (await organization.projects.create(name="roles")).id
+    (member,) = await every(organization.projects.roles.list(project))
+    assert member.resource_type == "api.project"
+    with pytest.raises(openai.BadRequestError, match="predefined"):
+        await organization.roles.create(role_name="mine", permissions=["projects.read"])
+    with pytest.raises(openai.BadRequestError, match="predefined"):
+        await organization.projects.roles.create(
+            project, role_name="mine", permissions=["projects.read"]
+        )
+    with pytest.raises(openai.NotFoundError):
+        await organization.roles.retrieve("role-nobody")
+
+
+async def test_lists_of_what_there_is_none_of_are_empty_and_end(admin: openai.AsyncOpenAI) -> None:
+    organization = admin.admin.organization
+    project = (await organization.projects.create(name="empty")).id
+    for pages in (
+        organization.users.list(),
+        organization.invites.list(),
+        organization.groups.list(),
+        organization.external_keys.list(),
+        organization.external_storage.list(),
+        organization.certificates.list(),
+        organization.projects.users.list(project),
+        organization.projects.groups.list(project),
+    ):
+        assert await every(pages) == []
+    with pytest.raises(openai.NotFoundError, match="no user"):
+        await organization.users.retrieve("user-7")
+    with pytest.raises(openai.NotFoundError, match="no POST") as refused:
+        await organization.groups.create(name="admins")
+    assert refused.value.code == "unsupported_endpoint"
+    with pytest.raises(openai.NotFoundError) as refused:
+        await organization.projects.hosted_tool_permissions.retrieve(project)
+    assert refused.value.code == "unsupported_endpoint"
+
+
+async def test_another_tenant_s_project_is_not_there(
+    admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI
+) -> None:
+    foreign = (await other_admin.admin.organization.projects.create(name="theirs")).id
+    projects = admin.admin.organization.projects
+    for unknown in (foreign, project_id(ProjectId(UUID(int=7)))):
+        for pages in (projects.users.list(unknown), projects.roles.list(unknown)):
+            with pytest.raises(openai.NotFoundError, match="project"):
+                await every(pages)

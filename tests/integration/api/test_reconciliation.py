@@ -1,0 +1,69 @@
+"""Lines of real responses are held against their logs, and what is spent against the lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.services.limits import Limits, Place
+from gateway.store.postgres.statements import Statement
+from gateway.wiring.admin import ledger_of
+from tests.fakes.gateway import gateway_settings, new_key, running_gateway
+from tests.fakes.http_client import http_client
+
+if TYPE_CHECKING:
+    from tests.fakes.observation import Backends
+
+MODEL = "gpt-oss-20b"
+LINES_OF = Statement("SELECT response_id FROM usage WHERE tenant_id = :tenant ORDER BY response_id")
+TAMPERED = Statement("""
+UPDATE usage SET output_tokens = output_tokens + 1 WHERE tenant_id = :tenant AND response_id = :id
+""")
+SPENT_MORE = Statement("""
+INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
+SELECT tenant_id, meter, starts_at, 'gone', 1000000, at FROM spend
+WHERE tenant_id = :tenant LIMIT 1
+""")
+
+
+async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
+    database_url: str, backends: Backends
+) -> None:
+    settings = gateway_settings(database_url, backends.urls)
+    async with running_gateway(settings) as gateway:
+        key = await new_key(settings, "reconciled")
+        foundation = gateway.process.default.foundation
+        database, limits = foundation.database, Limits(foundation.database)
+        tenant = await limits.tenant("reconciled")
+        await limits.set_budget(Place.of_tenant(tenant), 10**9, unit="tokens")
+        headers = {"authorization": f"Bearer {key}"}
+        body: dict[str, Any] = {"model": MODEL, "input": "Hello there", "stream": True}
+        more: list[dict[str, Any]] = [
+            {}, {"background": True}, {"background": True, "max_output_tokens": 16},
+        ]  # fmt: skip
+        async with http_client(gateway.url, headers=headers) as user:
+            for one in more:
+                assert (await user.post("/v1/responses", json=body | one)).status_code == 200
+        await gateway.process.default.replica.limiter.flush()
+        ledger = ledger_of(foundation)
+        found = await ledger.reconcile()
+        # The first one has no log of its own: a stored foreground response keeps its end alone.
+        assert (found.compared_logs, found.wrong_logs, found.unmetered) == (2, (), ())
+
+        async with database.owner_transaction() as connection:
+            *_, last = await connection.execute(LINES_OF, {"tenant": tenant})
+            wrong = {"tenant": tenant, "id": last.response_id}
+            await connection.execute(TAMPERED, wrong)
+        async with database.runs_transaction() as connection:
+            await connection.execute(SPENT_MORE, {"tenant": tenant})
+        found = await ledger.reconcile(repairs=False)
+        assert found.wrong_logs == ((tenant, last.response_id),)
+        assert found.wrong_hours, "its hour does not have the token more"
+        assert not found.agrees
+        assert found.corrected == ()
+        found = await ledger.reconcile()
+        (corrected,) = found.corrected
+        assert corrected.tenant_id == tenant
+        assert corrected.told - corrected.truth == 10**6 - 1
+        found = await ledger.reconcile()
+        assert found.corrected == ()
+        assert found.wrong_hours == ()

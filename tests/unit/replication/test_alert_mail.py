@@ -1,0 +1,84 @@
+"""A mail about a spend alert, whatever its channel says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.generator import BytesGenerator
+from email.utils import getaddresses
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gateway.protocol.admin.limits import ADDRESS, SpendAlertUpdate
+from gateway.replication.alert_delivery import written
+from gateway.store.limits.alerts import Firing
+from gateway.store.limits.rules import SpendAlert
+
+ID = UUID(int=1)
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def asked(recipients: list[str], prefix: str | None) -> SpendAlertUpdate:
+    channel: dict[str, Any] = {"type": "email", "recipients": recipients}
+    if prefix is not None:
+        channel["subject_prefix"] = prefix
+    return SpendAlertUpdate.model_validate(
+        {
+            "currency": "USD",
+            "interval": "month",
+            "threshold_amount": 0,
+            "notification_channel": channel,
+        }
+    )
+
+
+@given(
+    st.lists(st.from_regex(ADDRESS, fullmatch=True), min_size=1, max_size=3) | st.just(["a@b.c"]),
+    st.none() | st.text(max_size=20),
+)
+def test_what_is_accepted_can_be_sent_to_as_many_as_it_names(
+    recipients: list[str], prefix: str | None
+) -> None:
+    try:
+        channel = asked(recipients, prefix).channel
+    except ValidationError:
+        assert prefix is not None or max(map(len, recipients)) > 254
+        return
+    alert = SpendAlert(ID, "organization", ID, "usd", "month", 0, channel)
+    mail = written(Firing(ID, "acme", alert, AT, AT, 1), recipients)
+    BytesGenerator(BytesIO()).flatten(mail, linesep="\r\n")
+    assert [one for _, one in getaddresses(mail.get_all("To", []))] == recipients
+
+
+@pytest.mark.parametrize(
+    "recipient",
+    [
+        *(
+            "a\x1cb@x.y",
+            "a\x00@x",
+            "é@x.y",
+            "<@x.y",
+            "a@b,",
+            '"@x',
+            "a@[",
+            "(@b",
+            "a@b;c",
+            "a@b\n",
+        ),
+        *("=?utf-8?q?=0a?=@x", "a@b.c,victim", "a@b@c", "a b@c", "@", "a@", ".a@b", "a..b@c"),
+    ],
+)
+def test_a_recipient_is_one_mailbox(recipient: str) -> None:
+    with pytest.raises(ValidationError):
+        asked([recipient], None)
+
+
+@pytest.mark.parametrize("prefix", ["a\nb", "a\u2028b", "a\x85b", "a\x0bb", "a\x1cb"])
+def test_a_subject_is_one_line(prefix: str) -> None:
+    with pytest.raises(ValidationError):
+        asked(["a@b.c"], prefix)

@@ -1,0 +1,96 @@
+"""Work is begun in turns, tenant by tenant, and none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.turns import COST_S, ROUND_S, SHARE, Turns
+
+A, B, C = (UUID(int=n) for n in range(3))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_alone_nobody_waits() -> None:
+    turns = Turns(Clock())
+    assert [turns.begin(A) for _ in range(100)] == [None] * 100
+
+
+async def test_in_a_long_round_others_begin_and_the_same_tenant_waits() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    assert turns.begin(A) is None
+    clock.now += ROUND_S
+    first, second = turns.begin(A), turns.begin(A)
+    assert turns.begin(B) is None
+    third = turns.begin(B)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    await asyncio.sleep(0)
+    assert (first.done(), second.done(), third.done()) == (True, False, False)
+    assert turns.begin(A) is not None, "it would go before others of its tenant"
+    await asyncio.sleep(0)
+    assert (second.done(), third.done()) == (False, True)
+    await asyncio.sleep(0)
+    assert second.done()
+
+
+async def test_the_longer_a_round_is_the_more_begin_in_it() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    assert turns.begin(A) is None
+    clock.now += 1.0
+    waiting = [(turns.begin(tenant), turns.begin(tenant)) for tenant in (A, B, C)]
+    assert int(SHARE / COST_S) > 3
+    await asyncio.sleep(0)
+    assert [one is None or one.done() for pair in waiting for one in pair][:2] == [True, False]
+    assert all(later is not None and later.done() for _, later in waiting[1:])
+
+
+async def test_who_leaves_gives_up_its_turn() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    assert turns.begin(A) is None
+    clock.now += ROUND_S
+    first, second = turns.begin(A), turns.begin(A)
+    assert first is not None
+    assert second is not None
+    first.cancel()
+    await asyncio.sleep(0)
+    assert second.done()
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([A, B, C]), max_size=60), st.floats(0, 0.01))
+def test_each_begins_once_and_in_the_order_of_its_tenant(
+    tenants: list[UUID], step_s: float
+) -> None:
+    begun: list[tuple[UUID, int]] = []
+
+    async def ask(turns: Turns, clock: Clock, number: int, tenant: UUID) -> None:
+        if (turn := turns.begin(tenant)) is not None:
+            await turn
+        clock.now += step_s
+        begun.append((tenant, number))
+
+    async def main() -> None:
+        clock = Clock()
+        turns = Turns(clock)
+        asked = enumerate(tenants)
+        await asyncio.gather(*(ask(turns, clock, number, tenant) for number, tenant in asked))
+
+    asyncio.run(main())
+    for tenant in (A, B, C):
+        own = [number for one, number in begun if one == tenant]
+        assert own == [number for number, one in enumerate(tenants) if one == tenant]
