@@ -262,7 +262,8 @@ class TokenRequest:
     before it, less for what can wait. `background`: nobody waits for it in person. `has_begun`: it
     goes on with a response of which some is there, and waits for nobody, unless it `was_recalled`:
     then another had its place, and it waits for one as others do. `chat` is None where ids go in
-    and come out.
+    and come out. `surplus_ids` is how many ids more than tokens the prompt of a chat has, which
+    stays the same as text is put behind it (`gateway.text_ids.surplus_ids`).
     """
 
     request_id: str
@@ -278,8 +279,14 @@ class TokenRequest:
     has_begun: bool = False
     was_recalled: bool = False
     chat: ChatTerms | None = None
+    surplus_ids: int = 0
     route: Route | None = field(default=None, compare=False, repr=False)
     tenant: str = ""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens the prompt is, in a chat about how many."""
+        return len(self.prompt_ids) - self.surplus_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,11 @@ _MARK_BYTE: Final = 0xF8
 """The first of the bytes that no UTF-8 has: each of them is a mark."""
 _MARKS: Final = re.compile(b"([\xf8-\xff])")
 _WORD: Final = 4
-_DATA_URL: Final = re.compile(rb'"data:[^"]*"')
+_MESSAGE: Final = b'{"role":'
+_ASSISTANT: Final = b'{"role":"assistant"'
+_IMAGE: Final = re.compile(rb'\{"type":"image_url","image_url":\{"url":("data:[^"]*")')
+"""The part of a message that shows an image, and its URL. A text cannot look like it: in JSON its
+quotes have a backslash before them."""
 
 
 def ids_of(text: str) -> list[int]:
@@ -110,12 +114,23 @@ def unpacked_lines(ids: Sequence[int]) -> list[bytes]:
 
 
 def prompt_tokens(ids: Sequence[int]) -> int:
-    """About how many tokens such a prompt is. An image counts `IMAGE_TOKENS`, however long it is
-    in the prompt.
+    """About how many tokens such a prompt is. An image that a message shows counts `IMAGE_TOKENS`,
+    however long it is in the prompt; all else counts as it is long. The options, and the calls of
+    an assistant, have JSON in them that users wrote, and no images.
     """
     content = _content(ids)
-    images = [found.end() - found.start() for found in _DATA_URL.finditer(content)]
+    images = [
+        found.end(1) - found.start(1)
+        for line in content.split(b"\n")
+        if line.startswith(_MESSAGE) and not line.startswith(_ASSISTANT)
+        for found in _IMAGE.finditer(line)
+    ]
     return (len(content) - sum(images)) // _WORD + IMAGE_TOKENS * len(images)
+
+
+def surplus_ids(ids: Sequence[int]) -> int:
+    """How many ids more such a prompt has than tokens: its images are long."""
+    return len(ids) - prompt_tokens(ids)
 
 
 def _content(ids: Sequence[int]) -> bytes:

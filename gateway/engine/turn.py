@@ -43,7 +43,7 @@ from gateway.errors import (
 )
 from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest, Where
 from gateway.models.format import GrammarOptions
-from gateway.text_ids import CHARACTERS_PER_TOKEN, prompt_tokens
+from gateway.text_ids import CHARACTERS_PER_TOKEN, prompt_tokens, surplus_ids
 from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
@@ -420,7 +420,7 @@ class TurnRunner:
             # By the next round of the loop the backend has been asked.
             asyncio.get_running_loop().call_soon(self._try_to_write_start)
             request = self._whole_request(1, None)
-        resent = len(request.prompt_ids) if self._is_resent else 0
+        resent = request.prompt_tokens if self._is_resent else 0
         sink = TurnSink(
             self._journal,
             self.guard,
@@ -518,6 +518,7 @@ class TurnRunner:
             background=spec.head.background,
             has_begun=self._has_begun,
             chat=self._chat_terms,
+            surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
             tenant=spec.principal.tenant_id.hex,
         )

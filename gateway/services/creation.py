@@ -41,6 +41,7 @@ from gateway.services.runs.spec_builder import CreateCommand
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.tenancy import default_project
+from gateway.text_ids import prompt_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -442,7 +443,7 @@ class Creation:
         """Gate 2: what the run may use is set aside. Raises `RateLimited`."""
         most = spec.sampling.max_tokens
         if charge is not None and most:
-            tokens = len(spec.prompt_ids)
+            tokens = prompt_tokens(spec.prompt_ids) if spec.is_text else len(spec.prompt_ids)
             await self._limiter.reserve(charge, spec.principal, tokens=tokens, most=most)
 
     async def _check(self, command: CreateCommand, place: ConversationPlace | None) -> None:

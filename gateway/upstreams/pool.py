@@ -479,7 +479,7 @@ class Pool:
                 return None
         is_alone = admission.running.tenants and admission.shares.is_idle(request.tenant)
         member, watched = self._dispatch(roomy or choices, request, sink, turn)
-        prompt = len(request.prompt_ids)
+        prompt = request.prompt_tokens
         slot = slots(member.name).take(work, prompt, is_beyond=is_beyond)
         service = admission.shares.serve(request.tenant, prompt, work)
         placed = Placed(member, watched, request, slot, admission, service)
@@ -530,7 +530,7 @@ class Pool:
             return member, nullcontext(sink) if router is None else router.visit(member.name, sink)
         names = [member.name for member in choices]
         decision = router.choose(names, router.prefix(request), request.route)
-        flight = router.begin(decision, request.route)
+        flight = router.begin(decision, request.route, surplus_ids=request.surplus_ids)
         return self._members[decision.member.name], FlightSink(flight, sink)
 
     def _telling_logprobs(self, model: str) -> list[Member]:

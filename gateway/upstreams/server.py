@@ -65,6 +65,8 @@ READERS: Final[dict[str, type[CompletionReader]]] = {
 """Who reads the events of an endpoint with ids."""
 INLINE_CALLS = 16
 """The structural tag of a grammar with so many calls is made in a millisecond."""
+INLINE_CHAT_IDS: Final = 64 * 1024
+"""A conversation of so many ids, a quarter of a megabyte, becomes a body in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
 _ROOM_BITS = 63
@@ -383,7 +385,9 @@ class InferenceServer:
         else:
             raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
         if request.chat:
-            return chat_body(request, served, writer.engine)
+            if len(request.prompt_ids) <= INLINE_CHAT_IDS:
+                return chat_body(request, served, writer.engine)
+            return await asyncio.to_thread(chat_body, request, served, writer.engine)
         prompt = await self._encoded_prompt(attempt)
         grammar, pair = attempt.grammar, attempt.pair or {}
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)

@@ -21,6 +21,7 @@ from gateway.text_ids import (
     packed_lines,
     packed_text,
     prompt_tokens,
+    surplus_ids,
     text_of,
     unpacked_lines,
     unpacked_text,
@@ -72,8 +73,18 @@ def test_lines_come_back_and_may_stand_behind_others(messages: list[dict[str, st
 
 
 def test_an_image_is_no_text() -> None:
-    image = orjson.dumps({"url": "data:image/png;base64," + "A" * 100_000})
-    assert IMAGE_TOKENS <= prompt_tokens(packed_lines([image])) <= IMAGE_TOKENS + 10
+    url = "data:image/png;base64," + "A" * 100_000
+    part = {"type": "image_url", "image_url": {"url": url}}
+    message = orjson.dumps({"role": "user", "content": [part]})
+    ids = packed_lines([message])
+    assert IMAGE_TOKENS <= prompt_tokens(ids) <= IMAGE_TOKENS + 30
+    assert prompt_tokens(ids) + surplus_ids(ids) == len(ids)
+    # What users wrote is text, whatever it looks like.
+    for text in (url, f'x "{url}" y', orjson.dumps(part).decode()):
+        for said in (text, [{"type": "text", "text": text}]):
+            assert surplus_ids(packed_lines([orjson.dumps({"role": "user", "content": said})])) == 0
+    for line in ({"tools": [part]}, {"role": "assistant", "content": "", "tool_calls": [part]}):
+        assert surplus_ids(packed_lines([orjson.dumps(line)])) == 0
 
 
 def test_the_first_id_tells_of_which_kind_a_turn_is() -> None:

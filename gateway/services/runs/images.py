@@ -27,7 +27,9 @@ TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 
 @dataclass(frozen=True, slots=True)
 class ImageVisits:
-    """Bounds of fetching one image, and how many are fetched at the same time."""
+    """Bounds of fetching one image, and how many are fetched at the same time. Who waits for one
+    of these places does so within `timeout_s`.
+    """
 
     timeout_s: float = 10.0
     redirects_max: int = 3
@@ -70,7 +72,7 @@ class ImageFetcher:
     async def _answer(self, question: bytes) -> str:
         url = question.removeprefix(IMAGE_QUESTION).decode()
         try:
-            async with self._places, asyncio.timeout(self._visits.timeout_s):
+            async with asyncio.timeout(self._visits.timeout_s), self._places:
                 return await self._fetch(urldefrag(url).url)
         except EgressRefused as error:
             self._metrics.egress_refused(purpose="image", reason=error.reason)

@@ -228,14 +228,18 @@ class Router:
         route = request.route
         return hold_back(
             self.candidates(names, self.prefix(request), route),
-            len(request.prompt_ids),
+            request.prompt_tokens,
             is_continued=route is not None and route.placement is not None,
             policy=policy,
         )
 
-    def begin(self, decision: Decision, route: Route | None = None) -> Flight:
-        """The prompt is sent to the member that was chosen. `close` must be called in the end."""
-        return Flight(self, decision, route)
+    def begin(
+        self, decision: Decision, route: Route | None = None, *, surplus_ids: int = 0
+    ) -> Flight:
+        """The prompt is sent to the member that was chosen. `close` must be called in the end.
+        `surplus_ids` is that of `TokenRequest`.
+        """
+        return Flight(self, decision, route, surplus_ids)
 
     def probed(
         self,
@@ -456,7 +460,9 @@ class Flight:
         "_was_idle",
     )  # fmt: skip
 
-    def __init__(self, router: Router, decision: Decision, route: Route | None) -> None:
+    def __init__(
+        self, router: Router, decision: Decision, route: Route | None, surplus_ids: int = 0
+    ) -> None:
         member = decision.member
         self._router = router
         self._decision = decision
@@ -465,7 +471,7 @@ class Flight:
         self._was_idle = not member.owed
         self._first_s: float | None = None
         self._in_flight = 1
-        self._owed = decision.prefix.length - decision.expected
+        self._owed = max(0, decision.prefix.length - surplus_ids - decision.expected)
         member.took(self._started_at, 1, self._owed)
 
     def first(self) -> None:
