@@ -15,6 +15,8 @@ from gateway.limits.refusal import RETRY_AFTER_MAX_S, duration
 K = TypeVar("K", bound=Hashable)
 
 WINDOW_S: Final = 60.0
+ROUNDING_S: Final = 1e-6
+"""A shorter wait is an error of arithmetic."""
 KEPT: Final = 10_000
 """Buckets; of one that is forgotten nothing was used for longest."""
 
@@ -39,7 +41,8 @@ class Paces(Generic[K]):
     def wait_s(self, key: K, capacity: float, now: float) -> float:
         """In how many seconds one is there; 0.0: now."""
         full_at = self._full_at.get(key, now)
-        return max(0.0, full_at + WINDOW_S / capacity - now - WINDOW_S)
+        wait_s = full_at + WINDOW_S / capacity - now - WINDOW_S
+        return wait_s if wait_s > ROUNDING_S else 0.0
 
     def spend(self, key: K, capacity: float, now: float) -> None:
         """Use one, whether it is there or not; a bucket is below nothing by one at most."""

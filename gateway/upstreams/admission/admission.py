@@ -185,7 +185,7 @@ class Admission:
             deadline=now + wait_s,
             on_settled=settled.set,
             tenant=tenant,
-            tokens=len(request.prompt_ids),
+            tokens=request.prompt_tokens,
             is_accepted=is_accepted,
             was_recalled=request.was_recalled,
         )

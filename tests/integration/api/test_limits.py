@@ -336,6 +336,7 @@ async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     await limited.limits.set_price(
         MODEL, {"input": 50, "output": 200}, tenant_id=limited.place.tenant_id
     )
+    limited.gateway.process.default.replica.limiter._prices_at = float("-inf")
     await limited.set("tokens", A_DAY)
     await limited.set("requests", 60, MINUTE_S)
     await limited.limits.set_limits(limited.place, {("responses", 0): 7})

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LINES = Statement("SELECT * FROM usage ORDER BY response_id, seq")
 COSTS = Statement("SELECT CAST(coalesce(sum(cost_nano), 0) AS bigint) FROM usage")
 SUMMED = Statement("SELECT CAST(coalesce(sum(cost_nano), 0) AS bigint) FROM usage_hours")
+AGED = Statement("UPDATE budgets SET created_at = :at WHERE tenant_id = :tenant")
 CREDIT = Statement("""
 INSERT INTO usage (tenant_id, response_id, seq, kind, key_id, model, at, input_tokens,
     cached_tokens, output_tokens, reasoning_tokens, recomputed_tokens, tool_output_tokens,
@@ -87,6 +88,8 @@ async def test_lines_add_up_to_what_the_prices_of_today_say(
         await connection.execute(CREDIT, {"tenant": tenant})
     before = await lines_of(database, tenant)
     await limits.set_budget(Place.of_tenant(tenant), 10**15, interval="none")
+    async with database.transaction(tenant) as connection:
+        await connection.execute(AGED, {"tenant": tenant, "at": start})
     for hours in (39, 15, 3):
         await set_price(hours, tenant_id=chance.choice((tenant, None)))
     name = f"tenant-{tenant}"
