@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 from alembic import command
-from sqlalchemy import create_engine
+from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, create_engine
 
 from gateway import ids
 from gateway.devdb.embedded import bundled_programs
@@ -209,8 +209,13 @@ def test_requests_need_the_keys_that_statements_name() -> None:
         for source in sources
         for columns in re.findall(r"ON CONFLICT \(([^)]+)\)", source.read_text("utf-8"))
     }
-    tables = (metadata.tables[key.removeprefix("pk_")] for key in verification.CONFLICTS)
-    assert {", ".join(table.primary_key.columns.keys()) for table in tables} == named
+    keys = {
+        str(key.name or f"pk_{table.name}"): ", ".join(key.columns.keys())
+        for table in metadata.tables.values()
+        for key in table.constraints
+        if isinstance(key, PrimaryKeyConstraint | UniqueConstraint)
+    }
+    assert {keys[name] for name in verification.CONFLICTS} == named
 
 
 @pytest.mark.parametrize("by_way_of", ["5d1e0c7a9b42", NEWEST_BEFORE_THE_REPAIR])

@@ -61,7 +61,7 @@ CONFLICTS: Final = (
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
     *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
-    *("pk_usage_end_user_days", "pk_usage_cursors"),
+    *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
