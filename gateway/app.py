@@ -192,7 +192,7 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
     websocket = WebSocketEndpoint(
         Dependencies(creation, bodies, metrics, connection_limits), process.shared.sessions
     )
-    count = counting_endpoint(services.run_builder, bodies)
+    count = counting_endpoint(services.creation, bodies)
     compact = compaction_endpoint(creation, bodies)
     conversation = "/v1/conversations/{conversation_id}"
     conversations = ConversationEndpoints(services.conversations, bodies)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.create import CreateResponse, Parameters
     from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval
-    from gateway.services.runs.run_builder import RunBuilder
 
     Headers = Sequence[tuple[bytes, bytes]]
     Answer = Callable[[Scope, CreateResponse, int], Awaitable[tuple[bytes, Headers]]]
@@ -128,14 +127,14 @@ class SubsetEndpoint:
             await response(scope, receive, send)
 
 
-def counting_endpoint(builder: RunBuilder, bodies: BodyReader) -> SubsetEndpoint:
+def counting_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
     """`POST /v1/responses/input_tokens`: how long the prompt would be. Nothing is stored."""
 
     async def answer(
         scope: Scope, request: CreateResponse, body_bytes: int
     ) -> tuple[bytes, Headers]:
-        count = await builder.count(scope["principal"], request, body_bytes=body_bytes)
-        return orjson.dumps({"object": "response.input_tokens", "input_tokens": count}), ()
+        count, headers = await creation.count(scope["principal"], request, body_bytes=body_bytes)
+        return orjson.dumps({"object": "response.input_tokens", "input_tokens": count}), headers
 
     return SubsetEndpoint(bodies, COUNTING, answer)
 

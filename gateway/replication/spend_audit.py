@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import StoreError
-from gateway.store.limits.reconciliation import reconcile
+from gateway.store.limits.reconciliation import forget, reconcile
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ class SpendAudit:
                 _log.warning("spending was not compared with usage", error=error)
 
     async def round(self) -> int:
-        """Compare once; how many meters were wrong. Raises `StoreError`."""
-        corrections = await reconcile(self._database, datetime.now(UTC))
+        """Compare once, and remove what is old; how many meters were wrong. Raises `StoreError`."""
+        now = datetime.now(UTC)
+        corrections = await reconcile(self._database, now)
+        await forget(self._database, now)
         for one in corrections:
             _log.warning(
                 "what is spent was not what usage has",

@@ -384,6 +384,23 @@ class Creation:
         self._builder.book(compacted.made)
         return compacted, () if charge is None else charge.headers
 
+    async def count(
+        self, principal: Principal, request: CreateResponse, *, body_bytes: int
+    ) -> tuple[int, Headers]:
+        """How many tokens the prompt of the request has, and the headers of the limits: it counts
+        as a request, since it is read and tokenised as one.
+
+        Raises what `RunBuilder.count` does, and `RateLimited`.
+        """
+        model = self._models.get(request.model, principal.policy, task="generate").id
+        charge = await self._limiter.enter(principal, model, "default")
+        try:
+            tokens = await self._builder.count(principal, request, body_bytes=body_bytes)
+        finally:
+            if charge is not None:
+                charge.settle(NOTHING_USED)
+        return tokens, () if charge is None else charge.headers
+
     async def _repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
         """The response that the key stands for; None where the key is free, or its response gone.
 

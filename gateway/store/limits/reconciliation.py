@@ -7,6 +7,7 @@ replicas told becomes the row of the replica '' (below zero: what they told too 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from gateway.limits.money import begins
@@ -76,6 +77,13 @@ FROM written AS w JOIN compared AS c
      ON c.tenant_id = w.tenant_id AND c.meter = w.meter AND c.starts_at = w.starts_at
 """)
 
+KEPT_DAYS: Final = 62
+"""For so long intervals are kept that are over: the month before can be looked up."""
+_FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
+_FORGET_FIRINGS: Final = Statement("""
+DELETE FROM alert_firings WHERE starts_at < :before AND starts_at > :forever
+""")
+
 
 class Correction(NamedTuple):
     """What a meter had, and what the lines of usage have."""
@@ -98,3 +106,13 @@ async def reconcile(database: Database, now: datetime) -> list[Correction]:
     }
     async with database.runs_transaction() as connection:
         return [Correction(*row) for row in await connection.execute(_RECONCILE, parameters)]
+
+
+async def forget(database: Database, now: datetime) -> None:
+    """Remove what was spent, and which alerts fired, in intervals that were over long ago; those
+    without an end stay. Raises `StoreError`.
+    """
+    bounds = {"before": now - timedelta(days=KEPT_DAYS), "forever": begins("none", now)}
+    async with database.runs_transaction() as connection:
+        await connection.execute(_FORGET, bounds)
+        await connection.execute(_FORGET_FIRINGS, bounds)

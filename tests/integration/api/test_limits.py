@@ -221,6 +221,16 @@ async def test_a_refusal_says_when_and_the_answers_before_what_is_left(limited: 
     assert "x-should-retry" not in last.headers
 
 
+async def test_counting_a_prompt_is_a_request(limited: Limited) -> None:
+    await limited.set("requests", 2, MINUTE_S)
+    body = {"model": MODEL, "input": "Hello there"}
+    path = "/v1/responses/input_tokens"
+    answers = [await limited.client.post(path, json=body) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    assert answers[1].headers["x-ratelimit-remaining-requests"] == "0"
+    assert answers[1].json()["input_tokens"] > 0
+
+
 async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
     await limited.set("tokens", 50, MINUTE_S)
     body = {"model": MODEL, "input": "Hello there", "store": False}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.access.authentication import PUBLIC_PATHS
+from gateway.api.access.authentication import EXCHANGE_PATH, PUBLIC_PATHS
 from tests.fakes.http_client import http_client
 from tests.integration.api.bodies import create, refused
 
@@ -100,8 +100,9 @@ async def test_every_route_but_the_public_ones_needs_a_key(
             answer = await anybody.request(method, path)
             assert answer.status_code == 401, path
             assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-        for path in PUBLIC_PATHS:
+        for path in PUBLIC_PATHS - {EXCHANGE_PATH}:
             assert (await anybody.get(path)).status_code == 200, path
+        assert (await anybody.post(EXCHANGE_PATH, json={})).status_code == 400
 
 
 @pytest.mark.requirement("error.unknown-urls")

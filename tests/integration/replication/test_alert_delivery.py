@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hmac
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.policy import default
 from hashlib import sha256
@@ -22,10 +22,12 @@ from starlette.routing import Route
 from gateway.limits.money import NANO, begins
 from gateway.limits.terms import meter_of
 from gateway.replication.alert_delivery import AlertDelivery, Mail, SmtpServer
+from gateway.replication.spend_audit import SpendAudit
 from gateway.services.limits import Limits, Place
 from gateway.settings.rate_limits import Alerts
 from gateway.store.limits.counters import SpendRow, Told, exchange
 from gateway.store.postgres.statements import Statement
+from gateway.telemetry.metrics import Metrics
 from gateway.wiring.alerts import alert_channels
 from tests.fakes.serving import serving
 
@@ -111,6 +113,23 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Place
     subject = message_from_bytes(text[begin:], policy=default)["Subject"].strip()
     assert subject.startswith("[acme] ")
     assert subject.endswith("1.00 USD spent this month")
+
+
+async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are_not(
+    database: Database, place: Place
+) -> None:
+    now = datetime.now(UTC)
+    meters = {
+        meter_of("tenant", place.tenant_id, "usd", "month"): begins("month", now - timedelta(99)),
+        meter_of("tenant", place.tenant_id, "usd", "day"): begins("day", now),
+        meter_of("tenant", place.tenant_id, "usd", "none"): begins("none", now),
+    }
+    rows = [SpendRow(place.tenant_id, meter, at, 1) for meter, at in meters.items()]
+    await exchange(database, "r", Told(spend=rows), is_round=False)
+    await SpendAudit(database, Metrics(), interval_s=1).round()
+    async with database.runs_transaction() as connection:
+        left = await connection.execute(Statement("SELECT meter FROM spend"))
+    assert {row.meter for row in left} == set(list(meters)[1:])
 
 
 class Broken:

@@ -150,6 +150,7 @@ CLAIM = {
     "late_s": 30.0,
     "row_limit": 100,
     "take_over": True,
+    "away": [],
 }
 SWEEP = {"attempts_max": 4, "fold_versions": [1], "orphan_s": 3600.0, "row_limit": 100}
 READ = {
