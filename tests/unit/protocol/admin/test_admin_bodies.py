@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from ipaddress import ip_network
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from gateway import ids
 from gateway.errors import InvalidRequest
+from gateway.protocol.admin.federation import ProviderCreate, discovered
 from gateway.protocol.admin.objects import project_key_body
 from gateway.protocol.admin.requests import (
     KeyExtras,
@@ -22,6 +24,7 @@ from gateway.protocol.admin.requests import (
     terms_of,
 )
 from gateway.tenancy import ApiKey, ProjectId, ServiceAccount, TenantId
+from gateway.tenancy.federation import KeySource
 from gateway.tenancy.scopes import SCOPES
 
 TENANT = TenantId(UUID(int=1))
@@ -87,3 +90,45 @@ def test_a_key_has_the_owner_that_it_has() -> None:
     assert owned["service_account"]["id"] == ids.service_account_id(ACCOUNT.id)
     assert (ours["type"], ours["service_account"]) == ("user", None)
     assert ours["user"]["id"] == ids.user_id(TENANT)
+
+
+@given(st.text(max_size=20) | st.sampled_from(["[", "x:99999", "::1]", "h:0", "h", "h/a b", "h#a"]))
+def test_an_issuer_is_a_url(text: str) -> None:
+    """Whatever is sent is one that can be asked, or refused."""
+    try:
+        url = provider(issuer=f"https://{text}").issuer
+    except ValidationError:
+        return
+    assert urlsplit(url).hostname
+    assert url.isascii()
+
+
+@pytest.mark.parametrize("issuer", ["https://[", "https://h:99999", "https://h:0", "ftp://h", "h"])
+def test_what_is_no_url_is_no_issuer(issuer: str) -> None:
+    with pytest.raises(ValidationError):
+        provider(issuer=issuer)
+
+
+def test_the_keys_of_an_issuer_come_from_one_place() -> None:
+    keys = {"keys": [{"kty": "RSA"}]}
+    uploaded = {"type": "uploaded_jwks", "jwks": keys}
+    assert provider().keys("https://h") is None
+    assert provider(harmony={"jwks_url": "https://h/k"}).keys("https://h") == KeySource(
+        jwks_url="https://h/k"
+    )
+    source = provider(verification=uploaded).keys("https://h")
+    assert source is not None
+    assert source.jwks == b'{"keys":[{"kty":"RSA"}]}'
+    found = provider(verification={"type": "discovery"}).keys("https://h")
+    assert found == discovered("https://h", None)
+    with pytest.raises(InvalidRequest, match="whence the keys come already"):
+        provider(verification=uploaded, harmony={"jwks_url": "https://h/k"}).keys("https://h")
+    for wrong in ({}, {"keys": "x" * 70_000}, {"keys": ["x" * 70_000]}):
+        with pytest.raises(InvalidRequest, match="JSON Web Key Set"):
+            provider(verification=uploaded | {"jwks": wrong}).keys("https://h")
+
+
+def provider(**fields: object) -> ProviderCreate:
+    return ProviderCreate.model_validate(
+        {"name": "sso", "type": "oidc", "issuer": "https://h", "audience": "a"} | fields
+    )
