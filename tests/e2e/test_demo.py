@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -42,9 +43,13 @@ def port() -> int:
 
 
 def free_port() -> int:
-    """One that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """One that was free a moment ago, below those that are given to whoever asks for any: tests
+    that run beside this one do not take it meanwhile.
+    """
+    for number in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", number)):
+            return number
+    raise AssertionError("no port is free")
 
 
 def environment(folder: Path) -> dict[str, str]:
