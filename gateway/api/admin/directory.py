@@ -119,7 +119,7 @@ class DirectoryEndpoints:
         return endpoint
 
     def role(self, kind: str) -> Endpoint:
-        """One of these."""
+        """The predefined role of that id; any other is a 404."""
 
         async def endpoint(call: AdminCall) -> Json:
             await self._check_project(call)

@@ -73,7 +73,7 @@ class FederationEndpoints:
         return provider_body(made)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """One of them."""
+        """A provider by its id, with whence its keys come."""
         return provider_body(await self._providers.get(*_named(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class FederationEndpoints:
         return rule_body(await self._providers.create_rule(*_changed(call), RuleAsked.of(asked)))
 
     async def rule(self, call: AdminCall) -> dict[str, Any]:
-        """One rule."""
+        """A rule of a provider, with what it matches and for whom it acts."""
         return rule_body(await self._providers.rule(*_named(call), _rule_id(call)))
 
     async def update_rule(self, call: AdminCall) -> dict[str, Any]:

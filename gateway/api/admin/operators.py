@@ -117,7 +117,7 @@ class OperatorEndpoints:
         return whole_page([{"object": "replica", "id": name} for name in found])
 
     async def settings(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
-        """Secrets are stars."""
+        """All that this process runs with; secrets are shown as stars."""
         return {"object": "settings", "settings": self._operations.settings()}
 
 

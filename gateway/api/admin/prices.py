@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def routes(operations: Operations) -> list[AdminRoute]:
-    """Those of prices."""
+    """Operators list prices, set one, and end one."""
     answers = PriceEndpoints(operations)
     return [
         AdminRoute("GET", "/prices", "prices.read", answers.list, "operator"),

@@ -41,7 +41,7 @@ def routes(projects: Projects) -> list[AdminRoute]:
 
 
 class ProjectEndpoints:
-    """Endpoints of projects."""
+    """Projects of a tenant: list, make, rename, archive."""
 
     def __init__(self, projects: Projects) -> None:
         self._projects = projects

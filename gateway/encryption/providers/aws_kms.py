@@ -48,7 +48,7 @@ class KmsPlace:
 
 
 class AwsKms:
-    """A `KeyProvider`."""
+    """AWS KMS: `Encrypt` and `Decrypt`, bound to the tenant by the encryption context."""
 
     name: Final = "aws-kms"
 

@@ -41,7 +41,7 @@ class VaultPlace:
 
 
 class VaultTransit:
-    """A `KeyProvider`."""
+    """Vault's Transit engine; the tenant is the context that its key is derived with."""
 
     name: Final = "vault-transit"
 
