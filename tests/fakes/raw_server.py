@@ -77,6 +77,7 @@ class RawServer:
         self._scripts = {path: list(scripts) for path, scripts in routes.items()}
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._stopped = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -86,6 +87,7 @@ class RawServer:
         return f"{scheme}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
+        self._stopped = False
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=4096
         )
@@ -104,11 +106,15 @@ class RawServer:
         """Refuse new connections, break off the others."""
         if self._server is not None:
             self._server.close()
+        self._stopped = True
         for writer in list(self._writers):
             writer.transport.abort()
         await self._idle.wait()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopped:  # accepted before it stopped, told of only now
+            writer.transport.abort()
+            return
         self.connections += 1
         self._writers.add(writer)
         self._idle.clear()
