@@ -6,7 +6,8 @@ GatewayError
 │   ├── InvalidRequest               shape, type, bound, cross-field
 │   │   ├── ContextLengthExceeded
 │   │   ├── PreviousResponseNotFound
-│   │   └── ConversationLocked        a response is being added to it, or it has changed meanwhile
+│   │   ├── ConversationLocked        a response is being added to it, or it has changed meanwhile
+│   │   └── DataHeld                 nothing that the tenant has may be removed
 │   ├── ModelNotFound
 │   │   └── ModelNotServed           configured, and no backend lists it
 │   ├── ResourceNotFound             a response, an item: unknown, deleted, or another tenant's
@@ -104,6 +105,17 @@ class ConversationLocked(InvalidRequest):
             "seconds.",
             code="conversation_locked",
             param="conversation",
+        )
+
+
+class DataHeld(InvalidRequest):
+    """An operator holds what the tenant has (`harmony-gateway data hold`): nothing is removed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "What this organization has stored is held, and nothing of it can be deleted until"
+            " whoever runs this server releases it.",
+            code="data_held",
         )
 
 

@@ -147,10 +147,23 @@ class ContentCipher:
         """
         if stored[:1] != FRAMES:
             return stored
-        opened = [self._frame(*frame, response) for frame in _frames(stored)]
-        if len({one[:1] for one in opened}) > 1:
+        parts = self.open_parts(stored, response)
+        if len(parts) > 1:
             raise ValueError("a log was packed in several versions")
-        return opened[0][:1] + b"".join([one[1:] for one in opened]) if opened else stored[:0]
+        return parts[0][1] if parts else stored[:0]
+
+    def open_parts(self, stored: bytes, response: bytes) -> list[tuple[int, bytes]]:
+        """The same of frames that releases packed in several versions: the entries of each stretch
+        in one, with the number of its first. Raises as `open_entries` does.
+        """
+        parts: list[tuple[int, list[bytes]]] = []
+        for number, first_entry, head, body in _frames(stored):
+            entries = self._frame(number, head, body, response)
+            if parts and parts[-1][1][0][:1] == entries[:1]:
+                parts[-1][1].append(entries[1:])
+            else:
+                parts.append((first_entry, [entries]))
+        return [(first_entry, b"".join(entries)) for first_entry, entries in parts]
 
     def _frame(self, number: int, head: bytes, body: bytes, response: bytes) -> bytes:
         if number == PLAIN_KEY:
@@ -193,12 +206,14 @@ def keys_of_log(stored: bytes) -> frozenset[int]:
     which of the two it has. Raises `ValueError`.
     """
     if stored[:1] == FRAMES:
-        return frozenset(number for number, _, _ in _frames(stored))
+        return frozenset(number for number, _, _, _ in _frames(stored))
     return frozenset([PLAIN_KEY])
 
 
-def _frames(stored: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Number of the key, head and body of each frame, in order. Raises `ValueError`."""
+def _frames(stored: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Of each frame, in order: number of the key and of its first entry, head and body. Raises
+    `ValueError`.
+    """
     at, size, next_entry = 1, len(stored), -1
     while at < size:
         length, begin = _read_number(stored, at)
@@ -211,7 +226,7 @@ def _frames(stored: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         if first_entry <= next_entry:
             raise ValueError("frames of a log are not in their order")
         next_entry = first_entry
-        yield number, stored[begin:place], stored[place:at]
+        yield number, first_entry, stored[begin:place], stored[place:at]
 
 
 def _fields(*fields: bytes) -> bytes:

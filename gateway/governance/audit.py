@@ -2,9 +2,10 @@
 
 Entries of a tenant are numbered from 1 on. `hash` is SHA-256 over the hash of the one before and
 the fields of this one, each with its length in front; the first one follows on 32 zero bytes. An
-entry that was changed, left out or put in breaks the chain from there on. What it cannot show is
-that the last ones were cut off, or that all of it was made anew: for that, heads are written down
-elsewhere (the process log has them).
+entry that was changed, left out or put in breaks the chain from there on. Where retention removes
+the oldest ones, it first adds an entry that says up to which, and what hash that one had: the first
+one left must follow on that. What a chain cannot show is that the last ones were cut off, or that
+all of it was made anew: for that, heads are written down elsewhere (the process log has them).
 
 An entry never has content of requests, secrets, or bodies of mails.
 """
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 BEGINNING: Final = bytes(32)
 """What the first entry of a chain follows on."""
 OWN_PREFIX: Final = "harmony."
+TRIMMED: Final = "harmony.audit_log.trimmed"
+"""Of the entry that says which older ones were removed."""
 _OPENAI: Final = {
     "api_key": "created updated deleted",
     "certificate": "created updated deleted",
@@ -59,9 +62,10 @@ OWN_TYPES: Final = frozenset(
         *("content.revealed", "response.cancelled_by_operator"),
         *("backend.drained", "backend.undrained"),
         *("tenant.created", "tenant.updated", "tenant.disabled", "tenant.deleted"),
-        *("tenant.restored", "tenant.shredded"),
+        *("tenant.restored", "tenant.shredded", "tenant.purged", "audit_log.trimmed"),
         *("erasure.requested", "erasure.completed", "export.made"),
         *("encryption.enabled", "encryption.disabled", "encryption.rotated"),
+        "encryption.resealed",
         *("price.changed", "limit.changed", "budget.changed", "settings.changed"),
         *("model_permissions.updated", "model_permissions.deleted"),
         *("spend_alert.created", "spend_alert.updated", "spend_alert.deleted"),
@@ -215,27 +219,61 @@ def entry_of(
     return replace(entry, hash=entry.digest())
 
 
+def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
+    """What is said in a chain before its entries up to `number`, whose hash is `hash_`, go."""
+    told = {"number": number, "hash": hash_.hex()}
+    return BY_ITSELF.event(TRIMMED, str(tenant_id), data=told)
+
+
 @dataclass(slots=True)
 class Chain:
-    """Checks entries of one tenant in their order, as they come: see `add`."""
+    """Checks entries of one tenant in their order, as they come (`add`), and then what is before
+    the first of them (`faults`).
+    """
 
     number: int = 0
     hash: bytes = BEGINNING
     count: int = 0
-    faults: list[str] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    _begins: tuple[int, bytes] = (0, BEGINNING)
+    _trimmed: tuple[int, bytes] = (0, BEGINNING)
 
     def add(self, entries: Iterable[AuditEntry]) -> None:
-        """The next ones. The first of all may have any number: older ones are removed by then."""
+        """The next ones."""
         for entry in entries:
-            if self.count or entry.number == 1:
-                if entry.number != self.number + 1:
-                    self.faults.append(f"entries {self.number + 1} to {entry.number - 1} are gone")
-                elif entry.previous != self.hash:
-                    self.faults.append(f"entry {entry.number} does not follow on the one before")
+            if not self.count:
+                self._begins = entry.number - 1, entry.previous
+            elif entry.number <= self.number:
+                self.found.append(f"entry {entry.number} stands behind entry {self.number}")
+            elif entry.number != self.number + 1:
+                self.found.append(f"entries {self.number + 1} to {entry.number - 1} are gone")
+            elif entry.previous != self.hash:
+                self.found.append(f"entry {entry.number} does not follow on the one before")
             if entry.digest() != entry.hash:
-                self.faults.append(f"entry {entry.number} was changed")
+                self.found.append(f"entry {entry.number} was changed")
+            elif entry.type == TRIMMED:
+                self._trim(entry)
             self.number, self.hash = entry.number, entry.hash
             self.count += 1
+
+    def _trim(self, entry: AuditEntry) -> None:
+        try:
+            told = orjson.loads(entry.details)["data"]
+            self._trimmed = int(told["number"]), bytes.fromhex(told["hash"])
+        except (ValueError, LookupError, TypeError):
+            self.found.append(f"entry {entry.number} does not say what was removed")
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with those that were added, if these are all; empty: nothing is."""
+        (first, previous), (last, hash_) = self._begins, self._trimmed
+        if first < last:
+            return [f"entries up to {last} were removed, and some are there again", *self.found]
+        if first > last:
+            return [f"entries {last + 1} to {first} are gone", *self.found]
+        if previous != hash_:
+            return [f"entry {first + 1} does not follow on what was before", *self.found]
+        return self.found
 
 
 def shown(

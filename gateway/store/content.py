@@ -116,6 +116,7 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         "target": Kept.ID,
         **dict.fromkeys(("previous", "hash"), Kept.DIGEST),
     },
+    "reseals": {"of_table": Kept.WORD, "place": Kept.ID},
     "usage": {
         **dict.fromkeys(("model", "kind", "status", "service_tier"), Kept.WORD),
         **dict.fromkeys(("tools", "reason", "author"), Kept.WORD),

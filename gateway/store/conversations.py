@@ -14,6 +14,7 @@ from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.hosted.includable import INCLUDABLE
 from gateway.store import content
+from gateway.store.governance import holds
 from gateway.store.messages import ItemPage, digests, item_columns, page_of, shown_item
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
@@ -178,8 +179,9 @@ async def set_metadata(
 
 
 async def delete_conversation(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase it with its items. False: unknown. Raises `ConversationLocked`."""
+    """Erase it with its items. False: unknown. Raises `ConversationLocked` and `DataHeld`."""
     async with database.transaction(tenant_id) as connection:
+        await holds.check(connection, tenant_id)
         if await _locked(connection, tenant_id, uuid) is None:
             return False
         await connection.execute(_DELETE, _of(tenant_id, uuid))
@@ -232,10 +234,11 @@ async def delete_item(
 ) -> tuple[Conversation, bool] | None:
     """Erase an item; the conversation, and whether it had one. None: the conversation is unknown.
 
-    Raises `ConversationLocked`.
+    Raises `ConversationLocked` and `DataHeld`.
     """
     of_it = _of(tenant_id, uuid)
     async with database.transaction(tenant_id) as connection:
+        await holds.check(connection, tenant_id)
         if await _locked(connection, tenant_id, uuid) is None:
             return None
         parameters = of_it | {"item": pack_text(item_id)}

@@ -18,7 +18,7 @@ from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import LOGGED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import date, datetime
     from uuid import UUID
 
@@ -298,10 +298,20 @@ def opened_rows(cipher: ContentCipher, uuid: UUID, found: list[LogRow]) -> list[
     """The rows of a log with their entries as they were packed. Raises `ContentSealed`."""
     if not any(row.entries[:1] == FRAMES for row in found):
         return found
-    key = uuid.bytes
-    return [
-        LogRow(row.first_entry, row.count, cipher.open_entries(row.entries, key)) for row in found
-    ]
+    return [part for row in found for part in _opened(cipher, uuid, row)]
+
+
+def _opened(cipher: ContentCipher, uuid: UUID, row: LogRow) -> Iterator[LogRow]:
+    """A row whose entries were packed in several versions is several."""
+    if row.entries[:1] != FRAMES:
+        yield row
+        return
+    parts = cipher.open_parts(row.entries, uuid.bytes)
+    # Where a frame stood that was written anew, all is one stretch from the beginning of the row.
+    firsts = [row.first_entry, *(first for first, _ in parts[1:])]
+    ends = [*firsts[1:], row.first_entry + row.count]
+    for first, end, (_, entries) in zip(firsts, ends, parts, strict=False):
+        yield LogRow(first, end - first, entries)
 
 
 async def add(connection: Connection, claim: WriteClaim, created_at: datetime, row: LogRow) -> None:

@@ -182,6 +182,10 @@ WITH left_behind AS (
           WHERE responses.tenant_id = writers.tenant_id AND responses.owner = writers.owner
             AND responses.status IN ('queued', 'in_progress')
       )
+      AND NOT EXISTS (
+          SELECT FROM tenants
+          WHERE tenants.id = writers.tenant_id AND tenants.held_at IS NOT NULL
+      )
     RETURNING tenant_id, owner
 )
 DELETE FROM flushes USING left_behind

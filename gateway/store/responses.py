@@ -15,6 +15,7 @@ from gateway.store import content, events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.events import LogRow, day_of
+from gateway.store.governance import holds
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
@@ -221,6 +222,13 @@ SELECT count(*) FROM (
 _DELETE: Final = Statement("""
 DELETE FROM responses WHERE tenant_id = :tenant AND id = :id RETURNING created_at
 """)
+_DELETE_APPROVALS: Final = Statement("""
+DELETE FROM tool_approvals USING (
+    SELECT item_id FROM messages
+    WHERE tenant_id = :tenant AND response_id = :id AND is_output AND kind = 'mcp_approval_request'
+) AS asked
+WHERE tool_approvals.tenant_id = :tenant AND tool_approvals.request_id = asked.item_id
+""")
 _DELETE_LOG: Final = Statement("""
 DELETE FROM events WHERE tenant_id = :tenant AND response_id = :id AND day = :day
 """)
@@ -400,9 +408,13 @@ async def find(
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase a response with its items and its log; its usage line stays. False: unknown."""
+    """Erase a response with its items, its log and the approvals that it asked for; its usage line
+    stays, and so does what is audited of its calls of tools. False: unknown. Raises `DataHeld`.
+    """
     of_it = {"tenant": tenant_id, "id": uuid}
     async with database.transaction(tenant_id) as connection:
+        await holds.check(connection, tenant_id)
+        await connection.execute(_DELETE_APPROVALS, of_it)
         await flushes.settle_one(connection, tenant_id, uuid)
         created_at: datetime | None = await connection.scalar(_DELETE, of_it)
         if created_at is None:

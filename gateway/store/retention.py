@@ -1,8 +1,9 @@
 """The removal of what has expired: logs, responses, idempotency keys, traces and the like.
 
-Only the database's clock says what that is. Every function is one short transaction that removes a
-bounded number of rows, and nothing at all while another process is at it. Logs mostly go with their
-day's partition, with one DROP: what is deleted here is what cannot wait for that.
+Nothing goes of a tenant that is held. Only the database's clock says what has expired. Every
+function is one short transaction that removes a bounded number of rows, and nothing at all while
+another process is at it. Logs mostly go with their day's partition, with one DROP: what is deleted
+here is what cannot wait for that.
 
 A partition holds the logs of all responses that were created on one day (UTC). They are made ahead;
 rows of a day that has none go into the default partition. Every transaction on them is short and
@@ -21,10 +22,13 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.governance.audit import trimmed
 from gateway.store.events import day_of
+from gateway.store.governance import audit_log
 from gateway.store.governance.audit_log import KEPT_DAYS
+from gateway.store.governance.holds import HOUSEKEEPING_LOCK
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import RUNS_ROLE
+from gateway.store.schema import EVERYONE, RUNS_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +41,10 @@ _ALWAYS: Final = (date.min, date.max)
 
 _BRIEF: Final = Statement("""
 SELECT id FROM tenants
-WHERE coalesce(log_retention_s, CAST(:log_s AS integer))
-      < greatest(CAST(:log_s AS integer), (SELECT max(log_retention_s) FROM tenants))
+WHERE held_at IS NULL
+  AND (coalesce(log_retention_s, CAST(:log_s AS integer))
+       < greatest(CAST(:log_s AS integer), (SELECT max(log_retention_s) FROM tenants))
+       OR EXISTS (SELECT FROM tenants WHERE held_at IS NOT NULL))
 """)
 _DELETE_LOGS: Final = Statement("""
 DELETE FROM events USING (
@@ -48,6 +54,7 @@ DELETE FROM events USING (
     LEFT JOIN responses r ON r.tenant_id = e.tenant_id AND r.id = e.response_id
     WHERE e.day >= :first_day AND e.day < :end_day
       AND (CAST(:tenant_ids AS uuid[]) IS NULL OR e.tenant_id = ANY (CAST(:tenant_ids AS uuid[])))
+      AND t.held_at IS NULL
       AND (r.id IS NULL OR r.status NOT IN ('queued', 'in_progress') AND r.completed_at
            < now() - make_interval(secs => coalesce(t.log_retention_s, CAST(:log_s AS integer))))
     LIMIT :rows_max
@@ -72,7 +79,7 @@ WITH RECURSIVE policy AS (
     SELECT id AS tenant_id, now() - make_interval(
         secs => coalesce(response_retention_s, CAST(:response_s AS integer))
     ) AS cutoff
-    FROM tenants
+    FROM tenants WHERE held_at IS NULL
 ), leaves AS (
     SELECT leaf.tenant_id, leaf.id, leaf.parent_id, policy.cutoff
     FROM policy CROSS JOIN LATERAL (
@@ -112,6 +119,10 @@ _DELETE_KEYS: Final = Statement("""
 DELETE FROM idempotency_keys k USING (
     SELECT tenant_id, key_hash FROM idempotency_keys
     WHERE created_at < now() - make_interval(secs => CAST(:idempotency_key_s AS integer))
+      AND NOT EXISTS (
+          SELECT FROM tenants
+          WHERE tenants.id = idempotency_keys.tenant_id AND tenants.held_at IS NOT NULL
+      )
     LIMIT :rows_max
 ) AS expired
 WHERE k.tenant_id = expired.tenant_id AND k.key_hash = expired.key_hash
@@ -120,7 +131,7 @@ _DELETE_TRACES: Final = Statement("""
 DELETE FROM traces t USING (
     SELECT old.tenant_id, old.key FROM tenants CROSS JOIN LATERAL (
         SELECT tenant_id, key FROM traces
-        WHERE tenant_id = tenants.id
+        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
           AND received_at < now() - make_interval(secs => CAST(:traces_s AS integer))
         LIMIT :rows_max
     ) AS old
@@ -132,7 +143,8 @@ _DELETE_APPROVALS: Final = Statement("""
 DELETE FROM tool_approvals a USING (
     SELECT old.tenant_id, old.request_id FROM tenants CROSS JOIN LATERAL (
         SELECT tenant_id, request_id FROM tool_approvals
-        WHERE tenant_id = tenants.id AND expires_at < now() - interval '7 days'
+        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
+          AND expires_at < now() - interval '7 days'
         LIMIT :rows_max
     ) AS old
     LIMIT :rows_max
@@ -143,7 +155,7 @@ _DELETE_CALLS: Final = Statement("""
 DELETE FROM tool_calls c USING (
     SELECT old.* FROM tenants CROSS JOIN LATERAL (
         SELECT tenant_id, response_id, ordinal, attempt FROM tool_calls
-        WHERE tenant_id = tenants.id
+        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
           AND at < now() - make_interval(secs => CAST(:tool_calls_s AS integer))
         LIMIT :rows_max
     ) AS old
@@ -152,19 +164,31 @@ DELETE FROM tool_calls c USING (
 WHERE c.tenant_id = expired.tenant_id AND c.response_id = expired.response_id
   AND c.ordinal = expired.ordinal AND c.attempt = expired.attempt
 """)
+_OLD_CHAINS: Final = Statement("""
+SELECT chain.id, last.number, last.hash FROM (
+    SELECT id FROM tenants WHERE held_at IS NULL
+    UNION ALL SELECT CAST(:operator AS uuid)
+) AS chain CROSS JOIN LATERAL (
+    SELECT number, at FROM audit_log WHERE tenant_id = chain.id ORDER BY number LIMIT 1
+) AS first CROSS JOIN LATERAL (
+    SELECT coalesce(min(number) - 1, 9223372036854775807) AS number FROM audit_log
+    WHERE tenant_id = chain.id AND at >= now() - make_interval(days => CAST(:audit_days AS integer))
+) AS old CROSS JOIN LATERAL (
+    SELECT number, hash FROM audit_log
+    WHERE tenant_id = chain.id AND number <= least(old.number, first.number - 1 + :rows_max)
+    ORDER BY number DESC LIMIT 1
+) AS last
+WHERE first.at < now() - make_interval(days => CAST(:audit_days AS integer))
+LIMIT 1
+""")
 _DELETE_AUDIT: Final = Statement("""
-DELETE FROM audit_log a USING (
-    SELECT tenant_id, number FROM audit_log
-    WHERE at < now() - make_interval(days => CAST(:audit_days AS integer))
-    LIMIT :rows_max
-) AS expired
-WHERE a.tenant_id = expired.tenant_id AND a.number = expired.number
+DELETE FROM audit_log WHERE tenant_id = :tenant AND number <= :number
 """)
 _DELETE_PAGES: Final = Statement("""
 DELETE FROM tool_pages p USING (
     SELECT old.tenant_id, old.key FROM tenants t CROSS JOIN LATERAL (
         SELECT tenant_id, key FROM tool_pages
-        WHERE tenant_id = t.id AND fetched_at < now() - make_interval(
+        WHERE t.held_at IS NULL AND tenant_id = t.id AND fetched_at < now() - make_interval(
             secs => coalesce(t.response_retention_s, CAST(:response_s AS integer))
         )
         LIMIT :rows_max
@@ -178,7 +202,8 @@ WHERE p.tenant_id = expired.tenant_id AND p.key = expired.key
 _DELETE_FILES: Final = Statement("""
 DELETE FROM files f USING (
     SELECT old.tenant_id, old.id FROM tenants CROSS JOIN LATERAL (
-        SELECT tenant_id, id FROM files WHERE tenant_id = tenants.id AND expires_at < now()
+        SELECT tenant_id, id FROM files
+        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id AND expires_at < now()
         LIMIT :rows_max
     ) AS old
     UNION ALL
@@ -186,7 +211,7 @@ DELETE FROM files f USING (
         SELECT held.tenant_id, held.id
         FROM containers c JOIN files held
             ON held.tenant_id = c.tenant_id AND held.container_id = c.id
-        WHERE c.tenant_id = tenants.id AND c.expires_at < now()
+        WHERE tenants.held_at IS NULL AND c.tenant_id = tenants.id AND c.expires_at < now()
         LIMIT :rows_max
     ) AS old
     LIMIT :rows_max
@@ -197,7 +222,7 @@ _DELETE_CONTAINERS: Final = Statement(f"""
 DELETE FROM containers c USING (
     SELECT old.tenant_id, old.id FROM tenants CROSS JOIN LATERAL (
         SELECT tenant_id, id FROM containers
-        WHERE tenant_id = tenants.id
+        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
           AND expires_at < now() - make_interval(secs => {CONTAINER_KEPT_S})
         LIMIT :rows_max
     ) AS old
@@ -281,12 +306,19 @@ async def delete_calls(database: Database, keep: RetentionPolicy, *, rows_max: i
 
 
 async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` entries of the audit log that are older than it has to be kept."""
+    """Delete up to `rows_max` entries of one chain of the audit log that are older than it has to
+    be kept. An entry at its other end says so, and what the first one left follows on.
+    """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
-        bounds = {"audit_days": KEPT_DAYS, "rows_max": rows_max}
-        return await connection.count(_DELETE_AUDIT, bounds)
+        bounds = {"operator": EVERYONE, "audit_days": KEPT_DAYS, "rows_max": rows_max}
+        old = (await connection.execute(_OLD_CHAINS, bounds)).one_or_none()
+        if old is None:
+            return 0
+        chain = None if old.id == EVERYONE else old.id
+        await audit_log.record(connection, chain, trimmed(old.id, old.number, old.hash))
+        return await connection.count(_DELETE_AUDIT, {"tenant": old.id, "number": old.number})
 
 
 async def delete_pages(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
@@ -328,7 +360,6 @@ def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:
 
 
 LOCK_WAIT_S: Final = 0.2
-_LOCK_KEY: Final = 0x486F7573656B6570  # "Housekep", as the number of an advisory lock
 _PARTITION: Final = re.compile(r"events_(\d{4})(\d\d)(\d\d)\Z")
 _DAY: Final = timedelta(days=1)
 _CLOCKS_DIFFER: Final = timedelta(hours=1)
@@ -352,6 +383,14 @@ _RUNS: Final = Statement("""
 SELECT EXISTS (
     SELECT FROM responses
     WHERE status IN ('queued', 'in_progress') AND created_at >= :begins AND created_at < :ends
+)
+""")
+_IS_HELD: Final = Statement("""
+SELECT EXISTS (
+    SELECT FROM tenants CROSS JOIN LATERAL (
+        SELECT FROM events WHERE tenant_id = tenants.id AND day = :day LIMIT 1
+    ) AS found
+    WHERE tenants.held_at IS NOT NULL
 )
 """)
 # No index has `created_at`. Ids begin with the time at which they were made, so that the primary
@@ -388,7 +427,7 @@ async def is_alone(connection: Connection) -> bool:
 
     The lock is one of the transaction, so a transaction pooler may sit in between.
     """
-    return bool(await connection.scalar(_TRY_LOCK, {"key": _LOCK_KEY}))
+    return bool(await connection.scalar(_TRY_LOCK, {"key": HOUSEKEEPING_LOCK}))
 
 
 async def owns_partitions(database: Database) -> bool:
@@ -458,7 +497,7 @@ async def _make(database: Database, day: date, lock_wait_s: float) -> bool:
 
 
 async def _is_needed(database: Database, day: date, log_s: int) -> bool:
-    """May anybody still read a log of that day, or write one?"""
+    """May anybody still read a log of that day, or write one, or is one held?"""
     begins, ends = _bounds(day)
     ids = {
         "first_id": _first_id(begins - _CLOCKS_DIFFER),
@@ -468,11 +507,13 @@ async def _is_needed(database: Database, day: date, log_s: int) -> bool:
     async with database.runs_transaction() as connection:
         if await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}):
             return True
+        if await connection.scalar(_IS_HELD, {"day": day}):
+            return True
         return bool(await connection.scalar(_RUNS, times))
 
 
 async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
-    """False: it is in use, or a response of that day runs.
+    """False: it is in use, a response of that day runs, or the log of one is held.
 
     The whole log is locked first, as a DROP would do in the end: then nobody can append to the day
     after it was looked at. Responses are seen by the role of runs, tables dropped by their owner.
@@ -485,9 +526,10 @@ async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
         if not await _unless_in_the_way(connection, lock_wait_s, locked):
             return False
         await connection.execute(_TAKE_ROLE, {"role": RUNS_ROLE})
-        runs = await connection.scalar(_RUNS, {"begins": begins, "ends": ends})
+        is_needed = await connection.scalar(_RUNS, {"begins": begins, "ends": ends})
+        is_needed = is_needed or await connection.scalar(_IS_HELD, {"day": day})
         await connection.execute(_TAKE_ROLE, {"role": "none"})
-        if runs:
+        if is_needed:
             return False
         dropped = f"DROP TABLE IF EXISTS events_{day:%Y%m%d}"
         return await _unless_in_the_way(connection, lock_wait_s, dropped)

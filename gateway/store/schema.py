@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "d8f40a7b2e93"
+REVISION: Final = "a2f60d7c41e8"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -33,7 +33,7 @@ OLDER_REVISIONS: Final = (
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
     *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
-    *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60"),
+    *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60", "d8f40a7b2e93"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -67,8 +67,9 @@ COLUMNS: Final = {
     "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
     + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values())
     # `retention_type`: null where nothing special is kept or left out. `deleted_at`: its data goes
-    # some days later. `held_at`: nothing of it is removed meanwhile, whatever its age.
-    + ", retention_type text, deleted_at timestamptz, held_at timestamptz",
+    # some days later, which was done at `purged_at`. `held_at`: nothing of it is removed meanwhile,
+    # whatever its age.
+    + ", retention_type text, deleted_at timestamptz, held_at timestamptz, purged_at timestamptz",
     # `dialect` is how its responses are spelled; null: `openai`. `project_id` null: the default
     # project, here as in all tables that have it. `pepper_id`: under which pepper `hash` was made.
     "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
@@ -169,6 +170,11 @@ COLUMNS: Final = {
     # What is under way at them, by each replica's own account. UNLOGGED.
     "drain_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!,"
     " in_flight integer!",
+    # How far what a tenant has was brought under its key `number`: behind the row with the key
+    # `place` (JSON) of `of_table`; null: at the beginning of the next pass. Rows that were written
+    # in this pass, and in all; until when no other process goes on with it.
+    "reseals": "tenant_id uuid!, number integer!, of_table text, place bytea, written bigint!,"
+    " total bigint!, begun_at timestamptz!, held_until timestamptz!, finished_at timestamptz",
     # Who changed what, chained (`governance.audit`); the nil tenant's are the operator's. `actor`
     # and `details` are JSON. No foreign key: it outlives the tenant.
     "audit_log": "tenant_id uuid!, number bigint!, id uuid!, at timestamptz!, type text!,"

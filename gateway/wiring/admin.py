@@ -110,4 +110,5 @@ def operations(process: Process) -> Operations:
         replica=process.shared.owner,
         # Secrets are of a type that is written as stars.
         settings=partial(settings.model_dump, mode="json"),
+        end_user_secret=settings.cache_salt_key,
     )

@@ -45,7 +45,7 @@ class TenantDataEndpoints:
         return {"object": "tenant.restored", "name": name}
 
     async def hold(self, call: AdminCall) -> dict[str, Any]:
-        """Keep, or with `held: false` no longer keep, what a deleted tenant has."""
+        """Keep, or with `held: false` no longer keep, all that a tenant has."""
         asked = await call.body(Hold)
         name = call.path["name"]
         await self._operations.hold_tenant(name, call.author, is_held=asked.held)
@@ -59,5 +59,6 @@ class TenantDataEndpoints:
             "object": "tenant.erasure",
             "responses": erased.responses,
             "conversations": erased.conversations,
+            "rows": dict(erased.rows),
             "responses_read": erased.seen,
         }

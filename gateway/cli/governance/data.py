@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.services.governance.tenant_data import TenantData
+    from gateway.settings import Settings
     from gateway.store.postgres.database import Database
 
 commands = typer.Typer(
@@ -46,12 +47,20 @@ def _ask(config: Path | None, question: Callable[[TenantData, Database], Awaitab
                 table = None if keys is None else TenantKeys(keys)
                 if table is not None:
                     await table.prepare()
-                return await question(TenantData(database, table), database)
+                data = TenantData(database, table, end_user_secret=_end_user_secret(settings))
+                return await question(data, database)
             finally:
                 if keys is not None:
                     await keys.close()
 
     return run(answer())
+
+
+def _end_user_secret(settings: Settings) -> bytes | None:
+    """None: it is not told here."""
+    if settings.auth.key_pepper is None and settings.cache_salt_secret is None:
+        return None
+    return settings.cache_salt_key
 
 
 @commands.command()
@@ -87,17 +96,22 @@ def erase(
     config: Config = None,
     json_: Json = False,
 ) -> None:
-    """Erase a person: all stored responses of requests that named it, and their conversations."""
+    """Erase a person: all stored responses that were for it, what continues them for nobody else,
+    and what they used and nobody else does.
+    """
     erased = _ask(config, lambda data, _: data.erase_person(name, person))
     if json_:
         told = {
             "responses": erased.responses,
             "conversations": erased.conversations,
             "sealed": erased.sealed,
+            "rows": dict(erased.rows),
         }
         terminal.show(json.dumps(told))
         return
     terminal.show(f"{erased.responses} responses and {erased.conversations} conversations erased")
+    if erased.rows:
+        terminal.show(", ".join(f"{count} of {name}" for name, count in erased.rows.items()))
     if erased.sealed:
         terminal.show(f"{erased.sealed} responses could not be opened: their key is gone")
 
@@ -125,7 +139,9 @@ def hold(
     release: Annotated[bool, typer.Option("--release", help="Hold it no more.")] = False,
     config: Config = None,
 ) -> None:
-    """Keep the data of a deleted tenant from being removed, as the law may ask for."""
+    """Keep all data of a tenant from being removed, as the law may ask for: nothing expires, is
+    erased, shredded or purged, and clients can delete nothing.
+    """
     _ask(config, lambda data, _: data.hold(name, is_held=not release))
     terminal.show(f"tenant {name} is {'not held any more' if release else 'held'}")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.limits.money import Price
     from gateway.protocol.admin.requests import PriceCreate, PriceEnd
     from gateway.services.access import Access, TenantDetail
-    from gateway.services.governance.tenant_data import Erased
+    from gateway.services.governance.erasing import Erased
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
@@ -46,15 +46,18 @@ class Operations:
         *,
         replica: str,
         settings: Callable[[], dict[str, Any]],
+        end_user_secret: bytes | None = None,
     ) -> None:
-        """`replica` is the name of this process, `settings` the effective ones without secrets."""
+        """`replica` is the name of this process, `settings` the effective ones without secrets,
+        `end_user_secret` what usage's digests of end users are made with.
+        """
         self._access = access
         self._database = database
         self._pool = pool
         self._replica = replica
         self._settings = settings
         self._limits = Limits(database)
-        self._data = TenantData(database)
+        self._data = TenantData(database, end_user_secret=end_user_secret)
 
     async def tenants(self) -> list[Tenant]:
         """All of them, by name."""
@@ -114,7 +117,7 @@ class Operations:
         self._access.forget()
 
     async def hold_tenant(self, name: str, author: Author, *, is_held: bool) -> None:
-        """Keep what a deleted tenant has, or no longer."""
+        """Keep all that a tenant has, or no longer."""
         check_name(name, param="tenant")
         with _owned():
             await self._data.hold(name, is_held=is_held, author=author)

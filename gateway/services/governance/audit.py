@@ -133,6 +133,11 @@ class AuditLogs:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
 
     async def _state(self, chain: UUID) -> ChainState:
+        state = await self._read(chain)
+        # Old entries may have been removed between two pages.
+        return await self._read(chain) if state.faults else state
+
+    async def _read(self, chain: UUID) -> ChainState:
         checked = Chain()
         while entries := await audit_log.since(
             self._database, chain, checked.number, rows_max=CHECKED_AT_ONCE

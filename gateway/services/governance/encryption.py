@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.governance.audit import COMMAND_LINE
-from gateway.services.governance.tenant_data import check_is_not_held
-from gateway.store.governance import audit_log
+from gateway.store.governance import audit_log, holds
 from gateway.store.governance.resealing import KEYS, reseal, reseal_flushes
 
 if TYPE_CHECKING:
@@ -77,10 +76,10 @@ class TenantEncryption:
 
     async def shred(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> int:
         """Destroy all keys of a tenant, for good: all that they sealed is unreadable, wherever it
-        is. How many there were. Raises `InvalidRequest` for a tenant that is held.
+        is. How many there were. Raises `DataHeld`.
         """
-        await check_is_not_held(self._database, tenant_id)
-        destroyed = await self._keys.destroy(tenant_id)
+        async with holds.unheld(self._database, tenant_id):
+            destroyed = await self._keys.destroy(tenant_id)
         await self._tell(
             author.event("harmony.tenant.shredded", str(tenant_id), data={"keys": destroyed}),
             tenant_id,

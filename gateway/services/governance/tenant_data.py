@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.errors import DataHeld, InvalidRequest, ResourceNotFound
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store import conversations, responses, tenants
-from gateway.store.governance import audit_log, erasure, export
+from gateway.metering import end_user_of
+from gateway.services.governance.erasing import Erasing
+from gateway.store import tenants
+from gateway.store.governance import audit_log, erasure, export, holds
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
     from gateway.governance.audit import AuditEvent, Author
+    from gateway.services.governance.erasing import Erased
     from gateway.store.postgres.database import Database
     from gateway.store.tenant_keys import TenantKeys
     from gateway.tenancy import Tenant, TenantId
@@ -27,19 +31,6 @@ DAY_S: Final = 86_400
 RESTORE_S: Final = 7 * DAY_S
 """So long a tenant that was deleted can be restored."""
 ROWS_AT_ONCE: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """What was erased of a person, and how many responses were looked at.
-
-    `sealed` of these could not be opened, because their key is gone: they are left.
-    """
-
-    seen: int
-    responses: int
-    conversations: int
-    sealed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,46 +48,48 @@ class TenantData:
     `keys` are those that content is sealed with, if any is.
     """
 
-    def __init__(self, database: Database, keys: TenantKeys | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keys: TenantKeys | None = None,
+        *,
+        end_user_secret: bytes | None = None,
+    ) -> None:
+        """`end_user_secret` is what usage's digests of end users are made with; None: persons are
+        found by what requests say alone.
+        """
         self._database = database
         self._keys = keys
+        self._end_user_secret = end_user_secret
 
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE
     ) -> Erased:
-        """Delete all stored responses whose `safety_identifier` or `user` is this, and the
-        conversations that they continued.
+        """Delete all stored responses that were for this person, and what there is besides because
+        of them: see `erasing.Erasing`.
 
         All responses of the tenant are read for it. Of what is in an audit log only a digest of the
-        identifier is kept. Raises `InvalidRequest` for an empty one, and for a tenant that is held.
+        identifier is kept. Raises `InvalidRequest` for an empty one, and `DataHeld`.
         """
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
         tenant = await self._tenant(name)
-        await check_is_not_held(self._database, tenant.id)
+        async with holds.unheld(self._database, tenant.id):
+            pass
         digest = hashlib.sha256(person.encode("utf-8", "surrogatepass")).hexdigest()
         await self._tell(tenant.id, author.event("harmony.erasure.requested", digest))
-        seen, found, sealed, places = 0, 0, 0, set()
-        after = erasure.BEFORE_ALL
-        while True:
-            page = await erasure.of_person(
-                self._database, tenant.id, person, after=after, rows_max=ROWS_AT_ONCE
-            )
-            seen += page.seen
-            sealed += page.sealed
-            for one in page.found:
-                found += await responses.delete(self._database, tenant.id, one.uuid)
-                if one.conversation is not None:
-                    places.add(one.conversation)
-            if page.last is None:
-                break
-            after = page.last
-        gone = 0
-        for place in places:
-            gone += await conversations.delete_conversation(self._database, tenant.id, place)
-        told = {"responses": found, "conversations": gone, "sealed": sealed}
+        metered = None
+        if self._end_user_secret is not None:
+            metered = end_user_of(self._end_user_secret, tenant.id, person)
+        erased = await Erasing(self._database, tenant.id, person, metered).run()
+        told = {
+            "responses": erased.responses,
+            "conversations": erased.conversations,
+            "sealed": erased.sealed,
+            "rows": erased.rows,
+        }
         await self._tell(tenant.id, author.event("harmony.erasure.completed", digest, data=told))
-        return Erased(seen, found, gone, sealed)
+        return erased
 
     async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:
         """Let none of its keys work any more; what it has is removed `RESTORE_S` later."""
@@ -116,18 +109,22 @@ class TenantData:
         return restored
 
     async def hold(self, name: str, *, is_held: bool, author: Author = COMMAND_LINE) -> Tenant:
-        """Keep what a deleted tenant has until it is held no more."""
+        """Keep all that a tenant has until it is held no more: nothing of it expires, is erased,
+        shredded or purged, and its own clients delete nothing. When this returns that counts
+        everywhere.
+        """
         tenant = await self._tenant(name)
         event = author.event(
             "harmony.tenant.updated", str(tenant.id), changes_requested={"held": is_held}
         )
-        return _known(await erasure.hold(self._database, name, event, is_held=is_held), name)
+        return _known(await holds.hold(self._database, name, event, is_held=is_held), name)
 
     async def purge(
         self, *, window_s: float = RESTORE_S, author: Author = COMMAND_LINE
     ) -> list[Removed]:
         """Remove what tenants have that were deleted so long ago: first the keys of their content,
-        which makes it unreadable wherever it is, then the rows. Usage and the audit log stay.
+        which makes it unreadable wherever it is, then the rows. Usage and the audit log stay; an
+        entry there, and `purged_at` of the tenant, say when it was done.
 
         Where it breaks off, the next call goes on.
         """
@@ -136,15 +133,25 @@ class TenantData:
             # Those before it may have taken hours.
             if not await erasure.is_due(self._database, tenant.id, window_s=window_s):
                 continue
-            keys = 0 if self._keys is None else await self._keys.destroy(tenant.id)
-            counts = {table: await self._emptied(tenant.id, table) for table in erasure.TABLES}
-            await erasure.finish_removal(self._database, tenant.id)
-            if keys or any(counts.values()):
-                told = {"keys": keys, "rows": counts}
-                event = author.event("harmony.tenant.shredded", str(tenant.id), data=told)
-                await self._tell(tenant.id, event)
-                removed.append(Removed(tenant.name, counts, keys))
+            with suppress(DataHeld):
+                one = await self._removed(tenant, author)
+                removed += [one] if one is not None else []
         return removed
+
+    async def _removed(self, tenant: Tenant, author: Author) -> Removed | None:
+        """None: all of it was gone before. Raises `DataHeld` where it is held by now."""
+        keys = 0
+        if self._keys is not None:
+            async with holds.unheld(self._database, tenant.id):
+                keys = await self._keys.destroy(tenant.id)
+        tables = (*erasure.TABLES, *erasure.SCRUBBED)
+        counts = {table: await self._emptied(tenant.id, table) for table in tables}
+        told = {"keys": keys, "rows": {table: count for table, count in counts.items() if count}}
+        event = author.event("harmony.tenant.purged", str(tenant.id), data=told)
+        is_more = bool(keys or any(counts.values()))
+        if not await erasure.finish_removal(self._database, tenant.id, event, is_more=is_more):
+            return None
+        return Removed(tenant.name, counts, keys)
 
     async def export(
         self, name: str, file: BinaryIO, *, author: Author = COMMAND_LINE
@@ -196,15 +203,6 @@ class TenantData:
     async def _tell(self, tenant_id: TenantId, event: AuditEvent) -> None:
         async with self._database.owner_transaction() as connection:
             await audit_log.record(connection, tenant_id, event)
-
-
-async def check_is_not_held(database: Database, tenant_id: TenantId) -> None:
-    """Raises `InvalidRequest` where what a tenant has is to be kept."""
-    if await erasure.is_held(database, tenant_id):
-        raise InvalidRequest(
-            "What this tenant has is held, and cannot be erased. Release it first:"
-            " `harmony-gateway data hold TENANT --release`."
-        )
 
 
 def _known(tenant: Tenant | None, name: str) -> Tenant:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.encryption.cipher import keys_of, keys_of_log
+from gateway.encryption.cipher import FRAMES, keys_of, keys_of_log
 from gateway.store import flushes
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.postgres.database import turn_to
@@ -172,8 +172,21 @@ async def reseal_flushes(
 def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow) -> bytes:
     if keys_of_log(part.entries) == {cipher.sealing}:
         return part.entries
-    entries = cipher.open_entries(part.entries, uuid)
-    return cipher.seal_entries(entries, uuid, epoch, part.first_entry)
+    return _resealed_log(cipher, part.entries, uuid, epoch, part.first_entry)
+
+
+def _resealed_log(
+    cipher: ContentCipher, stored: bytes, response: bytes, epoch: int, first_entry: int
+) -> bytes:
+    """A frame for each stretch that was packed in one version."""
+    if not cipher.seals:
+        return cipher.open_entries(stored, response)
+    parts = cipher.open_parts(stored, response) if stored[:1] == FRAMES else [(0, stored)]
+    firsts = [first_entry, *(first for first, _ in parts[1:])]
+    return FRAMES + b"".join(
+        cipher.seal_entries(entries, response, epoch, first)[1:]
+        for first, (_, entries) in zip(firsts, parts, strict=False)
+    )
 
 
 def _keys(kept: Kept, value: bytes) -> frozenset[int]:
@@ -199,10 +212,8 @@ def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | Non
             continue
         place = place_of(table, name)
         if columns[name] is Kept.LOG:
-            response = row["response_id"].bytes
-            entries = cipher.open_entries(value, response)
-            change[f"new_{name}"] = cipher.seal_entries(
-                entries, response, row["epoch"], row["first_entry"]
+            change[f"new_{name}"] = _resealed_log(
+                cipher, value, row["response_id"].bytes, row["epoch"], row["first_entry"]
             )
         else:
             opened = cipher.open(value, place, *bound_by)

@@ -1,4 +1,7 @@
-"""The end of lines and sums that have expired. A line stays until it is added up and was sent."""
+"""The end of lines and sums that have expired. A line stays until it is added up and was sent.
+
+Nothing goes of a tenant that is held.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _LINES: Final = Statement(f"""
 DELETE FROM usage AS gone USING (
     SELECT old.tenant_id, old.response_id, old.seq FROM tenants CROSS JOIN LATERAL (
         SELECT line.tenant_id, line.response_id, line.seq FROM usage AS line
-        WHERE line.tenant_id = tenants.id
+        WHERE tenants.held_at IS NULL AND line.tenant_id = tenants.id
           AND line.at < now() - make_interval(secs => CAST(:kept_s AS integer))
           AND (line.tx IS NULL OR line.tx < (SELECT min(tx) FROM usage_cursors))
         LIMIT :rows_max
@@ -34,7 +37,7 @@ def _sums(table: str) -> Statement:
 DELETE FROM {table} AS gone USING (
     SELECT old.* FROM tenants CROSS JOIN LATERAL (
         SELECT one.tenant_id, one.at, one.ctid AS place FROM {table} AS one
-        WHERE one.tenant_id = tenants.id
+        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
           AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
         LIMIT :rows_max
     ) AS old
@@ -48,7 +51,7 @@ _DAYS: Final = Statement("""
 DELETE FROM usage_end_user_days AS gone USING (
     SELECT old.* FROM tenants CROSS JOIN LATERAL (
         SELECT one.tenant_id, one.day, one.ctid AS place FROM usage_end_user_days AS one
-        WHERE one.tenant_id = tenants.id
+        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
           AND one.day < CAST(now() - make_interval(secs => CAST(:kept_s AS integer)) AS date)
         LIMIT :rows_max
     ) AS old

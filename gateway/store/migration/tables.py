@@ -241,6 +241,7 @@ _table(
     UniqueConstraint("tenant_id", "id"),
     Index(None, "tenant_id", "at"),
 )
+_table("reseals", "tenant_id")
 _table("placements", "tenant_id replica number", prefixes=["UNLOGGED"])
 _table("backend_drains", "tenant_id name")
 _table("drain_reports", "tenant_id name replica", prefixes=["UNLOGGED"])

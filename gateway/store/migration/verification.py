@@ -107,7 +107,7 @@ _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
     *("projects", "service_accounts", "operator_keys", "audit_log"),
     *("limits", "budgets", "spend_alerts", "prices"),
-    *("identity_providers", "federation_rules"),
+    *("identity_providers", "federation_rules", "reseals"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
@@ -173,7 +173,7 @@ GRANTS: Final = {
         "tool_approvals": "SELECT, DELETE",
         "containers": "SELECT (tenant_id, id, expires_at), DELETE",
         "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
-        "audit_log": "SELECT (tenant_id, number, at, hash), DELETE",
+        "audit_log": "SELECT (tenant_id, number, at, hash), INSERT, DELETE",
         "placements": "SELECT, INSERT, DELETE",
         "backend_drains": "SELECT",
         "drain_reports": _EVERYTHING,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.content import place_of
+from gateway.store.governance import holds
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.quotas import Quota, take_turns
@@ -175,8 +176,9 @@ async def touch(
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase it with its files. False: unknown."""
+    """Erase it with its files. False: unknown. Raises `DataHeld`."""
     async with database.transaction(tenant_id) as connection:
+        await holds.check(connection, tenant_id)
         return bool(await connection.scalar(_DELETE, _of(tenant_id, uuid)))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.content import place_of
+from gateway.store.governance import holds
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.quotas import Quota, take_turns
@@ -213,11 +214,18 @@ async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: i
 
 
 async def delete(
-    database: Database, tenant_id: TenantId, uuid: UUID, *, container: UUID | None = None
+    database: Database,
+    tenant_id: TenantId,
+    uuid: UUID,
+    *,
+    container: UUID | None = None,
+    by_code: bool = False,
 ) -> bool:
-    """Erase a file. False: unknown."""
+    """Erase a file. False: unknown. Raises `DataHeld`, but for what code does in its container."""
     asked = {"tenant": tenant_id, "file": uuid, "container": container}
     async with database.transaction(tenant_id) as connection:
+        if not by_code:
+            await holds.check(connection, tenant_id)
         return bool(await connection.scalar(_DELETE, asked))
 
 

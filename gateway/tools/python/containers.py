@@ -514,7 +514,9 @@ class ContainerPool:
             # A container may tell of more files than anybody should look at: it has none but these.
             for name in live.held.keys() & set(ran.gone):
                 gone = live.held.pop(name)
-                await files.delete(self._database, live.tenant_id, gone.uuid, container=live.uuid)
+                await files.delete(
+                    self._database, live.tenant_id, gone.uuid, container=live.uuid, by_code=True
+                )
             count = self.policy.files.container_files_max
             for path in map(_own_path, ran.files[:count]):
                 if path is not None:

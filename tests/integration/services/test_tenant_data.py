@@ -340,7 +340,7 @@ async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
     (chain,) = await AuditLogs(place.plain).verify(place.tenant)
     assert chain.faults == ()
     *_, last = await audit_log.since(place.plain, place.tenant, 0, rows_max=100)
-    assert (last.type, last.actor) == ("harmony.tenant.shredded", JOB.json())
+    assert (last.type, last.actor) == ("harmony.tenant.purged", JOB.json())
 
 
 def test_without_a_provider_nothing_is_encrypted() -> None:

@@ -100,7 +100,35 @@ async def test_what_is_old_enough_goes_and_the_rest_holds(
     assert await retention.delete_audit(database, KEEP, rows_max=10) == 1
     assert await retention.delete_audit(database, KEEP, rows_max=10) == 0
     (state,) = await AuditLogs(database).verify(tenant)
-    assert (state.count, state.number, state.faults) == (2, 3, ())
+    assert (state.count, state.number, state.faults) == (3, 4, ())
+    # In steps, each of which says so; and what is held stays.
+    await let_entries_age(database, 3)
+    await hold(database, tenant, is_held=True)
+    assert await retention.delete_audit(database, KEEP, rows_max=1) == 0
+    await hold(database, tenant, is_held=False)
+    assert [await retention.delete_audit(database, KEEP, rows_max=1) for _ in range(3)] == [1, 1, 0]
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert state.faults == ()
+    # More than retention did.
+    await let_entries_age(database, 4)
+    async with database.owner_transaction() as connection:
+        await connection.script("DELETE FROM audit_log WHERE number = 4")
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert state.faults == ("entries 4 to 4 are gone",)
+
+
+async def let_entries_age(database: Database, upto: int) -> None:
+    older = "UPDATE audit_log SET at = at - interval '401 days' WHERE number <= :upto"
+    async with database.owner_transaction() as connection:
+        await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
+        await connection.execute(Statement(older), {"upto": upto})
+        await connection.script("ALTER TABLE audit_log ENABLE TRIGGER USER")
+
+
+async def hold(database: Database, tenant: TenantId, *, is_held: bool) -> None:
+    statement = "UPDATE tenants SET held_at = CASE WHEN CAST(:held AS boolean) THEN now() END"
+    async with database.owner_transaction() as connection:
+        await connection.execute(Statement(statement), {"held": is_held})
 
 
 async def test_pages_go_both_ways_and_end(database: Database, tenant: TenantId) -> None:

@@ -15,6 +15,7 @@ from gateway.store.claims import Claim
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import UsageLine
 from gateway.tenancy import TenantId
+from tests.fakes.plain import plain_only
 from tests.fakes.rows import all_rows
 from tests.fakes.stored import (
     COMPLETED,
@@ -72,6 +73,7 @@ def several() -> list[NewResponse]:
     ]
 
 
+@plain_only("two seals of the same content differ")
 async def test_what_is_inserted_together_is_as_if_each_had_come_alone(database: Database) -> None:
     alone, together = await two_tenants(database)
     new = several()
@@ -81,6 +83,7 @@ async def test_what_is_inserted_together_is_as_if_each_had_come_alone(database: 
     assert await everything(database, together) == await everything(database, alone)
 
 
+@plain_only("two seals of the same content differ")
 async def test_what_ends_together_is_as_if_each_had_ended_alone(database: Database) -> None:
     alone, together = await two_tenants(database)
     new = several()
@@ -214,6 +217,7 @@ async def test_as_many_begin_as_may_run_and_the_rest_waits_as_far_as_it_may(
     assert await queue(database, tenant, [waiting(9, 2)]) == {0: False}
 
 
+@plain_only("two seals of the same content differ")
 async def test_one_that_begins_is_as_one_that_was_queued_and_claimed(
     database: Database,
 ) -> None:

@@ -22,6 +22,7 @@ from gateway.store.events import LogBatch, LogRow
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant, opened
 from tests.fakes.claim_table import ClaimTable
+from tests.fakes.plain import plain_only
 from tests.fakes.stored import CREATED, durable_response, finished, last_row, new_response
 
 if TYPE_CHECKING:
@@ -260,12 +261,14 @@ async def play(database: Database, deeds: list[str], seed: int) -> Counter[str]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(st.sampled_from(DEEDS), min_size=10, max_size=40), st.integers(0, 2**32))
+@plain_only("it looks at the column itself")
 async def test_the_model_and_the_database_agree(
     rows: Database, deeds: list[str], seed: int
 ) -> None:
     await play(rows, deeds, seed)
 
 
+@plain_only("it looks at the column itself")
 async def test_the_deeds_reach_what_matters(rows: Database) -> None:
     chance = random.Random(1)
     done = await play(rows, chance.choices(DEEDS, k=150), seed=1)

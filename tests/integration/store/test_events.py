@@ -21,6 +21,7 @@ from gateway.store.events import (
     LogRow,
 )
 from gateway.store.postgres.statements import Statement
+from tests.fakes.plain import plain_only
 from tests.fakes.stored import CREATED, durable_response
 
 if TYPE_CHECKING:
@@ -214,6 +215,7 @@ async def test_rows_of_one_version_that_follow_on_each_other_are_read_as_one(
 
 
 @pytest.mark.parametrize(("bytes_max", "rows"), [(1, 1), (22, 1), (23, 2), (44, 2), (999, 3)])
+@plain_only("bounds are of what is stored")
 async def test_reading_stops_with_the_row_that_reaches_the_bound(
     database: Database, tenant: TenantId, bytes_max: int, rows: int
 ) -> None:
@@ -224,6 +226,7 @@ async def test_reading_stops_with_the_row_that_reaches_the_bound(
     assert len(await read(database, claim, bytes_max=bytes_max)) == rows
 
 
+@plain_only("bounds are of what is stored")
 async def test_a_log_read_in_pages_is_the_whole_log(database: Database, tenant: TenantId) -> None:
     claim = await begin(database, tenant)
     for number in range(7):

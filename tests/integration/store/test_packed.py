@@ -10,6 +10,7 @@ import pytest
 from gateway import ids
 from gateway.protocol.context_item import ContextItem
 from gateway.store import messages, responses
+from tests.fakes.plain import plain_only
 from tests.fakes.stored import new_response, stored_items
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ async def test_items_are_read_as_they_were_written(
     assert len(found) == len(items)
 
 
+@plain_only("sizes are those of what is stored")
 async def test_packed_items_are_a_sequence_and_are_made_once(
     database: Database, tenant: TenantId
 ) -> None:

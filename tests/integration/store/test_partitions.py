@@ -11,7 +11,7 @@ from gateway import ids
 from gateway.errors import StoreError
 from gateway.store import retention, tenants
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import Dropped
+from gateway.store.retention import Dropped, RetentionPolicy
 from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged
 from tests.fakes.rows import add_rows, all_rows
 
@@ -151,6 +151,25 @@ async def test_a_response_that_runs_keeps_its_day(
     running = await store_aged(database, tenant, 3 * DAY, status=status)
     assert await retention.drop_partitions(database, 1) == Dropped()
     assert await logged_ids(database, tenant) == {running}
+
+
+async def test_a_tenant_that_is_held_keeps_its_day_and_others_lose_theirs_in_it(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    day = await with_partition(database, tenant, 3 * DAY)
+    await store_aged(database, other_tenant, 3 * DAY)
+    hold = Statement("UPDATE tenants SET held_at = now() WHERE id = :tenant")
+    async with database.owner_transaction() as connection:
+        await connection.execute(hold, {"tenant": tenant})
+    assert await retention.drop_partitions(database, LOG_S) == Dropped()
+    assert not await retention._drop(database, day, 0.2)
+    keep = RetentionPolicy(log_s=LOG_S, response_s=1, idempotency_key_s=1, traces_s=1)
+    assert await retention.delete_logs(database, keep, rows_max=9) == 2
+    assert await logged_ids(database, other_tenant) == set()
+    assert len(await logged_ids(database, tenant)) == 1
+    async with database.owner_transaction() as connection:
+        await connection.script("UPDATE tenants SET held_at = NULL")
+    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_a_day_that_is_in_use_is_left_to_a_later_round(

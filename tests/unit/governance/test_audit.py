@@ -20,6 +20,7 @@ from gateway.governance.audit import (
     Chain,
     entry_of,
     shown,
+    trimmed,
 )
 
 TENANT = UUID(int=7)
@@ -89,8 +90,70 @@ def test_a_chain_holds_until_an_entry_is_changed_or_left_out(
         assert faults(entries[:at] + entries[at + 1 :]) == [
             f"entries {at + 1} to {at + 1} are gone"
         ]
-    # What has been removed from the beginning was old enough to go.
-    assert faults(entries[at:]) == []
+
+
+def trim(entries: list[AuditEntry], upto: int) -> list[AuditEntry]:
+    """As retention removes the oldest ones, up to this number."""
+    (last,) = [one for one in entries if one.number == upto]
+    newest = entries[-1]
+    added = entry_of(
+        trimmed(TENANT, upto, last.hash),
+        TENANT,
+        newest.number + 1,
+        UUID(int=newest.number + 1),
+        newest.at,
+        newest.hash,
+    )
+    return [*entries[upto + 1 - entries[0].number :], added]
+
+
+@given(st.lists(events, min_size=1, max_size=6), st.data())
+def test_what_retention_removed_is_told_from_what_others_did(
+    some: list[AuditEvent], data: st.DataObject
+) -> None:
+    """Whatever was removed as it should be: cut, swap or change more, and it shows."""
+    entries = chain_of(some)
+    for _ in range(data.draw(st.integers(0, 3))):
+        upto = data.draw(st.integers(entries[0].number, entries[-1].number))
+        entries = trim(entries, upto)
+        assert faults(entries) == []
+    count = len(entries)
+    cut = data.draw(st.integers(1, count))
+    if cut < count:
+        assert faults(entries[cut:])
+        begin = data.draw(st.integers(0, count - cut - 1))
+        assert faults(entries[:begin] + entries[begin + cut :])
+    if count > 1:
+        one, other = sorted(data.draw(st.permutations(range(count)))[:2])
+        swapped = [*entries]
+        swapped[one], swapped[other] = entries[other], entries[one]
+        assert faults(swapped)
+        # Renumbered, too, and hashed anew.
+        moved = [
+            replace(entry, number=entries[at].number, previous=entries[at].previous)
+            for at, entry in enumerate(swapped)
+        ]
+        moved = [replace(entry, hash=entry.digest()) for entry in moved]
+        if moved != entries and one + 1 < count:
+            assert faults(moved)
+        put_in = entries[: one + 1] + entries[one:]
+        assert faults(put_in)
+
+
+def test_an_entry_of_a_removal_that_says_nothing_is_told() -> None:
+    event = AuditEvent("harmony.audit_log.trimmed", "x", details={"data": {"number": "x"}})
+    assert faults(chain_of([event])) == ["entry 1 does not say what was removed"]
+
+
+def test_entries_that_are_there_again_are_told() -> None:
+    entries = chain_of([AuditEvent("project.created", f"p{n}") for n in range(4)])
+    kept = trim(entries, 3)
+    assert faults(kept) == []
+    assert faults([entries[2], *kept]) == ["entries up to 3 were removed, and some are there again"]
+    other = replace(kept[0], previous=bytes(32))
+    assert faults([replace(other, hash=other.digest()), *kept[1:]])[0] == (
+        "entry 4 does not follow on what was before"
+    )
 
 
 def test_fields_do_not_run_into_each_other() -> None:

@@ -1,0 +1,184 @@
+"""The erasure of a person: what is theirs, in which order it goes.
+
+A response is theirs whose request names them, or whose token did, as usage knows it. So is one that
+continues such a response, or its conversation, and names nobody: its words follow on theirs. These
+conversations are, too. What a response used goes with it unless a response of others uses it as
+well: containers with their files, uploaded files, pages of the browser. So do traces that name it,
+what was asked to be approved and what is audited of calls of tools; and usage forgets who it was.
+
+The responses that name the person go last: where it breaks off, the next run finds all again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import ConversationLocked
+from gateway.store import conversations, responses
+from gateway.store.governance import persons
+from gateway.store.governance.persons import BEFORE_ALL, Used
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.store.governance.persons import ReadPage, ReadResponse
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+ROWS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What was erased of a person, and how many responses were looked at. `rows` are those of other
+    tables, by their names; those of `usage` lost who it was, and their tags.
+
+    `sealed` responses could not be opened, because their key is gone: they are left.
+    """
+
+    seen: int
+    responses: int
+    conversations: int
+    sealed: int = 0
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+
+class Erasing:
+    """One erasure, of whoever goes by the name `person` at a tenant. Of what others create while it
+    goes on nothing is known.
+    """
+
+    def __init__(
+        self, database: Database, tenant_id: TenantId, person: str, digest: bytes | None
+    ) -> None:
+        """`digest` is what usage calls the person by; None: nobody knows."""
+        self._database = database
+        self._tenant_id = tenant_id
+        self._person = person
+        self._digest = digest
+        self._metered: set[UUID] = set()
+        self._named: dict[UUID, ReadResponse] = {}
+        self._nameless: dict[UUID, ReadResponse] = {}
+        """Those that continue theirs, each behind what it continues."""
+        self._places: set[UUID] = set()
+        self._seen = self._sealed = 0
+
+    async def run(self) -> Erased:
+        """Find and erase. Raises `StoreUnavailable` and `DataHeld`; what was erased until then is,
+        and the next run goes on.
+        """
+        await self._find()
+        await self._follow()
+        rows: Counter[str] = Counter()
+        rows.update(await self._erase_used())
+        for some in _batches([*self._named, *self._nameless]):
+            erased = await persons.erase_of_responses(self._database, self._tenant_id, some)
+            rows.update(erased)
+        if self._digest is not None:
+            erased = await persons.erase_metered(self._database, self._tenant_id, self._digest)
+            rows.update(erased)
+        count = await self._delete(reversed(self._nameless))
+        gone, locked = await self._delete_places(self._places)
+        count += await self._delete(self._named)
+        # One of these was being added to by a response that is gone now.
+        gone += (await self._delete_places(locked))[0]
+        told = {table: number for table, number in rows.items() if number}
+        return Erased(self._seen, count, gone, self._sealed, told)
+
+    async def _find(self) -> None:
+        if self._digest is not None:
+            self._metered = await persons.metered(self._database, self._tenant_id, self._digest)
+        async for page in self._pages():
+            self._seen += page.seen
+            self._sealed += page.sealed
+            self._named |= {one.uuid: one for one in page.responses if self._is_named(one)}
+
+    async def _pages(self) -> AsyncIterator[ReadPage]:
+        after: UUID | None = BEFORE_ALL
+        while after is not None:
+            page = await persons.page(
+                self._database, self._tenant_id, after=after, rows_max=ROWS_AT_ONCE
+            )
+            yield page
+            after = page.last
+
+    def _is_named(self, one: ReadResponse) -> bool:
+        return self._person in one.names or one.uuid in self._metered
+
+    async def _follow(self) -> None:
+        """Find what continues what is theirs, and what continues that."""
+        newest: list[ReadResponse] = list(self._named.values())
+        while newest:
+            places = {one.conversation for one in newest if one.conversation is not None}
+            places -= self._places
+            self._places |= places
+            found: list[ReadResponse] = []
+            for some in _batches([one.uuid for one in newest]):
+                found += await persons.continuing(self._database, self._tenant_id, responses=some)
+            for some in _batches(list(places)):
+                found += await persons.continuing(
+                    self._database, self._tenant_id, conversations=some
+                )
+            newest = await self._nobodys(found)
+            self._nameless |= {one.uuid: one for one in newest}
+
+    async def _nobodys(self, found: Iterable[ReadResponse]) -> list[ReadResponse]:
+        """Those that are not known yet, and for nobody else."""
+        known = self._named.keys() | self._nameless.keys()
+        some = {one.uuid: one for one in found if not one.names and one.uuid not in known}
+        others: set[UUID] = set()
+        for batch in _batches(list(some)):
+            others |= await persons.metered_for_others(
+                self._database, self._tenant_id, self._digest, batch
+            )
+        return [one for uuid, one in some.items() if uuid not in others]
+
+    async def _erase_used(self) -> Mapping[str, int]:
+        theirs = self._named | self._nameless
+        used = Used()
+        for one in theirs.values():
+            used |= one.used
+        for some in _batches(list(theirs)):
+            used |= await persons.used_by_items(self._database, self._tenant_id, responses=some)
+        for some in _batches(list(self._places)):
+            used |= await persons.used_by_items(self._database, self._tenant_id, conversations=some)
+        used = await persons.still_there(self._database, self._tenant_id, used)
+        if used.may_be_shared:
+            used -= await self._used_by_others(theirs.keys() | self._places)
+        return await persons.erase_used(self._database, self._tenant_id, used)
+
+    async def _used_by_others(self, theirs: set[UUID]) -> Used:
+        used = await persons.used_by_items_of_others(
+            self._database, self._tenant_id, theirs, rows_max=ROWS_AT_ONCE
+        )
+        async for page in self._pages():
+            for one in page.responses:
+                if one.uuid not in theirs:
+                    used |= one.used
+        return used
+
+    async def _delete(self, some: Iterable[UUID]) -> int:
+        count = 0
+        for uuid in some:
+            count += await responses.delete(self._database, self._tenant_id, uuid)
+        return count
+
+    async def _delete_places(self, places: Iterable[UUID]) -> tuple[int, list[UUID]]:
+        """How many there were, and those that a response is being added to."""
+        gone, locked = 0, []
+        for place in places:
+            try:
+                gone += await conversations.delete_conversation(
+                    self._database, self._tenant_id, place
+                )
+            except ConversationLocked:
+                locked.append(place)
+        return gone, locked
+
+
+def _batches(some: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    for at in range(0, len(some), ROWS_AT_ONCE):
+        yield some[at : at + ROWS_AT_ONCE]

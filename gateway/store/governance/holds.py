@@ -1,0 +1,80 @@
+"""Holds: nothing that a tenant has is removed while the law wants it kept.
+
+Whoever removes something asks in the transaction that does it (`check`), and from then on a hold
+waits until that ends. So when `hold` has committed, nothing goes any more, and nothing is under way
+that would. Rounds of retention take a lock of their own, which a hold waits for as well; their
+statements leave out the tenants that are held.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import DataHeld
+from gateway.store.governance import audit_log
+from gateway.store.postgres.statements import Statement
+from gateway.tenancy import Tenant, TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.governance.audit import AuditEvent
+    from gateway.store.postgres.database import Connection, Database
+
+HOUSEKEEPING_LOCK: Final = 0x486F7573656B6570
+""""Housekep", as the number of an advisory lock: of the one who removes what has expired."""
+_LOCK: Final = 0x486F6C64  # "Hold", as the first number of an advisory lock
+_WAIT_FOR_HOLD: Final = Statement("""
+SELECT pg_advisory_xact_lock_shared(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
+""")
+_WAIT_FOR_REMOVALS: Final = Statement("""
+SELECT pg_advisory_xact_lock(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
+""")
+_WAIT_FOR_ROUND: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
+_IS_HELD: Final = Statement("SELECT held_at IS NOT NULL FROM tenants WHERE id = :tenant")
+_ID: Final = Statement("SELECT id FROM tenants WHERE name = :name")
+_HOLD: Final = Statement("""
+UPDATE tenants SET held_at = CASE WHEN CAST(:is_held AS boolean) THEN coalesce(held_at, now()) END
+WHERE id = :tenant RETURNING id, name, created_at, disabled_at
+""")
+
+
+async def check(connection: Connection, tenant_id: TenantId) -> None:
+    """Raises `DataHeld` where nothing of this tenant may be removed. Call it in the transaction
+    that removes something, before it does.
+    """
+    await connection.execute(_WAIT_FOR_HOLD, {"lock": _LOCK, "tenant": str(tenant_id)})
+    if await connection.scalar(_IS_HELD, {"tenant": tenant_id}):
+        raise DataHeld
+
+
+@asynccontextmanager
+async def unheld(database: Database, tenant_id: TenantId) -> AsyncIterator[None]:
+    """Inside, nobody can begin to hold the tenant: for what is removed elsewhere. Raises
+    `DataHeld`.
+    """
+    async with database.owner_transaction() as connection:
+        await check(connection, tenant_id)
+        yield
+
+
+async def hold(database: Database, name: str, event: AuditEvent, *, is_held: bool) -> Tenant | None:
+    """Keep all that a tenant has, or let it go on; when this returns, that counts everywhere.
+
+    None: there is no such tenant.
+    """
+    async with database.owner_transaction() as connection:
+        tenant_id = await connection.scalar(_ID, {"name": name})
+        if tenant_id is None:
+            return None
+        if is_held:
+            await connection.execute(_WAIT_FOR_ROUND, {"key": HOUSEKEEPING_LOCK})
+            waiting = {"lock": _LOCK, "tenant": str(tenant_id)}
+            await connection.execute(_WAIT_FOR_REMOVALS, waiting)
+        rows = await connection.execute(_HOLD, {"tenant": tenant_id, "is_held": is_held})
+        row = rows.one_or_none()
+        if row is None:
+            return None
+        await audit_log.record(connection, row.id, event)
+    return Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at)

@@ -1,0 +1,181 @@
+"""Rows in every table of the schema: what goes of them with a response, a person, a tenant, by age,
+and what of it a hold stops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.errors import DataHeld
+from gateway.metering import end_user_of
+from gateway.replication.retention import Housekeeping
+from gateway.services.governance.audit import AuditLogs
+from gateway.services.governance.tenant_data import TenantData
+from gateway.store import conversations, responses
+from gateway.store.governance.lifetimes import LIFETIMES
+from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.postgres.statements import Statement
+from gateway.store.retention import RetentionPolicy
+from gateway.store.tools import containers, files
+from tests.fakes.filled import Filled, counts, fill, told_by
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+WORD = "canaryword"
+SECRET = b"secret of end users"
+KEEP = RetentionPolicy(
+    log_s=86_400, response_s=86_400, idempotency_key_s=86_400, traces_s=86_400, tool_calls_s=86_400
+)
+LEDGER = LedgerRetention(lines_s=1, minutes_s=1, hours_s=1, end_user_days_s=1)
+
+
+def name(tenant: TenantId) -> str:
+    return f"tenant-{tenant}"
+
+
+def data(database: Database) -> TenantData:
+    return TenantData(database, end_user_secret=SECRET)
+
+
+@pytest.fixture
+async def filled(database: Database, tenant: TenantId) -> Filled:
+    made = Filled(tenant, WORD, digest=end_user_of(SECRET, tenant, "grace"))
+    await fill(database, made)
+    assert set((await counts(database, tenant)).values()) == {1}
+    return made
+
+
+@pytest.fixture
+async def others(database: Database, other_tenant: TenantId) -> Filled:
+    made = Filled(other_tenant, "otherword")
+    await fill(database, made)
+    return made
+
+
+async def test_a_deleted_response_takes_with_it_what_is_its_own(
+    database: Database, filled: Filled, others: Filled
+) -> None:
+    before = await counts(database, filled.tenant)
+    assert await responses.delete(database, filled.tenant, filled.id("responses"))
+    after = await counts(database, filled.tenant)
+    gone = {table for table, count in after.items() if count < before[table]}
+    expected = {
+        table
+        for table, one in LIFETIMES.items()
+        if one.deleted == "its response" or table == "responses"
+    }
+    # The entries of a flush are zeros, with those of others left in their places.
+    assert gone == expected - {"flushes"}
+    assert set((await counts(database, others.tenant)).values()) == {1}
+
+
+async def test_a_person_is_erased_from_every_table(
+    database: Database, filled: Filled, others: Filled
+) -> None:
+    erased = await data(database).erase_person(name(filled.tenant), "grace")
+    assert (erased.responses, erased.conversations) == (1, 1)
+    after = await counts(database, filled.tenant)
+    gone = {table for table, one in LIFETIMES.items() if one.erased} - {"usage", "flushes"}
+    assert {table for table, count in after.items() if not count} == gone
+    told = await told_by(database, filled.tenant, WORD)
+    assert told & {table for table, one in LIFETIMES.items() if one.erased} == {"flushes"}
+    assert set((await counts(database, others.tenant)).values()) == {1}
+    assert (await data(database).erase_person(name(filled.tenant), "grace")).responses == 0
+
+
+async def test_a_removed_tenant_leaves_no_word(
+    database: Database, filled: Filled, others: Filled
+) -> None:
+    await data(database).delete(name(filled.tenant))
+    (removed,) = await data(database).purge(window_s=0)
+    assert removed.tenant == name(filled.tenant)
+    after = await counts(database, filled.tenant)
+    stayed = {table for table, count in after.items() if count}
+    assert stayed == {table for table in after if not LIFETIMES[table].purged}
+    # What the audit log says are ids; a test put the word there.
+    assert await told_by(database, filled.tenant, WORD) == {"audit_log"}
+    assert set((await counts(database, others.tenant)).values()) == {1}
+    assert await data(database).purge(window_s=0) == []
+    (row,) = await of_tenant(database, filled.tenant)
+    assert row.purged_at is not None
+    page = await AuditLogs(database).list_entries(filled.tenant, _purges())
+    (entry,) = page["data"]
+    assert entry["harmony.tenant.purged"]["data"]["rows"]["responses"] == 1
+    assert WORD not in str(entry)
+
+
+def _purges() -> Any:
+    from gateway.services.governance.audit import AuditQuery
+
+    return AuditQuery(event_types=["harmony.tenant.purged"])
+
+
+async def of_tenant(database: Database, tenant: TenantId) -> Any:
+    asked = Statement("SELECT held_at, purged_at FROM tenants WHERE id = :tenant")
+    async with database.owner_transaction() as connection:
+        return await connection.execute(asked, {"tenant": tenant})
+
+
+async def expire(database: Database) -> None:
+    async with database.runs_transaction() as connection:
+        # Lines stay until they are added up: say that they were.
+        done = (
+            "INSERT INTO usage_cursors (tenant_id, name, tx, of_tenant, response_id, seq, batch,"
+            " lines, moved_at) SELECT '00000000-0000-0000-0000-000000000000', 'rollup',"
+            " (SELECT max(tx)::text::bigint + 1 FROM usage)::text::xid8, gen_random_uuid(),"
+            " gen_random_uuid(), 0, 0, 0, now() ON CONFLICT DO NOTHING"
+        )
+        await connection.script(done)
+    await Housekeeping(database, KEEP, interval_s=60, batch_rows_max=100).round()
+    await remove_expired(database, LEDGER, rows_max=100)
+
+
+async def test_a_hold_stops_everything_and_a_release_lets_it_go_on(
+    database: Database, filled: Filled
+) -> None:
+    use, tenant = data(database), filled.tenant
+    await use.delete(name(tenant))
+    await use.hold(name(tenant), is_held=True)
+    before = await counts(database, tenant)
+    for removal in (
+        use.erase_person(name(tenant), "grace"),
+        responses.delete(database, tenant, filled.id("responses")),
+        conversations.delete_conversation(database, tenant, filled.id("conversations")),
+        conversations.delete_item(database, tenant, filled.id("conversations"), WORD),
+        containers.delete(database, tenant, filled.id("containers")),
+        files.delete(database, tenant, filled.id("files")),
+    ):
+        with pytest.raises(DataHeld, match="held"):
+            await removal
+    await expire(database)
+    assert await use.purge(window_s=0) == []
+    assert await counts(database, tenant) == before
+    await use.hold(name(tenant), is_held=False)
+    await expire(database)
+    expired = {table for table, one in LIFETIMES.items() if one.expires}
+    after = await counts(database, tenant)
+    assert {table for table, count in after.items() if not count} == expired - {"audit_log"}
+    (removed,) = await use.purge(window_s=0)
+    assert removed.rows["conversations"] == 1
+
+
+async def test_a_hold_waits_for_what_is_being_removed(database: Database, filled: Filled) -> None:
+    """And nothing is removed behind its back: it counts for all when it is there."""
+    import asyncio
+
+    from gateway.store.governance import holds
+
+    async with holds.unheld(database, filled.tenant):
+        holding = asyncio.create_task(data(database).hold(name(filled.tenant), is_held=True))
+        waiting = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        async with database.owner_transaction() as connection:
+            while not await connection.scalar(waiting):
+                assert not holding.done()
+    await holding
+    with pytest.raises(DataHeld):
+        async with holds.unheld(database, filled.tenant):
+            raise AssertionError("it is held")
