@@ -85,6 +85,13 @@ class Encryption(Section):
         "meanwhile nobody waits for its timeout.",
     )
     tenants_max: PositiveInt = Field(10_000, description="Tenants whose keys are in memory.")
+    reseal_rows_per_s: float = Field(
+        500.0,
+        ge=0,
+        le=1_000_000,
+        description="Rows a second at most that are brought under the newest key of their tenant, "
+        "in the background after it was renewed; 0: `harmony-gateway encryption reseal` does it.",
+    )
     timeout_s: float = Field(5.0, gt=0, le=60, description="Of a request to a key service.")
     file: FileKeysSection = FileKeysSection()
     vault: VaultSection = VaultSection()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.encryption.keyring import WrappedKey
 from gateway.store.postgres.statements import Statement
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
-    from gateway.tenancy import TenantId
 
 _PREPARE: Final = """
 CREATE TABLE IF NOT EXISTS tenant_keys (
@@ -52,6 +52,13 @@ UPDATE tenant_keys SET wrapped = '', destroyed_at = now()
 WHERE tenant_id = :tenant AND number < :before AND destroyed_at IS NULL
 """)
 _TENANTS: Final = Statement("SELECT DISTINCT tenant_id FROM tenant_keys ORDER BY tenant_id")
+_SEALING: Final = Statement("""
+SELECT tenant_id, max(number) AS number FROM tenant_keys
+WHERE retired_at IS NULL AND destroyed_at IS NULL
+GROUP BY tenant_id
+HAVING max(created_at) < clock_timestamp() - make_interval(secs => :settled_s)
+ORDER BY tenant_id
+""")
 # What was overwritten is in dead rows until they are vacuumed, which writes the pages anew.
 _VACUUM: Final = "VACUUM FULL tenant_keys"
 ALL: Final = 2**31 - 1
@@ -125,6 +132,12 @@ class TenantKeys:
         if destroyed:
             await self._database.maintain(_VACUUM)
         return destroyed
+
+    async def sealing(self, *, settled_s: float) -> dict[TenantId, int]:
+        """The key that seals of each tenant that has one, if it was made so long ago."""
+        async with self._database.owner_transaction() as connection:
+            rows = await connection.execute(_SEALING, {"settled_s": settled_s})
+        return {TenantId(row.tenant_id): row.number for row in rows}
 
     async def tenants(self) -> list[TenantId]:
         """Whoever has keys, or had."""

@@ -29,6 +29,7 @@ from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.purging import Purging
+from gateway.services.governance.resealing import Resealing
 from gateway.services.governance.tenant_data import TenantData
 from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
@@ -216,8 +217,18 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         housekeeping(settings, database).run,
         AuditLogs(database).run,
         Purging(database, TenantData(database, tenant_keys)).run,
+        *_resealing(base, tenant_keys),
         *ledger_jobs(settings, database, metrics, owner=base.owner, new_fold_for=base.new_fold_for),
     ]
+
+
+def _resealing(
+    base: Foundation, tenant_keys: TenantKeys | None
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    rows_per_s = base.settings.encryption.reseal_rows_per_s
+    if tenant_keys is None or not rows_per_s:
+        return []
+    return [Resealing(base.database, tenant_keys, rows_per_s=rows_per_s).run]
 
 
 def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:

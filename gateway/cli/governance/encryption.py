@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from gateway.encryption.keyring import WrappedKey
     from gateway.services.governance.encryption import Progress, TenantEncryption
     from gateway.tenancy import TenantId
 
@@ -28,7 +29,7 @@ commands = typer.Typer(help="Encryption at rest: keys of tenants.", no_args_is_h
 
 Name = Annotated[str, typer.Argument(help="Which tenant.")]
 T = TypeVar("T")
-_NEXT = "next: harmony-gateway encryption reseal"
+_NEXT = "what is stored follows in the background; at once: harmony-gateway encryption reseal"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
 
 
@@ -99,7 +100,13 @@ def disable(name: Name, config: Config = None) -> None:
 @commands.command()
 def status(name: Name, config: Config = None, json_: Json = False) -> None:
     """List the keys of a tenant: which seals, which only open, which were destroyed."""
-    found = _ask(config, name, lambda encryption, tenant_id: encryption.keys(tenant_id))
+
+    async def ask(
+        encryption: TenantEncryption, tenant_id: TenantId
+    ) -> tuple[list[WrappedKey], str]:
+        return await encryption.keys(tenant_id), await encryption.progress(tenant_id)
+
+    found, progress = _ask(config, name, ask)
     rows = [
         (
             str(key.number),
@@ -115,6 +122,8 @@ def status(name: Name, config: Config = None, json_: Json = False) -> None:
         terminal.show(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
         return
     terminal.table(columns, rows)
+    if progress:
+        terminal.show(progress)
 
 
 @commands.command()

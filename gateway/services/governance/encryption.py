@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import ConfigError, InvalidRequest
+from gateway.errors import ConfigError, ContentSealed, InvalidRequest
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log, holds
+from gateway.store.governance import audit_log, holds, reseals
 from gateway.store.governance.resealing import KEYS, reseal, reseal_flushes
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class TenantEncryption:
         """All keys of a tenant, the oldest first."""
         return await self._keys.keys(tenant_id)
 
+    async def progress(self, tenant_id: TenantId) -> str:
+        """How far what it has was brought under its newest key by itself, in words; or empty."""
+        return await reseals.state(self._database, tenant_id)
+
     async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
         """Seal what a tenant writes from now on. Raises `InvalidRequest` where it is sealed."""
         if any(
@@ -97,8 +101,9 @@ class TenantEncryption:
         """Bring all that is stored of a tenant under the key that seals now, at most so many rows a
         second; how many were written. `destroys_older`: then the keys before it are destroyed.
 
-        Raises `ContentSealed` for what no key opens, and `InvalidRequest` where other processes
-        may still seal with keys that are to be destroyed.
+        Raises `ContentSealed` where there are rows that no key opens, when the others of their
+        table were written, and `InvalidRequest` where other processes may still seal with keys
+        that are to be destroyed.
         """
         keyring = self._database.keyring
         keyring.forget(tenant_id)
@@ -151,18 +156,22 @@ class TenantEncryption:
         rows_per_s: float,
         tell: Callable[[Progress], None],
     ) -> int:
-        seen = written = 0
+        seen = written = lost = 0
         after = None
         while True:
             page = await reseal(
                 self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
             )
             seen, written = seen + page.seen, written + page.written
+            lost += page.lost
             tell(Progress(table, seen, written))
             if page.last is None:
-                return written
+                break
             after = page.last
             await asyncio.sleep(page.seen / rows_per_s)
+        if lost:
+            raise ContentSealed(f"{lost} rows of {table} are sealed with a key that is gone")
+        return written
 
     async def _renewed(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:
         kept = await self.keys(tenant_id)

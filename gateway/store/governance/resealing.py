@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.encryption.cipher import FRAMES, keys_of, keys_of_log
+from gateway.errors import ContentSealed
 from gateway.store import flushes
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.postgres.database import turn_to
@@ -56,12 +57,14 @@ _SEALED: Final = {
 @dataclass(frozen=True, slots=True)
 class Resealed:
     """What became of a page: how many rows were looked at, how many of them written, and the key of
-    the last one; None: there are no more.
+    the last one; None: there are no more. `lost` ones are opened by no key that there is, and stay
+    as they are.
     """
 
     seen: int
     written: int
     last: Place | None
+    lost: int = 0
 
 
 def _page(table: str, *, is_first: bool) -> Statement:
@@ -120,8 +123,8 @@ _WRITES: Final = {table: _write(table) for table in KEYS}
 async def reseal(
     database: Database, tenant_id: TenantId, table: str, *, after: Place | None, rows_max: int
 ) -> Resealed:
-    """One page of a table, behind the row with the key `after`. Raises `ContentSealed` for what no
-    key opens, and `StoreUnavailable`.
+    """One page of a table, behind the row with the key `after`. Raises `ContentSealed` where the
+    tenant has no key any more, and `StoreUnavailable`.
     """
     parameters: dict[str, Any] = {"tenant": tenant_id, "rows_max": rows_max}
     if after is not None:
@@ -133,12 +136,19 @@ async def reseal(
         statement = (_FIRST if after is None else _NEXT)[table]
         rows: Sequence[Row] = await connection.execute(statement, parameters)
         cipher = connection.cipher(tenant_id)
-        changes = [change for row in rows if (change := _change(cipher, table, row))]
+        changes, lost = [], 0
+        for row in rows:
+            try:
+                change = _change(cipher, table, row)
+            except ContentSealed:
+                lost += 1
+                continue
+            changes += [change] if change is not None else []
         if changes:
             of_tenant = {"tenant": tenant_id}
             await connection.execute(_WRITES[table], [change | of_tenant for change in changes])
     last = tuple(rows[-1][name] for name in KEYS[table]) if len(rows) == rows_max else None
-    return Resealed(len(rows), len(changes), last)
+    return Resealed(len(rows), len(changes), last, lost)
 
 
 async def reseal_flushes(
@@ -171,6 +181,8 @@ async def reseal_flushes(
 
 def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow) -> bytes:
     if keys_of_log(part.entries) == {cipher.sealing}:
+        return part.entries
+    if cipher.lacks_of_log(part.entries):
         return part.entries
     return _resealed_log(cipher, part.entries, uuid, epoch, part.first_entry)
 

@@ -62,6 +62,7 @@ CONFLICTS: Final = (
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
     *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
     *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
+    "pk_reseals",
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (

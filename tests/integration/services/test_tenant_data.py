@@ -21,12 +21,14 @@ from gateway.protocol.traces import TraceRecord
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.encryption import Progress, TenantEncryption
 from gateway.services.governance.purging import Purging
+from gateway.services.governance.resealing import Resealing
 from gateway.services.governance.tenant_data import TenantData
 from gateway.store import conversations, events, flushes, messages, responses, traces
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
-from gateway.store.governance import audit_log
+from gateway.store.governance import audit_log, reseals
 from gateway.store.governance.resealing import KEYS
+from gateway.store.governance.reseals import ResealPlace
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenant_keys import TenantKeys
@@ -183,6 +185,49 @@ async def test_what_is_stored_is_brought_under_a_key_and_another_and_none(
     assert await place.read(place.plain, response, talk) == before
     (chain,) = await AuditLogs(place.plain).verify(place.tenant)
     assert (chain.count, chain.faults) == (4, ()), "created, enabled, rotated, disabled"
+
+
+async def test_what_is_stored_follows_a_new_key_by_itself(
+    place: Place, postgres: PostgresServer
+) -> None:
+    response, talk = await place.fill(place.plain)
+    before = await place.read(place.plain, response, talk)
+    encryption = place.encryption
+    await encryption.enable(place.tenant)
+    job = Resealing(place.sealed, place.keys, rows_per_s=10**6)
+    # Others may not know of the key yet.
+    assert await job.round() == 0
+    await place.let_keys_age()
+    assert await job.round() == 1
+    assert not any(WORD in content for content in (await place.stored(postgres)).values())
+    assert await place.read(place.sealed, response, talk) == before
+    assert "under key 1 since" in await encryption.progress(place.tenant)
+    assert await job.round() == 0
+    # The next one is stopped behind a page of another replica, which goes on from there.
+    await encryption.rotate(place.tenant)
+    await place.let_keys_age()
+    began = await reseals.take(place.sealed, place.tenant, 2, hold_s=60)
+    assert began == ResealPlace()
+    assert await job.round() == 0, "somebody else does it"
+    (last,) = await postgres.fetch("SELECT id FROM responses ORDER BY id LIMIT 1", url=place.url)
+    behind = ResealPlace("responses", (last["id"],), 1, 1)
+    assert await reseals.move(place.sealed, place.tenant, 2, behind, hold_s=-1)
+    assert "at responses, 1 rows" in await encryption.progress(place.tenant)
+    assert await job.round() == 1
+    assert await encryption.reseal(place.tenant, rows_per_s=10**6, destroys_older=True) == 0
+    assert await place.read(place.sealed, response, talk) == before
+    *_, told = await audit_log.since(place.plain, place.tenant, 0, rows_max=100)
+    assert (told.type, told.actor) == ("harmony.encryption.resealed", JOB.json())
+    # A row that nobody can open any more is in nobody's way.
+    await encryption.rotate(place.tenant)
+    await place.put_file(place.sealed, b"lost")
+    await encryption.rotate(place.tenant)
+    await place.keys.destroy(place.tenant, before=4)
+    await place.let_keys_age()
+    assert not await reseals.move(place.sealed, place.tenant, 9, behind, hold_s=0)
+    assert await job.round() == 1
+    with pytest.raises(ContentSealed, match="gone"):
+        await encryption.reseal(place.tenant, rows_per_s=10**6)
 
 
 async def test_flushes_outlive_the_key_that_they_were_sealed_with(place: Place) -> None:
