@@ -79,6 +79,7 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
     errors.ContextLengthExceeded: ErrorStatus(400, INVALID_REQUEST),
     errors.PreviousResponseNotFound: ErrorStatus(400, INVALID_REQUEST),
     errors.ConversationLocked: ErrorStatus(400, INVALID_REQUEST),
+    errors.DataHeld: ErrorStatus(400, INVALID_REQUEST),
     errors.ModelNotFound: ErrorStatus(404, INVALID_REQUEST),
     errors.ModelNotServed: ErrorStatus(404, INVALID_REQUEST),
     errors.ResourceNotFound: ErrorStatus(404, INVALID_REQUEST),

@@ -18,6 +18,12 @@ from gateway.api.client_connection import ClientDisconnected
 from gateway.api.error_responses import error_response, routing_error_response
 from gateway.api.urls import known_path
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.protocol.documented import (
+    CHAT_PARAMETERS,
+    COMPACT_PARAMETERS,
+    COUNT_PARAMETERS,
+    CREATE_PARAMETERS,
+)
 from gateway.telemetry import logs
 
 if TYPE_CHECKING:
@@ -44,6 +50,10 @@ CLIENT_REQUEST_ID_CHARS_MAX: Final = 512
 _CLIENT_REQUEST_ID: Final = re.compile(rb"[ -~]{0,%d}" % CLIENT_REQUEST_ID_CHARS_MAX)
 """OpenAI's rule is ASCII of this length; what cannot be printed has no place in a log."""
 
+_LOGGED_PARAMETERS: Final = (
+    CREATE_PARAMETERS | COUNT_PARAMETERS | COMPACT_PARAMETERS | CHAT_PARAMETERS
+) | {"client_metadata"}
+"""Names that clients did not make up; the last one is Codex's."""
 _STATUSES: Final[dict[str, int | None]] = {
     "http.response.start": None,
     "websocket.http.response.start": None,
@@ -115,6 +125,17 @@ class Facts(TypedDict, total=False):
     ignored_parameters: str
 
 
+def known_names(ignored: str) -> str:
+    """Names of parameters as they are logged: a client may put anything into one, so that those
+    that nobody documents are only counted.
+    """
+    names = ignored.split(", ")
+    told = [name for name in names if name in _LOGGED_PARAMETERS]
+    if len(told) < len(names):
+        told.append(f"{len(names) - len(told)} unknown")
+    return ", ".join(told)
+
+
 class RequestRecord:
     """What is logged and counted of one request, whatever carries it; `scope["record"]` of every
     HTTP request and upgrade.
@@ -181,6 +202,8 @@ class RequestRecord:
                 # Clients may write anything into both.
                 self.facts.pop("client_request_id", None)
                 path = known_path(path)
+        if "ignored_parameters" in self.facts:
+            self.facts["ignored_parameters"] = known_names(self.facts["ignored_parameters"])
         _log.info(
             "request",
             method=self._scope.get("method", WEBSOCKET),

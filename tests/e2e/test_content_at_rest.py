@@ -18,6 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 
+from tests.e2e.canaries import (
+    Peers,
+    Speaker,
+    peers,
+    say_in_other_ways,
+    say_over_a_websocket,
+    say_to_outsiders,
+    say_what_is_refused,
+)
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.http_client import NO_TLS
 from tests.fakes.key_services import sealing
@@ -229,6 +238,21 @@ def client_of(replica: GatewayProcess, key: str) -> Iterator[httpx2.Client]:
         yield client
 
 
+def say_all(scene: Scene, outside: Peers, *, is_kept: bool) -> None:
+    say_everything(scene, is_kept=is_kept)
+    speaker = Speaker(scene.client, scene.word, scene.id_word, is_kept)
+    say_to_outsiders(speaker, outside)
+    say_over_a_websocket(speaker)
+    say_in_other_ways(speaker)
+    say_what_is_refused(speaker)
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+    with peers(tmp_path_factory.mktemp("booked")) as there:
+        yield there
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", ["plain", "sealed", "nothing kept"])
 async def test_words_are_nowhere_in_the_clear(
@@ -237,10 +261,11 @@ async def test_words_are_nowhere_in_the_clear(
     database_url: str,
     empty_database_url: str,
     simulator: SimulatorProcess,
+    outside: Peers,
     tmp_path: Path,
 ) -> None:
     key = await new_key(gateway_settings(database_url, []), "acme")
-    sections: dict[str, Any] = {"tools": {"python": {"enabled": True, "engine": "monty"}}}
+    sections = outside.sections()
     if how != "plain":
         sections["encryption"] = sealing(tmp_path, empty_database_url)
     if how == "nothing kept":
@@ -248,10 +273,13 @@ async def test_words_are_nowhere_in_the_clear(
         await postgres.fetch(kept, url=database_url)
     word = new_word()
     with (
-        gateway_process(tmp_path, database_url, [simulator.url], **sections) as replica,
+        gateway_process(
+            tmp_path, database_url, [simulator.url, outside.echo_url], **sections
+        ) as replica,
         client_of(replica, key) as client,
     ):
-        say_everything(Scene(replica, client, word, new_word()), is_kept=how != "nothing kept")
+        is_kept, id_word = how != "nothing kept", new_word()
+        say_all(Scene(replica, client, word, id_word), outside, is_kept=is_kept)
         metrics = client.get(f"{replica.url}/metrics").content
         found = await dumped(postgres, database_url)
         replica.child.terminate()
