@@ -66,6 +66,7 @@ OWN_TYPES: Final = frozenset(
         *("model_permissions.updated", "model_permissions.deleted"),
         *("spend_alert.created", "spend_alert.updated", "spend_alert.deleted"),
         *("operator.created", "operator.disabled", "mcp_server.added", "mcp_server.removed"),
+        *("issuer.created", "issuer.updated", "issuer.deleted"),
         *("pages.added", "pages.removed", "usage.repriced", "usage.reconciled", "sink.resumed"),
     )
 )

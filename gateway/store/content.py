@@ -44,6 +44,11 @@ _ITEM: Final = {
     **dict.fromkeys(("kind", "role", "phase"), Kept.WORD),
     "item_id": Kept.ID,
 }
+_ISSUER: Final = {
+    **dict.fromkeys(("name", "description", "issuer", "audience"), Kept.OPERATOR),
+    **dict.fromkeys(("discovery_url", "jwks_url", "jwks", "transformations"), Kept.OPERATOR),
+    "algorithms": Kept.WORD,
+}
 CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     "responses": _RESPONSE,
     "messages": _ITEM,
@@ -95,11 +100,8 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
         ("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
         Kept.WORD,
     ),
-    "identity_providers": {
-        **dict.fromkeys(("name", "description", "issuer", "audience"), Kept.OPERATOR),
-        **dict.fromkeys(("discovery_url", "jwks_url", "jwks", "transformations"), Kept.OPERATOR),
-        "algorithms": Kept.WORD,
-    },
+    "identity_providers": _ISSUER,
+    "operator_issuers": {**_ISSUER, **dict.fromkeys(("tenants", "roles"), Kept.OPERATOR)},
     "federation_rules": {
         **dict.fromkeys(("name", "description", "matchers"), Kept.OPERATOR),
         "scopes": Kept.WORD,

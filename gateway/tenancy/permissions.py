@@ -52,6 +52,8 @@ OperatorPermission = Literal[
     "ledger.read",
     "ledger.write",
     "operator_audit_log.read",
+    "issuers.read",
+    "issuers.write",
     "operators.read",
     "operators.write",
 ]

@@ -43,7 +43,20 @@ PROVIDERS = "/organization/workload_identity_providers"
 PROVIDER = f"{PROVIDERS}/{{workload_identity_provider_id}}"
 RULES = f"{PROVIDER}/federation_rules"
 RULE = f"{RULES}/{{workload_identity_federation_rule_id}}"
-ISSUER = {"name": "sso", "type": "oidc", "issuer": "https://x.example", "audience": "gateway"}
+ISSUER = {
+    "name": "sso",
+    "type": "oidc",
+    "issuer": "https://x.example",
+    "audience": "gateway",
+    "harmony": {"bearer": True},
+}
+SHARED = {
+    "name": "sso",
+    "issuer": "https://y.example",
+    "audience": "gateway",
+    "tenants": ["*"],
+    "attribute_transformations": [{"attribute": "harmony.tenant", "expression": "assertion.org"}],
+}
 TRUSTED = {
     "attribute_matchers": {"sub": "ci"},
     "project_id": "{project_id}",
@@ -66,6 +79,7 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", RULE, {"name": "ci"}),
     ("DELETE", RULE, {}),
     ("DELETE", PROVIDER, {}),
+    ("POST", PROVIDERS, ISSUER),
     ("DELETE", f"{PROJECT}/service_accounts/{{service_account_id}}", {}),
     ("POST", f"{PROJECT}/rate_limits/{{id}}", {"max_requests_per_1_minute": 9}),
     ("POST", f"{PROJECT}/spend_limit", LIMIT),
@@ -98,6 +112,11 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/prices/end", {"model": "m", "tenant": "audited"}),
     ("POST", "/operators", {"name": "bo", "role": "support"}),
     ("POST", "/operators/{id}/disable", {}),
+    ("POST", "/issuers", SHARED),
+    ("POST", "/issuers/{issuer_id}", {"name": "single sign-on"}),
+    ("DELETE", "/issuers/{issuer_id}", {}),
+    ("POST", "/tenants/{name}/issuers/{workload_identity_provider_id}/confirm", {}),
+    ("POST", "/tenants/{name}/issuers/{workload_identity_provider_id}/withdraw", {}),
     ("POST", "/usage/reconcile", {}),
     ("POST", "/usage/sinks/{name}/resume", {}),
 ]
@@ -148,6 +167,7 @@ class Auditor:
             "/organization/spend_alerts": "alert_id",
             "/organization/admin_api_keys": "api_key_id",
             "/operators": "id",
+            "/issuers": "issuer_id",
             PROVIDERS: "workload_identity_provider_id",
             RULES: "workload_identity_federation_rule_id",
         }
@@ -194,6 +214,8 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
         route = changing[method, path]
         names = {"/tenants": "audited", "/backends": backend, "/usage": "billing"}
         auditor.ids["name"] = names.get(f"/{path.split('/')[1]}", "")
+        if "/issuers/" in path:
+            auditor.ids["name"] = "acme"
         if path.endswith("rate_limits/{id}"):
             auditor.ids["id"] = f"rl-{MODEL}"
         if path == "/usage/sinks/{name}/resume":
