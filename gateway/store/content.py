@@ -97,7 +97,10 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     },
     "tenants": {"name": Kept.WORD, "retention_type": Kept.WORD},
     "projects": dict.fromkeys(
-        ("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
+        (
+            *("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
+            *("service_tiers", "service_tier_default"),
+        ),
         Kept.WORD,
     ),
     "identity_providers": _ISSUER,

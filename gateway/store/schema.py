@@ -78,9 +78,10 @@ COLUMNS: Final = {
     " created_by uuid, pepper_id smallint",
     # The default project of a tenant has the tenant's id. It may have no row: what is null here
     # holds then. `models`: those that it may ask for, or not, by `models_mode`; null: no list.
+    # `service_tiers`: those that it may have besides the usual one; null: all of its tenant's.
     "projects": "tenant_id uuid!, id uuid!, name text!, created_at timestamptz!,"
     " archived_at timestamptz, retention_type text, service_tier_max text, tools_off text[],"
-    " models_mode text, models text[]",
+    " models_mode text, models text[], service_tiers text[], service_tier_default text",
     "service_accounts": "tenant_id uuid!, project_id uuid!, id uuid!, name text!, role text!,"
     " created_at timestamptz!, deleted_at timestamptz",
     # Issuers of tokens that a tenant trusts; `transformations` are JSON. `named_bearer`: a token

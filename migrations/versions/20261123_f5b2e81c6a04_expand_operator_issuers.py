@@ -3,7 +3,7 @@
 Any number of tenants may trust the same issuer for the same audience (`named_bearer`); `bearer`,
 and with it the one index over all tenants, goes on for those whose tokens need not name a tenant.
 And issuers of the operator, whose tokens say which tenant they are for. The functions return whole
-rows, as `find_issuers` does.
+rows, as `find_issuers` does. Projects have service tiers of their own; null: as their tenant.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def upgrade() -> None:
         unique=True,
         postgresql_where=sa.text("named_bearer AND deleted_at IS NULL"),
     )
+    op.add_column("projects", sa.Column("service_tiers", ARRAY(sa.Text())))
+    op.add_column("projects", text("service_tier_default", nullable=True))
     make_table()
     make_functions()
 
@@ -55,6 +57,8 @@ def downgrade() -> None:
     for name in reversed(FUNCTIONS):
         op.execute(f"DROP FUNCTION {name}")
     op.drop_table(TABLE)
+    op.drop_column("projects", "service_tier_default")
+    op.drop_column("projects", "service_tiers")
     op.drop_index("uq_identity_providers_named", "identity_providers")
     op.drop_column("identity_providers", "named_bearer")
 

@@ -376,7 +376,7 @@ def _federated(row: Row, defaults: TenantPolicy) -> Federated:
         rule.tenant_id,
         row.tenant_name,
         rule.id,
-        NarrowedPolicy.of(found_policy(row, defaults), project.models),
+        NarrowedPolicy.of(found_policy(row, defaults), project.models, controls=project.controls),
         project_id=rule.project_id,
         key=terms,
         project_terms=project,

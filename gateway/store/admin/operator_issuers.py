@@ -150,7 +150,7 @@ async def find_principal(
         TenantId(row.tenant_id),
         row.tenant_name,
         issuer.provider.id,
-        NarrowedPolicy.of(found_policy(row, defaults), project.models),
+        NarrowedPolicy.of(found_policy(row, defaults), project.models, controls=project.controls),
         project_id=None if project_id is None else ProjectId(project_id),
         key=KeyTerms(),
         project_terms=project,

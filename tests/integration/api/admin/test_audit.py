@@ -67,6 +67,8 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", PROJECT, {"name": "two"}),
     ("POST", f"{PROJECT}/model_permissions", {"mode": "allow_list", "model_ids": [MODEL]}),
     ("DELETE", f"{PROJECT}/model_permissions", {}),
+    ("POST", f"{PROJECT}/hosted_tool_permissions", {"mcp": {"enabled": False}}),
+    ("POST", f"{PROJECT}/service_tier_settings", {"enabled_tiers": ["flex"]}),
     ("POST", f"{PROJECT}/service_accounts", {"name": "ci"}),
     ("POST", f"{PROJECT}/service_accounts/{{service_account_id}}", {"name": "cd"}),
     ("POST", f"{PROJECT}/service_accounts/{{service_account_id}}/api_keys", {}),
