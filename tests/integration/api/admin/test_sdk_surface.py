@@ -1,4 +1,4 @@
-"""Every method of the `client.admin` of the installed SDK gets an answer that says what there is."""
+"""Every method of `client.admin` in the installed SDK gets an answer that says what there is."""
 
 from __future__ import annotations
 
