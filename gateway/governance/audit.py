@@ -60,7 +60,7 @@ OWN_TYPES: Final = frozenset(
         *("backend.drained", "backend.undrained"),
         *("tenant.created", "tenant.updated", "tenant.disabled", "tenant.deleted"),
         *("tenant.restored", "tenant.shredded"),
-        *("erasure.requested", "erasure.completed", "export.made"),
+        *("erasure.requested", "erasure.completed", "export.begun", "export.made"),
         *("encryption.enabled", "encryption.disabled", "encryption.rotated"),
         *("price.changed", "limit.changed", "budget.changed", "settings.changed"),
         *("model_permissions.updated", "model_permissions.deleted"),

@@ -118,4 +118,5 @@ def operations(process: Process) -> Operations:
         replica=process.shared.owner,
         # Secrets are of a type that is written as stars.
         settings=partial(settings.model_dump, mode="json"),
+        exports_max=settings.admin.exports_max,
     )

@@ -263,6 +263,12 @@ class Erasure(WireModel):
     end_user: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
+class Export(WireModel):
+    """`POST /admin/v1/tenants/{name}/export`. `content`: what requests and responses say, too."""
+
+    content: bool = False
+
+
 class OperatorCreate(NullableModel):
     """`POST /admin/v1/operators`."""
 

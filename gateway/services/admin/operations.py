@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.limits.money import Price
     from gateway.protocol.admin.requests import PriceCreate, PriceEnd
     from gateway.services.access import Access, TenantDetail
-    from gateway.services.governance.tenant_data import Erased
+    from gateway.services.governance.tenant_data import Archive, Erased
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
@@ -45,15 +45,18 @@ class Operations:
         *,
         replica: str,
         settings: Callable[[], dict[str, Any]],
+        exports_max: int = 1,
     ) -> None:
-        """`replica` is the name of this process, `settings` the effective ones without secrets."""
+        """`replica` is the name of this process, `settings` the effective ones without secrets,
+        `exports_max` how many archives it makes at once.
+        """
         self._access = access
         self._database = database
         self._pool = pool
         self._replica = replica
         self._settings = settings
         self._limits = Limits(database)
-        self._data = TenantData(database)
+        self._data = TenantData(database, exports_max=exports_max)
 
     async def tenants(self) -> list[Tenant]:
         """All of them, by name."""
@@ -123,6 +126,14 @@ class Operations:
         check_name(name, param="tenant")
         with owned():
             return await self._data.erase_person(name, person, author=author)
+
+    async def export(self, name: str, author: Author, *, with_content: bool) -> Archive:
+        """An archive of what a tenant has, to be read once; where as many are being read as this
+        process makes at once, it begins when one of them ends.
+        """
+        check_name(name, param="tenant")
+        with owned():
+            return await self._data.export(name, author=author, with_content=with_content)
 
     async def prices(self) -> list[Price]:
         """All there were, by model."""

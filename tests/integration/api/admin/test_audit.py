@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from gateway.api.admin import directory
@@ -15,6 +18,7 @@ from gateway.services.limits import Limits
 from gateway.store.governance import audit_log
 from gateway.tenancy.permissions import OPERATOR_ROLES
 from gateway.wiring.admin import admin_services, operator_services
+from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
     from gateway.governance.audit import AuditEntry
     from gateway.services.admin.services import AdminServices
+    from gateway.settings import Settings
     from gateway.tenancy.permissions import OperatorRole
     from tests.integration.api.admin.conftest import AdminSite
 
@@ -104,6 +109,7 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/tenants/{name}", {"policy": {"containers_max": 3}}),
     ("POST", "/tenants/{name}/admin_api_keys", {}),
     ("POST", "/tenants/{name}/erasure", {"end_user": "somebody"}),
+    ("POST", "/tenants/{name}/export", {}),
     ("POST", "/tenants/{name}/hold", {}),
     ("POST", "/tenants/{name}/delete", {}),
     ("POST", "/tenants/{name}/restore", {}),
@@ -153,7 +159,8 @@ class Auditor:
             route.method, url, json=said if route.method == "POST" else None
         )
         assert answer.status_code == 200, (route.method, url, answer.text)
-        self.learn(route, answer.json())
+        if answer.headers["content-type"] == "application/json":
+            self.learn(route, answer.json())
 
     def named(self, text: str) -> str:
         """With the ids of what was made."""
@@ -303,6 +310,36 @@ async def test_responses_are_found_without_what_they_say(site: AdminSite, audito
     for wrong in ("status=done", "id=7", "limit=0", "created_at[gte]=1", "api_key_id=x"):
         refused = await auditor.operator.get(f"/admin/v1/responses?{wrong}")
         assert refused.status_code == 400, (wrong, refused.text)
+
+
+async def test_an_archive_has_content_for_owners_alone(
+    site: AdminSite, auditor: Auditor, admin_settings: Settings
+) -> None:
+    canary = "canary-2c44"
+    async with site.user(await new_key(admin_settings, "acme")) as user:
+        asked = {"model": MODEL, "input": canary, "metadata": {"a": canary}}
+        assert (await user.post("/v1/responses", json=asked)).status_code == 200
+    path = "/admin/v1/tenants/acme/export"
+    made = await auditor.operator.post("/admin/v1/operators", json={"name": "x", "role": "admin"})
+    headers = {"authorization": f"Bearer {made.json()['value']}"}
+    for body, has_content in (({}, False), ({"content": True}, True)):
+        answer = await auditor.operator.post(path, json=body)
+        assert answer.headers["content-type"] == "application/zip"
+        with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+            manifest = orjson.loads(archive.read("manifest.json"))
+            everything = b"".join(map(archive.read, archive.namelist()))
+        assert manifest["content"] == has_content
+        assert manifest["files"]["responses.jsonl"]["rows"] >= 1
+        assert (canary.encode() in everything) == has_content
+        async with http_client(site.admin_url, headers=headers) as client:
+            answer = await client.post(path, json=body)
+        assert answer.status_code == (403 if has_content else 200)
+    told = await auditor.operator.get(
+        "/admin/v1/audit_log?tenant=acme&event_types[]=harmony.export.begun&limit=3"
+    )
+    begun = [one["harmony.export.begun"]["data"]["content"] for one in told.json()["data"]]
+    assert begun == [True, False, False], "who was refused has begun none"
+    assert (await auditor.operator.post("/admin/v1/tenants/nobody/export")).status_code == 404
 
 
 async def test_prices_are_made_listed_and_ended(auditor: Auditor) -> None:
