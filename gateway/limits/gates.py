@@ -29,6 +29,7 @@ from gateway.limits.refusal import (
     too_many,
 )
 from gateway.limits.spend import SpendMeter
+from gateway.limits.storage import Storage
 from gateway.limits.terms import MINUTE_S, Meter
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Gates:
         self._buckets: dict[Key, Bucket] = {}
         self._meters: dict[Key, SpendMeter] = {}
         self._estimates: Estimates[tuple[UUID, str]] = Estimates()
+        self.storage = Storage(clock, self._refuse)
         self.places: dict[Key, int] = defaultdict(int)
         """What is under way in this process."""
         self.elsewhere: dict[Key, int] = {}
