@@ -11,6 +11,7 @@ from gateway.services.admin.inspection import Inspection
 from gateway.services.admin.keys import KeyPolicy, Keys
 from gateway.services.admin.limits import ProjectLimits
 from gateway.services.admin.operations import Operations
+from gateway.services.admin.operator_issuers import OperatorIssuers
 from gateway.services.admin.operators import Operators
 from gateway.services.admin.projects import Projects
 from gateway.services.admin.retention import RetentionControls
@@ -18,6 +19,7 @@ from gateway.services.admin.service_accounts import ServiceAccounts
 from gateway.services.admin.services import AdminServices, OperatorServices
 from gateway.services.admin.transactions import Transactions
 from gateway.services.governance.audit import AuditLogs, project_names
+from gateway.services.governance.tenant_data import TenantData
 from gateway.services.ledger import LedgerOperations
 from gateway.services.limits import Limits
 from gateway.services.usage import UsageReports
@@ -94,21 +96,34 @@ def operator_services(process: Process) -> OperatorServices:
     return OperatorServices(
         operations=operations(process),
         operators=Operators(database, process.access.peppers),
+        issuers=operator_issuers(process.shared.settings, database, process.access),
         ledger=ledger_operations(process),
         inspection=Inspection(database),
         audit=AuditLogs(database, project_names(database)),
     )
 
 
+def operator_issuers(settings: Settings, database: Database, access: Access) -> OperatorIssuers:
+    """Issuers whose tokens name their tenant; `access` is told of what changes."""
+    most = settings.federation.providers_max
+    return OperatorIssuers(database, access.forget, issuers_max=most)
+
+
 def operations(process: Process) -> Operations:
     """What operators see and decide of a process and of what it serves from."""
     settings = process.shared.settings
+    database = process.default.foundation.database
+    data = TenantData(
+        database,
+        end_user_secret=settings.cache_salt_key,
+        exports_max=settings.admin.exports_max,
+    )
     return Operations(
         process.access,
-        process.default.foundation.database,
+        database,
         process.shared.pool,
+        data,
         replica=process.shared.owner,
         # Secrets are of a type that is written as stars.
         settings=partial(settings.model_dump, mode="json"),
-        end_user_secret=settings.cache_salt_key,
     )

@@ -66,12 +66,20 @@ LIFETIMES: Final[Mapping[str, Lifetime]] = {
         (
             *("projects", "service_accounts", "api_keys", "identity_providers"),
             *("federation_rules", "mcp_servers", "web_documents", "limits", "budgets"),
-            *("spend_alerts", "spend", "alert_firings", "buckets", "limit_reports", "reseals"),
+            *("spend_alerts", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
+            "reseals",
         ),
         _SETTINGS,
     ),
     **dict.fromkeys(
-        ("operator_keys", "placements", "backend_drains", "drain_reports", "usage_cursors"),
+        (
+            "operator_keys",
+            "operator_issuers",
+            "placements",
+            "backend_drains",
+            "drain_reports",
+            "usage_cursors",
+        ),
         _NOT_OF_A_TENANT,
     ),
 }
