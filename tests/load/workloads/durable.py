@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
+from gateway.store.migration.migrate import upgrade
 from tests.fakes.key_services import sealing
 from tests.load import loading
 from tests.load.figures import Column, Target
@@ -33,6 +34,7 @@ OTHER: Final = "10,000 tokens/s, read on another one"
 FASTEST: Final = Load(streams=64, requests=320, tokens=1000)
 PACED: Final = Load(streams=200, requests=200, tokens=300, rate_per_s=50, ramp_s=3)
 KEYS: Final = "keys"
+SEALED_ROWS: Final = "sealed"
 SETTLING_S: Final = 0.5
 """After the last request: what that cost is over then, and all streams run."""
 MEASURED_MIN: Final = 100
@@ -81,7 +83,8 @@ class Durable:
         with ExitStack() as second:
             child = stack.child(system)
             other = second.enter_context(stack.fresh("gateway"))
-            sealed = second.enter_context(stack.fresh("gateway", encryption=_encryption(stack)))
+            beside = _beside(stack)
+            sealed = second.enter_context(beside.fresh("gateway", encryption=_encryption(stack)))
             paced = replace(PACED, tokens=200, ramp_s=2) if quick else PACED
             loads = {
                 SATURATED: replace(FASTEST, requests=128) if quick else FASTEST,
@@ -104,6 +107,34 @@ class Durable:
                 return {**seen, **visible(load, word_times(times))}
 
             yield measure
+
+
+def _beside(stack: Stack) -> Stack:
+    """The same with another database, which has the tenant: processes without keys would take
+    responses that a process with keys has queued, and the other way round.
+    """
+    parts = urlsplit(stack.database_url)
+    url = urlunsplit((parts.scheme, parts.netloc, f"/{SEALED_ROWS}", parts.query, ""))
+    asyncio.run(_make_database(stack.database_url, SEALED_ROWS))
+    asyncio.run(upgrade(url))
+    asyncio.run(_copy_tenants(stack.database_url, url))
+    return replace(stack, database_url=url)
+
+
+async def _copy_tenants(url: str, other_url: str) -> None:
+    one, other = await asyncpg.connect(url), await asyncpg.connect(other_url)
+    try:
+        for table in ("tenants", "api_keys"):
+            rows = await one.fetch(f"SELECT * FROM {table}")
+            columns = list(rows[0].keys())
+            places = ", ".join(f"${at}" for at in range(1, len(columns) + 1))
+            await other.executemany(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})",
+                [tuple(row.values()) for row in rows],
+            )
+    finally:
+        await one.close()
+        await other.close()
 
 
 def _encryption(stack: Stack) -> dict[str, Any]:
