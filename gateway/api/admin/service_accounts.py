@@ -32,11 +32,17 @@ def routes(accounts: ServiceAccounts, keys: Keys) -> list[AdminRoute]:
     answers = ServiceAccountEndpoints(accounts, keys)
     return [
         AdminRoute("GET", ALL, "service_accounts.read", answers.list),
-        AdminRoute("POST", ALL, "service_accounts.write", answers.create),
+        AdminRoute(
+            "POST", ALL, "service_accounts.write", answers.create, body=ServiceAccountCreate
+        ),
         AdminRoute("GET", ONE, "service_accounts.read", answers.get),
-        AdminRoute("POST", ONE, "service_accounts.write", answers.update),
+        AdminRoute(
+            "POST", ONE, "service_accounts.write", answers.update, body=ServiceAccountUpdate
+        ),
         AdminRoute("DELETE", ONE, "service_accounts.write", answers.delete),
-        AdminRoute("POST", f"{ONE}/api_keys", "api_keys.write", answers.create_key),
+        AdminRoute(
+            "POST", f"{ONE}/api_keys", "api_keys.write", answers.create_key, body=AccountKeyCreate
+        ),
     ]
 
 
