@@ -23,7 +23,7 @@ from gateway.api.create import CreateEndpoint, CreateRequest
 from gateway.api.cross_origin import cross_origin
 from gateway.api.files import FileEndpoints
 from gateway.api.multipart import FormReader
-from gateway.api.openapi.endpoints import OpenApiEndpoints
+from gateway.api.openapi.endpoints import ADMIN_FILE, OpenApiEndpoints
 from gateway.api.passing import PassingEndpoint
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
@@ -187,7 +187,10 @@ def _trusted_proxies(process: Process) -> list[Network]:
 def _probes(process: Process) -> list[Route]:
     """What needs no key on the admin listener."""
     system = SystemEndpoints(process.default.models, process.health)
+    openapi = OpenApiEndpoints(ADMIN_FILE)
     return [
+        Route("/openapi.json", openapi.document, methods=["GET"]),
+        Route("/docs", openapi.page, methods=["GET"]),
         Route("/healthz", system.healthz, methods=["GET"]),
         Route("/readyz", system.readyz, methods=["GET"]),
         Route("/version", system.version, methods=["GET"]),
