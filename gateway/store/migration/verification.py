@@ -62,6 +62,7 @@ CONFLICTS: Final = (
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
     *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
     *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
+    "pk_stored_bytes",
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -105,7 +106,7 @@ _OF_RUNS: Final = (
     "usage_end_user_days",
     "usage_cursors",
     *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
-    *("buckets", "limit_reports"),
+    *("buckets", "limit_reports", "stored_bytes"),
 )
 _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
@@ -188,6 +189,7 @@ GRANTS: Final = {
         "usage_cursors": _EVERYTHING,
         **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
         **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
+        "stored_bytes": _EVERYTHING,
     },
 }
 """What each role may do to each table, or to some of its columns."""
