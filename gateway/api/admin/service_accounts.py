@@ -79,7 +79,7 @@ class ServiceAccountEndpoints:
         return {**service_account_body(account), "api_key": key}
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """One account."""
+        """GET by id; 404 for one of another project."""
         return service_account_body(await self._accounts.get(*_named(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class ServiceAccountEndpoints:
         return service_account_body(changed)
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """With its keys."""
+        """DELETE: its keys end with it."""
         await self._accounts.delete(*_changed(call))
         return deleted_body(KIND, call.path["service_account_id"])
 
