@@ -7,6 +7,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
+from typing_extensions import override
 
 from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
 from gateway.api.access.key import KeyEndpoint
@@ -19,9 +20,10 @@ from gateway.api.client_connection import BodyReader
 from gateway.api.containers import ContainerEndpoints
 from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import CreateEndpoint, CreateRequest
+from gateway.api.cross_origin import cross_origin
 from gateway.api.files import FileEndpoints
 from gateway.api.multipart import FormReader
-from gateway.api.openapi.endpoints import OpenApiEndpoints
+from gateway.api.openapi.endpoints import ADMIN_FILE, OpenApiEndpoints
 from gateway.api.passing import PassingEndpoint
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
@@ -80,6 +82,21 @@ class Gateway(RequestContext):
         self.process = process
 
 
+class BrowserGateway(Gateway):
+    """The same where pages of other origins may call: what browsers ask comes before all else."""
+
+    def __init__(self, process: Process, routes: Mapping[str, Sequence[BaseRoute]]) -> None:
+        super().__init__(process, routes)
+        server = process.shared.settings.server
+        self._cross_origin = cross_origin(
+            super().__call__, server.cors_origins, max_age_s=server.cors_max_age_s
+        )
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._cross_origin(scope, receive, send)
+
+
 class AdminGateway(RequestContext):
     """The ASGI application of the admin listener: the plane of tenants and that of operators."""
 
@@ -131,7 +148,8 @@ def create_app(settings: Settings) -> Gateway:
     """
     process = Process.of(settings)
     admin = _admin_routes(process) if settings.admin.public else {}
-    return Gateway(
+    made = BrowserGateway if settings.server.cors_origins else Gateway
+    return made(
         process,
         {
             name: [*admin.get(name, ()), *routes(process, services)]
@@ -169,7 +187,10 @@ def _trusted_proxies(process: Process) -> list[Network]:
 def _probes(process: Process) -> list[Route]:
     """What needs no key on the admin listener."""
     system = SystemEndpoints(process.default.models, process.health)
+    openapi = OpenApiEndpoints(ADMIN_FILE)
     return [
+        Route("/openapi.json", openapi.document, methods=["GET"]),
+        Route("/docs", openapi.page, methods=["GET"]),
         Route("/healthz", system.healthz, methods=["GET"]),
         Route("/readyz", system.readyz, methods=["GET"]),
         Route("/version", system.version, methods=["GET"]),

@@ -45,7 +45,7 @@ class Place:
 
     @classmethod
     def of_tenant(cls, tenant_id: TenantId) -> Place:
-        """The tenant's own."""
+        """Where limits and budgets of a whole tenant are set."""
         return cls(tenant_id, "tenant", tenant_id)
 
     @property

@@ -153,6 +153,17 @@ def _network(given: str) -> str:
 Network = Annotated[str, AfterValidator(_network)]
 
 
+def _origin(given: str) -> str:
+    parts = urlsplit(given)
+    is_one = parts.scheme in {"http", "https"} and parts.netloc and not parts.username
+    if given != "*" and (not is_one or given != f"{parts.scheme}://{parts.netloc}".lower()):
+        raise ValueError("expected an origin, such as https://app.example.com, or '*'")
+    return given
+
+
+Origin = Annotated[str, AfterValidator(_origin)]
+
+
 class Server(Section):
     """The listening socket and the end of the process."""
 
@@ -176,6 +187,14 @@ class Server(Section):
         (),
         description="Networks of the proxies whose X-Forwarded-For is believed, for keys that are "
         "bound to networks. Default: none, the address that connects is the client's.",
+    )
+    cors_origins: tuple[Origin, ...] = Field(
+        (),
+        description="Origins whose pages may call this server from a browser "
+        "(https://app.example.com), or '*' for any. Default: none.",
+    )
+    cors_max_age_s: int = Field(
+        600, ge=0, description="Seconds for which browsers remember that they may."
     )
     backlog_max: PositiveInt = Field(2048, description="Connections waiting to be accepted.")
     head_bytes_max: PositiveInt = Field(

@@ -264,7 +264,7 @@ class NarrowedPolicy(TenantPolicy):
     @property
     @override
     def tier_default(self) -> TierDefault:
-        """The project's."""
+        """The tier of a request that asks for none, as its project has it."""
         return self.controls.tier_default
 
     @override

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.fakes.processes import GatewayProcess, SimulatorProcess
 
 HEADERS_WAIT_S = 0.2
+PAGE_ORIGIN = "https://app.example.com"
 """The first replica sends a stream's headers after this long; the second with the first token."""
 
 
@@ -62,7 +63,7 @@ def replicas(
     simulator: SimulatorProcess,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[GatewayProcess, GatewayProcess]]:
-    """Two replicas that nobody kills; they end cleanly."""
+    """Two replicas that nobody kills; they end cleanly. Pages may call the second one."""
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(
@@ -71,9 +72,10 @@ def replicas(
                     replicas_database_url,
                     [simulator.url],
                     stream={"start_grace_s": wait_s},
+                    server={"cors_origins": origins},
                 )
             )
-            for wait_s in (HEADERS_WAIT_S, 60.0)
+            for wait_s, origins in ((HEADERS_WAIT_S, []), (60.0, [PAGE_ORIGIN]))
         )
         assert first.url != second.url  # both are ready
         yield first, second

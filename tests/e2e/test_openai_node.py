@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 
+from gateway import ids
 from gateway.limits.terms import MINUTE_S
+from gateway.services.admin.federation import ProviderAsked, RuleAsked
+from gateway.services.admin.transactions import AdminCaller
 from gateway.services.limits import Limits, Place
 from gateway.store.postgres.database import Database
+from gateway.tenancy.federation import KeySource, TokenTerms
+from gateway.wiring.admin import admin_services
+from gateway.wiring.foundation import access
+from tests.e2e.conftest import PAGE_ORIGIN
 from tests.fakes.gateway import gateway_settings, new_key
+from tests.fakes.issuer import Issuer, SigningKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.fakes.client_process import ClientProcess, Clients
+    from tests.fakes.processes import GatewayProcess
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +118,85 @@ def test_a_busy_fleet_is_asked_again_when_it_said(openai: ClientProcess) -> None
     assert found["tries"][0] == {"status": 503, "wait": "2"}
     assert found["tries"][-1]["status"] == 200
     assert found["status"] == "completed"
+
+
+AUDIENCE = "https://gateway.example.com"
+
+
+async def trusted(database_url: str, key: SigningKey) -> tuple[str, str]:
+    """`acme` trusts who signs with this key: the ids of the provider and of the account that its
+    tokens act for.
+    """
+    settings = gateway_settings(database_url, [])
+    database = Database(database_url, command_timeout_s=30, connect_timeout_s=30, pool_size_max=2)
+    services = admin_services(settings, database, access(settings, {"default": database}))
+    caller = AdminCaller(await Limits(database).tenant("acme"))
+    account, _ = await services.keys.create_account(
+        caller, ids.project_id(caller.tenant_id), "node", None
+    )
+    terms = TokenTerms(bearer=True)
+    keys = KeySource(jwks=orjson.dumps({"keys": [key.jwk]}))
+    asked = ProviderAsked("sso", "https://sso.example.com", AUDIENCE, keys, terms)
+    provider = ids.identity_provider_id(
+        (await services.identity_providers.create(caller, asked)).id
+    )
+    account_id = ids.service_account_id(account.id)
+    rule = RuleAsked(ids.project_id(account.project_id), account_id, {"sub": "alice"})
+    await services.identity_providers.create_rule(caller, provider, rule)
+    await database.close()
+    return provider, account_id
+
+
+@pytest.mark.client("openai (npm)", "text")
+async def test_it_signs_in_with_short_lived_tokens(
+    openai: ClientProcess, gateway: GatewayProcess, key: str, replicas_database_url: str
+) -> None:
+    assert key, "its tenant is there"
+    signing = SigningKey.new("first")
+    provider, account = await trusted(replicas_database_url, signing)
+    issuer = Issuer("https://sso.example.com", AUDIENCE, [signing])
+    found = openai.check(
+        "workload",
+        url=f"{gateway.url}/oauth/token",
+        provider=provider,
+        account=account,
+        token=issuer.token(),
+    )
+    assert "Hello there" in found["text"]
+    assert found["asked"].count("exchange") == 1, "the token of the first request was kept"
+    found = openai.check("bearer", token=issuer.token(jti="other"), organization="acme")
+    assert "Hello there" in found["text"]
+    assert found["without"]["code"] == "invalid_token"
+
+
+@pytest.fixture(scope="module")
+def page(
+    replicas: tuple[GatewayProcess, GatewayProcess], clients: Clients
+) -> Iterator[ClientProcess]:
+    """The client of the replica that pages may call."""
+    with replace(clients, base_url=replicas[1].base_url).started("openai_node") as process:
+        yield process
+
+
+@pytest.mark.client("openai (npm)", "text")
+def test_a_page_of_an_allowed_origin_calls_as_the_sdk_does(page: ClientProcess) -> None:
+    found = page.check("page", origin=PAGE_ORIGIN)
+    assert found["refused"]["code"] == "model_not_found", "a page can read refusals, too"
+    assert "Hello there" in found["text"]
+    assert found["streamed"] == found["text"]
+    assert found["request"].startswith("req_")
+    assert found["version"]
+    assert all(one["status"] == 200 and not one["missing"] for one in found["asked"])
+    sent = {name for one in found["asked"] for name in one["names"]}
+    assert {"authorization", "x-stainless-lang", "x-stainless-retry-count"} <= sent
+
+
+@pytest.mark.client("openai (npm)", "errors")
+def test_a_page_of_another_origin_cannot_call(openai: ClientProcess, page: ClientProcess) -> None:
+    found = page.check("page", origin="https://elsewhere.example.com")
+    assert found["refused"]["kind"] == "APIConnectionError"
+    # Nor any where none is allowed.
+    assert openai.check("page", origin=PAGE_ORIGIN)["refused"]["kind"] == "APIConnectionError"
 
 
 REQUESTS_PER_MINUTE = 30

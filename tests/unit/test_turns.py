@@ -9,25 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.turns import COST_S, ROUND_S, SHARE, Turns
+from tests.fakes.clock import Clock
 
 A, B, C = (UUID(int=n) for n in range(3))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 async def test_alone_nobody_waits() -> None:
-    turns = Turns(Clock())
+    turns = Turns(Clock(0.0))
     assert [turns.begin(A) for _ in range(100)] == [None] * 100
 
 
 async def test_in_a_long_round_others_begin_and_the_same_tenant_waits() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     turns = Turns(clock)
     assert turns.begin(A) is None
     clock.now += ROUND_S
@@ -47,7 +40,7 @@ async def test_in_a_long_round_others_begin_and_the_same_tenant_waits() -> None:
 
 
 async def test_the_longer_a_round_is_the_more_begin_in_it() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     turns = Turns(clock)
     assert turns.begin(A) is None
     clock.now += 1.0
@@ -59,7 +52,7 @@ async def test_the_longer_a_round_is_the_more_begin_in_it() -> None:
 
 
 async def test_who_leaves_gives_up_its_turn() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     turns = Turns(clock)
     assert turns.begin(A) is None
     clock.now += ROUND_S
@@ -85,7 +78,7 @@ def test_each_begins_once_and_in_the_order_of_its_tenant(
         begun.append((tenant, number))
 
     async def main() -> None:
-        clock = Clock()
+        clock = Clock(0.0)
         turns = Turns(clock)
         asked = enumerate(tenants)
         await asyncio.gather(*(ask(turns, clock, number, tenant) for number, tenant in asked))

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from gateway.services.admin.operators import Operators
     from gateway.tenancy import Network
 
-PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/metrics"})
-"""What an orchestrator and a scraper ask without a key."""
+PUBLIC_PATHS: Final = frozenset(
+    {"/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
+)
+"""What orchestrators, scrapers and browsers ask without a key."""
 
 
 class AdminAuthentication:

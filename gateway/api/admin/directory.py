@@ -88,29 +88,35 @@ def routes(projects: Projects) -> list[AdminRoute]:
         one = f"{path}/{{role_id}}"
         found += [
             AdminRoute("GET", path, "roles.read", answers.roles(kind)),
-            AdminRoute("POST", path, "roles.write", answers.refuse_role),
+            AdminRoute("POST", path, "roles.write", answers.refuse_role, refuses=True),
             AdminRoute("GET", one, "roles.read", answers.role(kind)),
-            AdminRoute("POST", one, "roles.write", answers.refuse_role),
-            AdminRoute("DELETE", one, "roles.write", answers.refuse_role),
+            AdminRoute("POST", one, "roles.write", answers.refuse_role, refuses=True),
+            AdminRoute("DELETE", one, "roles.write", answers.refuse_role, refuses=True),
         ]
     # Before the certificates themselves, whose ids may be any word.
     for path in _OF_CERTIFICATES:
-        found.append(AdminRoute("POST", path, "external_keys.write", answers.unsupported))
+        found.append(
+            AdminRoute("POST", path, "external_keys.write", answers.unsupported, refuses=True)
+        )
     for lacking in LACKING:
         found += _of_lacking(lacking, answers)
     for path, name, item in BELOW:
         found += _below(path, name, item, answers)
     for path in _OF_KEYS:
-        found.append(AdminRoute("POST", path, "external_keys.write", _unknown_last(path, answers)))
+        found.append(
+            AdminRoute(
+                "POST", path, "external_keys.write", _unknown_last(path, answers), refuses=True
+            )
+        )
     return found
 
 
 def _below(path: str, name: str, item: str, answers: DirectoryEndpoints) -> Iterator[AdminRoute]:
     unknown = _unknown_last(path, answers)
-    yield AdminRoute("GET", f"{path}/{name}", "members.read", unknown)
-    yield AdminRoute("POST", f"{path}/{name}", "members.write", unknown)
-    yield AdminRoute("GET", f"{path}/{name}/{{{item}}}", "members.read", unknown)
-    yield AdminRoute("DELETE", f"{path}/{name}/{{{item}}}", "members.write", unknown)
+    yield AdminRoute("GET", f"{path}/{name}", "members.read", unknown, refuses=True)
+    yield AdminRoute("POST", f"{path}/{name}", "members.write", unknown, refuses=True)
+    yield AdminRoute("GET", f"{path}/{name}/{{{item}}}", "members.read", unknown, refuses=True)
+    yield AdminRoute("DELETE", f"{path}/{name}/{{{item}}}", "members.write", unknown, refuses=True)
 
 
 def _unknown_last(path: str, answers: DirectoryEndpoints) -> Endpoint:
@@ -122,10 +128,10 @@ def _of_lacking(lacking: Lacking, answers: DirectoryEndpoints) -> Iterator[Admin
     one = f"{lacking.path}/{{{lacking.id}}}"
     read, write = _PERMISSIONS[lacking.area]
     yield AdminRoute("GET", lacking.path, read, answers.empty(lacking.page))
-    yield AdminRoute("POST", lacking.path, write, answers.unsupported)
-    yield AdminRoute("GET", one, read, answers.unknown(lacking.id))
-    yield AdminRoute("POST", one, write, answers.unknown(lacking.id))
-    yield AdminRoute("DELETE", one, write, answers.unknown(lacking.id))
+    yield AdminRoute("POST", lacking.path, write, answers.unsupported, refuses=True)
+    yield AdminRoute("GET", one, read, answers.unknown(lacking.id), refuses=True)
+    yield AdminRoute("POST", one, write, answers.unknown(lacking.id), refuses=True)
+    yield AdminRoute("DELETE", one, write, answers.unknown(lacking.id), refuses=True)
 
 
 _PERMISSIONS: Final[Mapping[str, tuple[Permission, Permission]]] = {

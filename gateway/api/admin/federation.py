@@ -36,14 +36,14 @@ def routes(providers: IdentityProviders) -> list[AdminRoute]:
     answers = FederationEndpoints(providers)
     return [
         AdminRoute("GET", ALL, "workload_identity.read", answers.list),
-        AdminRoute("POST", ALL, "workload_identity.write", answers.create),
+        AdminRoute("POST", ALL, "workload_identity.write", answers.create, body=ProviderCreate),
         AdminRoute("GET", ONE, "workload_identity.read", answers.get),
-        AdminRoute("POST", ONE, "workload_identity.write", answers.update),
+        AdminRoute("POST", ONE, "workload_identity.write", answers.update, body=ProviderUpdate),
         AdminRoute("DELETE", ONE, "workload_identity.write", answers.delete),
         AdminRoute("GET", RULES, "workload_identity.read", answers.rules),
-        AdminRoute("POST", RULES, "workload_identity.write", answers.create_rule),
+        AdminRoute("POST", RULES, "workload_identity.write", answers.create_rule, body=RuleCreate),
         AdminRoute("GET", RULE, "workload_identity.read", answers.rule),
-        AdminRoute("POST", RULE, "workload_identity.write", answers.update_rule),
+        AdminRoute("POST", RULE, "workload_identity.write", answers.update_rule, body=RuleUpdate),
         AdminRoute("DELETE", RULE, "workload_identity.write", answers.delete_rule),
     ]
 

@@ -33,9 +33,21 @@ def routes(logs: AuditLogs, controls: RetentionControls) -> list[AdminRoute]:
     return [
         AdminRoute("GET", "/organization/audit_logs", "audit_log.read", answers.audit_logs),
         AdminRoute("GET", OF_ORGANIZATION, "data_retention.read", answers.organization),
-        AdminRoute("POST", OF_ORGANIZATION, "data_retention.write", answers.set_organization),
+        AdminRoute(
+            "POST",
+            OF_ORGANIZATION,
+            "data_retention.write",
+            answers.set_organization,
+            body=DataRetentionUpdate,
+        ),
         AdminRoute("GET", OF_PROJECT, "data_retention.read", answers.project),
-        AdminRoute("POST", OF_PROJECT, "data_retention.write", answers.set_project),
+        AdminRoute(
+            "POST",
+            OF_PROJECT,
+            "data_retention.write",
+            answers.set_project,
+            body=DataRetentionUpdate,
+        ),
     ]
 
 

@@ -32,13 +32,21 @@ def routes(issuers: OperatorIssuers) -> list[AdminRoute]:
     confirm, withdraw = answers.confirm(is_confirmed=True), answers.confirm(is_confirmed=False)
     return [
         AdminRoute("GET", ALL, "issuers.read", answers.list, "operator"),
-        AdminRoute("POST", ALL, "issuers.write", answers.create, "operator"),
+        AdminRoute(
+            "POST", ALL, "issuers.write", answers.create, "operator", body=OperatorIssuerCreate
+        ),
         AdminRoute("GET", ONE, "issuers.read", answers.get, "operator"),
-        AdminRoute("POST", ONE, "issuers.write", answers.update, "operator"),
+        AdminRoute(
+            "POST", ONE, "issuers.write", answers.update, "operator", body=OperatorIssuerUpdate
+        ),
         AdminRoute("DELETE", ONE, "issuers.write", answers.delete, "operator"),
         AdminRoute("GET", OF_TENANT, "issuers.read", answers.of_tenant, "operator"),
-        AdminRoute("POST", f"{OF_TENANT_ONE}/confirm", "issuers.write", confirm, "operator"),
-        AdminRoute("POST", f"{OF_TENANT_ONE}/withdraw", "issuers.write", withdraw, "operator"),
+        AdminRoute(
+            "POST", f"{OF_TENANT_ONE}/confirm", "issuers.write", confirm, "operator", body=NoBody
+        ),
+        AdminRoute(
+            "POST", f"{OF_TENANT_ONE}/withdraw", "issuers.write", withdraw, "operator", body=NoBody
+        ),
     ]
 
 

@@ -38,14 +38,16 @@ def routes(keys: Keys) -> list[AdminRoute]:
     return [
         AdminRoute("GET", ALL, "api_keys.read", answers.list),
         AdminRoute("GET", ONE, "api_keys.read", answers.get),
-        AdminRoute("POST", ONE, "api_keys.write", answers.update),
+        AdminRoute("POST", ONE, "api_keys.write", answers.update, body=ProjectKeyUpdate),
         AdminRoute("DELETE", ONE, "api_keys.write", answers.delete),
-        AdminRoute("POST", f"{ONE}/rotate", "api_keys.write", answers.rotate),
+        AdminRoute("POST", f"{ONE}/rotate", "api_keys.write", answers.rotate, body=KeyRotate),
         AdminRoute("GET", ADMIN, "admin_keys.read", answers.list_admin),
-        AdminRoute("POST", ADMIN, "admin_keys.write", answers.create_admin),
+        AdminRoute("POST", ADMIN, "admin_keys.write", answers.create_admin, body=AdminKeyCreate),
         AdminRoute("GET", ADMIN_ONE, "admin_keys.read", answers.get_admin),
         AdminRoute("DELETE", ADMIN_ONE, "admin_keys.write", answers.delete_admin),
-        AdminRoute("POST", f"{ADMIN_ONE}/rotate", "admin_keys.write", answers.rotate_admin),
+        AdminRoute(
+            "POST", f"{ADMIN_ONE}/rotate", "admin_keys.write", answers.rotate_admin, body=KeyRotate
+        ),
     ]
 
 

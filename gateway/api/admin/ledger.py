@@ -29,9 +29,11 @@ def routes(ledger: LedgerOperations) -> list[AdminRoute]:
     resume = "/usage/sinks/{name}/resume"
     return [
         AdminRoute("GET", "/usage/export", "ledger.read", answers.export, "operator"),
-        AdminRoute("POST", "/usage/reconcile", "ledger.write", answers.reconcile, "operator"),
+        AdminRoute(
+            "POST", "/usage/reconcile", "ledger.write", answers.reconcile, "operator", body=NoBody
+        ),
         AdminRoute("GET", "/usage/sinks", "ledger.read", answers.sinks, "operator"),
-        AdminRoute("POST", resume, "ledger.write", answers.resume, "operator"),
+        AdminRoute("POST", resume, "ledger.write", answers.resume, "operator", body=SinkResume),
     ]
 
 

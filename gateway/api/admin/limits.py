@@ -41,7 +41,13 @@ def routes(limits: ProjectLimits) -> list[AdminRoute]:
     rates = RateLimitEndpoints(limits)
     found = [
         AdminRoute("GET", f"{PROJECT}/rate_limits", "rate_limits.read", rates.list),
-        AdminRoute("POST", f"{PROJECT}/rate_limits/{{id}}", "rate_limits.write", rates.update),
+        AdminRoute(
+            "POST",
+            f"{PROJECT}/rate_limits/{{id}}",
+            "rate_limits.write",
+            rates.update,
+            body=RateLimitUpdate,
+        ),
     ]
     for base, owner in ((ORGANIZATION, "organization"), (PROJECT, "project")):
         spending = SpendEndpoints(limits, owner)
@@ -49,12 +55,12 @@ def routes(limits: ProjectLimits) -> list[AdminRoute]:
         one = f"{alerts}/{{alert_id}}"
         found += [
             AdminRoute("GET", limit, "spend.read", spending.limit),
-            AdminRoute("POST", limit, "spend.write", spending.set_limit),
+            AdminRoute("POST", limit, "spend.write", spending.set_limit, body=SpendLimitUpdate),
             AdminRoute("DELETE", limit, "spend.write", spending.delete_limit),
             AdminRoute("GET", alerts, "spend.read", spending.alerts),
-            AdminRoute("POST", alerts, "spend.write", spending.create_alert),
+            AdminRoute("POST", alerts, "spend.write", spending.create_alert, body=SpendAlertUpdate),
             AdminRoute("GET", one, "spend.read", spending.alert),
-            AdminRoute("POST", one, "spend.write", spending.update_alert),
+            AdminRoute("POST", one, "spend.write", spending.update_alert, body=SpendAlertUpdate),
             AdminRoute("DELETE", one, "spend.write", spending.delete_alert),
         ]
     return found

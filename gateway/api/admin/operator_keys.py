@@ -22,8 +22,10 @@ def routes(operators: Operators) -> list[AdminRoute]:
     disable = "/operators/{id}/disable"
     return [
         AdminRoute("GET", "/operators", "operators.read", answers.list, "operator"),
-        AdminRoute("POST", "/operators", "operators.write", answers.create, "operator"),
-        AdminRoute("POST", disable, "operators.write", answers.disable, "operator"),
+        AdminRoute(
+            "POST", "/operators", "operators.write", answers.create, "operator", body=OperatorCreate
+        ),
+        AdminRoute("POST", disable, "operators.write", answers.disable, "operator", body=NoBody),
     ]
 
 

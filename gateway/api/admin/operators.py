@@ -34,18 +34,41 @@ def routes(operations: Operations) -> list[AdminRoute]:
     answers = OperatorEndpoints(operations)
     return [
         AdminRoute("GET", "/tenants", "tenants.read", answers.tenants, "operator"),
-        AdminRoute("POST", "/tenants", "tenants.write", answers.create_tenant, "operator"),
-        AdminRoute("GET", TENANT, "tenants.read", answers.tenant, "operator"),
-        AdminRoute("POST", TENANT, "tenants.write", answers.update_tenant, "operator"),
         AdminRoute(
-            "POST", f"{TENANT}/disable", "tenants.write", answers.disable_tenant, "operator"
+            "POST",
+            "/tenants",
+            "tenants.write",
+            answers.create_tenant,
+            "operator",
+            body=TenantCreate,
+        ),
+        AdminRoute("GET", TENANT, "tenants.read", answers.tenant, "operator"),
+        AdminRoute(
+            "POST", TENANT, "tenants.write", answers.update_tenant, "operator", body=TenantUpdate
         ),
         AdminRoute(
-            "POST", f"{TENANT}/admin_api_keys", "tenants.write", answers.create_key, "operator"
+            "POST",
+            f"{TENANT}/disable",
+            "tenants.write",
+            answers.disable_tenant,
+            "operator",
+            body=NoBody,
+        ),
+        AdminRoute(
+            "POST",
+            f"{TENANT}/admin_api_keys",
+            "tenants.write",
+            answers.create_key,
+            "operator",
+            body=TenantKeyCreate,
         ),
         AdminRoute("GET", "/backends", "backends.read", answers.backends, "operator"),
-        AdminRoute("POST", f"{BACKEND}/drain", "backends.write", answers.drain, "operator"),
-        AdminRoute("POST", f"{BACKEND}/undrain", "backends.write", answers.undrain, "operator"),
+        AdminRoute(
+            "POST", f"{BACKEND}/drain", "backends.write", answers.drain, "operator", body=NoBody
+        ),
+        AdminRoute(
+            "POST", f"{BACKEND}/undrain", "backends.write", answers.undrain, "operator", body=NoBody
+        ),
         AdminRoute("GET", "/replicas", "replicas.read", answers.replicas, "operator"),
         AdminRoute("GET", "/settings", "settings.read", answers.settings, "operator"),
     ]

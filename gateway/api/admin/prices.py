@@ -22,8 +22,8 @@ def routes(operations: Operations) -> list[AdminRoute]:
     answers = PriceEndpoints(operations)
     return [
         AdminRoute("GET", "/prices", "prices.read", answers.list, "operator"),
-        AdminRoute("POST", "/prices", "prices.write", answers.create, "operator"),
-        AdminRoute("POST", "/prices/end", "prices.write", answers.end, "operator"),
+        AdminRoute("POST", "/prices", "prices.write", answers.create, "operator", body=PriceCreate),
+        AdminRoute("POST", "/prices/end", "prices.write", answers.end, "operator", body=PriceEnd),
     ]
 
 

@@ -40,17 +40,23 @@ def routes(projects: Projects) -> list[AdminRoute]:
     answers = ProjectEndpoints(projects)
     return [
         AdminRoute("GET", ALL, "projects.read", answers.list),
-        AdminRoute("POST", ALL, "projects.write", answers.create),
+        AdminRoute("POST", ALL, "projects.write", answers.create, body=ProjectCreate),
         AdminRoute("GET", ONE, "projects.read", answers.get),
-        AdminRoute("POST", ONE, "projects.write", answers.update),
-        AdminRoute("POST", f"{ONE}/archive", "projects.write", answers.archive),
+        AdminRoute("POST", ONE, "projects.write", answers.update, body=ProjectUpdate),
+        AdminRoute("POST", f"{ONE}/archive", "projects.write", answers.archive, body=NoBody),
         AdminRoute("GET", MODELS, "model_permissions.read", answers.models),
-        AdminRoute("POST", MODELS, "model_permissions.write", answers.set_models),
+        AdminRoute(
+            "POST",
+            MODELS,
+            "model_permissions.write",
+            answers.set_models,
+            body=ModelPermissionsUpdate,
+        ),
         AdminRoute("DELETE", MODELS, "model_permissions.write", answers.delete_models),
         AdminRoute("GET", TOOLS, "projects.read", answers.tools),
-        AdminRoute("POST", TOOLS, "projects.write", answers.set_tools),
+        AdminRoute("POST", TOOLS, "projects.write", answers.set_tools, body=HostedToolsUpdate),
         AdminRoute("GET", TIERS, "projects.read", answers.tiers),
-        AdminRoute("POST", TIERS, "projects.write", answers.set_tiers),
+        AdminRoute("POST", TIERS, "projects.write", answers.set_tiers, body=ServiceTiersUpdate),
     ]
 
 

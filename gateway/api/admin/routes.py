@@ -45,7 +45,8 @@ OPERATOR_BASE = "/admin/v1"
 class AdminRoute:
     """`path` is below `/v1` for the plane of tenants (`/organization/projects`), and below
     `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or the
-    whole answer, or raises.
+    whole answer, or raises. `body` is what it reads (`AdminCall.body`). `refuses`: it only says why
+    there is nothing, so it is not in the OpenAPI document.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -53,6 +54,8 @@ class AdminRoute:
     permission: AnyPermission
     endpoint: Endpoint
     plane: Plane = "tenant"
+    body: type[WireModel] | None = None
+    refuses: bool = False
 
     @property
     def url(self) -> str:
@@ -66,6 +69,7 @@ class AdminCall:
 
     request: Request
     bodies: BodyReader
+    route: AdminRoute
     trusted_proxies: Sequence[Network] = ()
 
     @property
@@ -112,6 +116,7 @@ class AdminCall:
         """The JSON body, checked. Raises `InvalidRequest`, for keys that the model lacks, too: what
         somebody means to restrict must not be ignored.
         """
+        assert model is self.route.body, "the route says what it reads"
         request, bodies = self.request, self.bodies
         content = await bodies.read(request.scope, request.receive)
         document = parse_object(content or b"{}", bodies.input_limits)
@@ -152,7 +157,8 @@ class _Dispatch:
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         check_permission(scope, route.permission, route.plane)
         _check_text(request)
-        answer = await route.endpoint(AdminCall(request, self._bodies, self._trusted_proxies))
+        call = AdminCall(request, self._bodies, route, self._trusted_proxies)
+        answer = await route.endpoint(call)
         response = answer
         if not isinstance(response, Response):
             response = Response(orjson.dumps(answer), media_type="application/json")

@@ -32,11 +32,17 @@ def routes(accounts: ServiceAccounts, keys: Keys) -> list[AdminRoute]:
     answers = ServiceAccountEndpoints(accounts, keys)
     return [
         AdminRoute("GET", ALL, "service_accounts.read", answers.list),
-        AdminRoute("POST", ALL, "service_accounts.write", answers.create),
+        AdminRoute(
+            "POST", ALL, "service_accounts.write", answers.create, body=ServiceAccountCreate
+        ),
         AdminRoute("GET", ONE, "service_accounts.read", answers.get),
-        AdminRoute("POST", ONE, "service_accounts.write", answers.update),
+        AdminRoute(
+            "POST", ONE, "service_accounts.write", answers.update, body=ServiceAccountUpdate
+        ),
         AdminRoute("DELETE", ONE, "service_accounts.write", answers.delete),
-        AdminRoute("POST", f"{ONE}/api_keys", "api_keys.write", answers.create_key),
+        AdminRoute(
+            "POST", f"{ONE}/api_keys", "api_keys.write", answers.create_key, body=AccountKeyCreate
+        ),
     ]
 
 
@@ -73,7 +79,7 @@ class ServiceAccountEndpoints:
         return {**service_account_body(account), "api_key": key}
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """One account."""
+        """GET by id; 404 for one of another project."""
         return service_account_body(await self._accounts.get(*_named(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
@@ -83,7 +89,7 @@ class ServiceAccountEndpoints:
         return service_account_body(changed)
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """With its keys."""
+        """DELETE: its keys end with it."""
         await self._accounts.delete(*_changed(call))
         return deleted_body(KIND, call.path["service_account_id"])
 

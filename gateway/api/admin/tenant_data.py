@@ -21,11 +21,19 @@ def routes(operations: Operations) -> list[AdminRoute]:
     """Those that delete or keep data of a tenant."""
     answers = TenantDataEndpoints(operations)
     return [
-        AdminRoute("POST", f"{TENANT}/delete", "tenants.delete", answers.delete, "operator"),
-        AdminRoute("POST", f"{TENANT}/restore", "tenants.delete", answers.restore, "operator"),
-        AdminRoute("POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator"),
-        AdminRoute("POST", f"{TENANT}/erasure", "tenants.delete", answers.erase, "operator"),
-        AdminRoute("POST", f"{TENANT}/export", "tenants.export", answers.export, "operator"),
+        AdminRoute(
+            "POST", f"{TENANT}/delete", "tenants.delete", answers.delete, "operator", body=NoBody
+        ),
+        AdminRoute(
+            "POST", f"{TENANT}/restore", "tenants.delete", answers.restore, "operator", body=NoBody
+        ),
+        AdminRoute("POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator", body=Hold),
+        AdminRoute(
+            "POST", f"{TENANT}/erasure", "tenants.delete", answers.erase, "operator", body=Erasure
+        ),
+        AdminRoute(
+            "POST", f"{TENANT}/export", "tenants.export", answers.export, "operator", body=Export
+        ),
     ]
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 FILE: Final = "openapi.json"
+ADMIN_FILE: Final = "admin.json"
+"""Of the admin listener."""
 REFERENCE: Final = "#/components/schemas/"
 SHOWN_VALUES_MAX: Final = 12
 _STYLE: Final = """
@@ -46,7 +48,11 @@ _SECURITY: Final = {
 
 
 class OpenApiEndpoints:
-    """Serves the packaged document and its page, which are read and made when first asked for."""
+    """Serves a packaged document and its page, which are read and made when first asked for."""
+
+    def __init__(self, file: str = FILE) -> None:
+        """`file` is the name of the document."""
+        self._file = file
 
     async def document(self, request: Request) -> Response:
         """`GET /openapi.json`: the document, or 304."""
@@ -58,7 +64,7 @@ class OpenApiEndpoints:
 
     @cached_property
     def _document(self) -> bytes:
-        return packaged()
+        return packaged(self._file)
 
     @cached_property
     def _page(self) -> bytes:
@@ -74,9 +80,9 @@ def _cached(request: Request, body: bytes, media_type: str) -> Response:
     return Response(body, headers=headers, media_type=media_type)
 
 
-def packaged() -> bytes:
-    """The bytes of the packaged document."""
-    return files(__package__).joinpath(FILE).read_bytes()
+def packaged(file: str = FILE) -> bytes:
+    """The bytes of a packaged document."""
+    return files(__package__).joinpath(file).read_bytes()
 
 
 def page(document: Json) -> str:

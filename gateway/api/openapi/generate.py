@@ -191,7 +191,7 @@ SERVERS: Final[list[Json]] = [
     {"url": "/", "description": "As OpenAI spells it."},
     {"url": BASE_PATH, "description": "As Open Responses does; what needs no key is not there."},
 ]
-_ERROR: Final[Json] = {
+ERROR: Final[Json] = {
     "type": "object",
     "required": ["error"],
     "properties": {
@@ -251,7 +251,7 @@ def _list_of(name: str) -> Json:
 
 
 _OWN: Final[Json] = {
-    "Error": _ERROR,
+    "Error": ERROR,
     "Object": {"type": "object"},
     "Model": _MODEL,
     "CreateEmbeddings": _CREATE_EMBEDDINGS,

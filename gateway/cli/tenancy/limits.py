@@ -181,7 +181,7 @@ def remove_budget(
     key: KeyId = None,
     config: Config = None,
 ) -> None:
-    """Remove a budget."""
+    """Remove the budget of a tenant, a project or a key: nothing of it is refused any more."""
 
     async def question(service: Limits) -> bool:
         place = await _place(service, tenant, project, key)

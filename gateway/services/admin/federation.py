@@ -186,7 +186,7 @@ class IdentityProviders:
             return made
 
     async def get(self, tenant_id: TenantId, provider_id: str) -> IdentityProvider:
-        """The provider."""
+        """A provider of the tenant by its id."""
         async with self._transactions.reading(tenant_id) as connection:
             return await _required(connection, tenant_id, provider_id)
 
@@ -272,10 +272,9 @@ class IdentityProviders:
             return made
 
     async def rule(self, tenant_id: TenantId, provider_id: str, rule_id: str) -> FederationRule:
-        """The rule."""
+        """A rule by its id and that of its provider."""
         async with self._transactions.reading(tenant_id) as connection:
-            provider = await _required(connection, tenant_id, provider_id)
-            return await _required_rule(connection, provider, rule_id)
+            return await _required_rule(connection, tenant_id, provider_id, rule_id)
 
     async def rules(
         self,
@@ -306,8 +305,7 @@ class IdentityProviders:
     ) -> FederationRule:
         """Change these fields of it."""
         async with self._changing(caller) as connection:
-            provider = await _required(connection, caller.tenant_id, provider_id)
-            found = await _required_rule(connection, provider, rule_id)
+            found = await _required_rule(connection, caller.tenant_id, provider_id, rule_id)
             changed = await rows.change_rule(connection, replace(found, **changes))
             if changed is None:
                 raise unknown_rule(rule_id)
@@ -324,8 +322,7 @@ class IdentityProviders:
     async def delete_rule(self, caller: AdminCaller, provider_id: str, rule_id: str) -> None:
         """Delete it: what was exchanged by it works no more."""
         async with self._changing(caller) as connection:
-            provider = await _required(connection, caller.tenant_id, provider_id)
-            found = await _required_rule(connection, provider, rule_id)
+            found = await _required_rule(connection, caller.tenant_id, provider_id, rule_id)
             await rows.delete_rule(connection, found)
             await caller.note(
                 connection,
@@ -383,8 +380,9 @@ async def _required(
 
 
 async def _required_rule(
-    connection: Connection, provider: IdentityProvider, rule_id: str
+    connection: Connection, tenant_id: TenantId, provider_id: str, rule_id: str
 ) -> FederationRule:
+    provider = await _required(connection, tenant_id, provider_id)
     uuid = ids.parse_federation_rule_id(rule_id)
     found = None if uuid is None else await rows.find_rule(connection, provider, uuid)
     if found is None:

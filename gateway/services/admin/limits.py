@@ -69,13 +69,13 @@ class ProjectLimits:
         model: str = ALL_MODELS,
         mode: Mode = "enforce",
     ) -> list[Limit]:
-        """As `Limits.set_limits`."""
+        """Set limits of one model, or of all, as `Limits.set_limits` does."""
         changed = await self.limits.set_limits(place, values, model=model, mode=mode, author=author)
         self._forget()
         return changed
 
     async def set_budget(self, place: Place, cap: int, author: Author) -> None:
-        """Nano-dollars a month."""
+        """Set the spend limit of a month, in nano-dollars."""
         await self.limits.set_budget(place, cap, author=author)
         self._forget()
 

@@ -54,7 +54,7 @@ class OperatorIssuers:
         self._issuers_max = issuers_max
 
     async def list(self) -> list[OperatorIssuer]:
-        """The oldest first."""
+        """All that operators trust, the oldest first."""
         async with self._owner() as connection:
             return await rows.all_issuers(connection)
 

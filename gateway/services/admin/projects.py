@@ -86,7 +86,7 @@ class Projects:
             return made
 
     async def get(self, tenant_id: TenantId, project_id: str) -> Project:
-        """The project."""
+        """A project by its id, archived or not."""
         async with self._transactions.reading(tenant_id) as connection:
             return await required_project(connection, tenant_id, project_id)
 

@@ -79,7 +79,7 @@ class ServiceAccounts:
         return made
 
     async def get(self, tenant_id: TenantId, project_id: str, account_id: str) -> ServiceAccount:
-        """The account."""
+        """An account by its id and that of its project."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             return await required_account(connection, project, account_id)

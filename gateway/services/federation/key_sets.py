@@ -55,7 +55,7 @@ class KeySetPolicy:
 
 
 class Fetcher(Protocol):
-    """Whence keys come."""
+    """Gets the keys of an issuer, from wherever its provider says."""
 
     async def keys(self, origin: Origin) -> Sequence[object]:
         """Those of an issuer, unchecked. Raises `IssuerUnavailable`."""

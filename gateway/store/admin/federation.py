@@ -302,7 +302,7 @@ async def delete(connection: Connection, tenant_id: TenantId, provider_id: UUID)
 
 
 async def delete_rule(connection: Connection, rule: FederationRule) -> bool:
-    """False: unknown."""
+    """Delete it: its tokens may do nothing more. False: unknown."""
     asked = {"tenant": rule.tenant_id, "provider": rule.provider_id, "id": rule.id}
     return await connection.scalar(_DELETE_RULE, asked) is not None
 

@@ -86,7 +86,7 @@ async def change(connection: Connection, issuer: OperatorIssuer) -> OperatorIssu
 
 
 async def all_issuers(connection: Connection) -> list[OperatorIssuer]:
-    """The oldest first."""
+    """All that are not deleted, the oldest first."""
     return [_issuer(row) for row in await connection.execute(_ALL)]
 
 

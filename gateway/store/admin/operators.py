@@ -97,7 +97,7 @@ async def all_keys(database: Database) -> list[OperatorKey]:
 async def disable(
     database: Database, key_id: UUID, author: Author = COMMAND_LINE
 ) -> OperatorKey | None:
-    """None: unknown."""
+    """The key works no more. None: unknown."""
     async with database.owner_transaction() as connection:
         row = (await connection.execute(_DISABLE, {"id": key_id})).one_or_none()
         if row is not None:

@@ -114,7 +114,7 @@ async def find(
 async def rename(
     connection: Connection, tenant_id: TenantId, project_id: ProjectId, name: str
 ) -> Project | None:
-    """None: unknown."""
+    """Call it something else. None: unknown."""
     return await _one(connection, _RENAME, _of(tenant_id, project_id) | {"name": name})
 
 

@@ -18,22 +18,13 @@ from gateway.store import tenants
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantPolicy
 from gateway.tenancy.secrets import secret_of
+from tests.fakes.clock import Clock
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import PolicyChanges, Principal
     from tests.fakes.postgres import PostgresServer
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -245,6 +245,93 @@ async function chatTools() {
   return await runner.finalContent()
 }
 
+// As the SDK has one URL of its own for the exchange, whoever has another rewrites it.
+const EXCHANGE = 'https://auth.openai.com/oauth/token'
+
+async function workload({ url, provider, account, token }) {
+  const asked = []
+  const one = new OpenAI({
+    maxRetries: 0,
+    apiKey: null,
+    workloadIdentity: {
+      identityProviderId: provider,
+      serviceAccountId: account,
+      provider: { tokenType: 'jwt', getToken: async () => token },
+    },
+    fetch: (to, init) => {
+      asked.push(String(to) === EXCHANGE ? 'exchange' : new URL(to).pathname)
+      return fetch(String(to) === EXCHANGE ? url : to, init)
+    },
+  })
+  const response = await one.responses.create({ model: MODEL, input: 'Hello there' })
+  const again = await one.responses.retrieve(response.id)
+  return { text: again.output_text, asked }
+}
+
+async function bearer({ token, organization }) {
+  const one = new OpenAI({ maxRetries: 0, apiKey: async () => token, organization })
+  const response = await one.responses.create({ model: MODEL, input: 'Hello there' })
+  const without = new OpenAI({ maxRetries: 0, apiKey: token })
+  return { text: response.output_text, without: await refusal(without.models.list()) }
+}
+
+// What the fetch of a page does (https://fetch.spec.whatwg.org): it asks first whether it may send
+// these headers, and of an answer it shows the headers that it is told to, and those of the list.
+const SHOWN = ['cache-control', 'content-language', 'content-length', 'content-type', 'expires']
+
+function ofPage(origin, asked) {
+  return async (url, init) => {
+    const headers = new Headers(init.headers)
+    const names = [...headers.keys()].filter((name) => name !== 'accept').sort()
+    const preflight = await fetch(url, {
+      method: 'OPTIONS',
+      headers: {
+        origin,
+        'access-control-request-method': init.method.toUpperCase(),
+        'access-control-request-headers': names.join(','),
+      },
+    })
+    const allowed = (preflight.headers.get('access-control-allow-headers') ?? '').toLowerCase()
+    const may = allowed.split(',').map((name) => name.trim())
+    const isOf = (answer) => ['*', origin].includes(answer.headers.get('access-control-allow-origin'))
+    const missing = names.filter((name) => !may.includes(name))
+    asked.push({ names, missing, status: preflight.status })
+    if (!preflight.ok || !isOf(preflight) || missing.length) throw new TypeError('Failed to fetch')
+    headers.set('origin', origin)
+    const answer = await fetch(url, { ...init, headers })
+    if (!isOf(answer)) throw new TypeError('Failed to fetch')
+    const exposed = (answer.headers.get('access-control-expose-headers') ?? '').toLowerCase()
+    const readable = [...SHOWN, ...exposed.split(',').map((name) => name.trim())]
+    const shown = [...answer.headers].filter(([name]) => readable.includes(name))
+    return new Response(answer.body, { status: answer.status, headers: shown })
+  }
+}
+
+async function page({ origin }) {
+  const asked = []
+  const one = new OpenAI({
+    maxRetries: 0,
+    dangerouslyAllowBrowser: true,
+    fetch: ofPage(origin, asked),
+  })
+  const refused = await refusal(one.responses.create({ model: 'gpt-9', input: 'x' }))
+  if (refused.kind === 'APIConnectionError') return { refused }
+  const { data, response } = await one.responses
+    .create({ model: MODEL, input: 'Hello there' })
+    .withResponse()
+  const events = one.responses.stream({ model: MODEL, input: 'Hello there' })
+  const streamed = (await events.finalResponse()).output_text
+  await one.responses.delete(data.id)
+  return {
+    refused,
+    text: data.output_text,
+    streamed,
+    request: data._request_id,
+    version: response.headers.get('openai-version'),
+    asked,
+  }
+}
+
 const MARKERS = /[【】†]/
 const search = { type: 'web_search' }
 const python = { type: 'code_interpreter', container: { type: 'auto' } }
@@ -342,5 +429,5 @@ async function hostedConversation({ url, asked, following }) {
 await answer({
   searched, computed, approved, hostedConversation,
   create, stream, resume, cancel, tools, parse, conversations, inputItems, errors, broken, retried,
-  limited, overBudget, models, count, compact, chat, chatTools,
+  limited, overBudget, workload, bearer, page, models, count, compact, chat, chatTools,
 })

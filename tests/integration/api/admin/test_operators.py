@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
 from gateway.services.admin.operators import Operators
 from tests.fakes.gateway import PEPPER
 from tests.fakes.http_client import http_client
@@ -77,6 +78,16 @@ async def test_backends_are_drained_and_used_again(operator: httpx2.AsyncClient)
     assert (await operator.post(f"/admin/v1/backends/{name}/undrain")).status_code == 200
     found = (await operator.get("/admin/v1/backends")).json()["data"]
     assert next(one for one in found if one["name"] == name)["drained"] is None
+
+
+async def test_the_document_of_the_admin_planes_is_read_without_a_key(site: AdminSite) -> None:
+    async with http_client(site.admin_url) as nobody:
+        document = await nobody.get("/openapi.json")
+        shown = await nobody.get("/docs")
+    assert document.content == packaged(ADMIN_FILE)
+    assert "/admin/v1/tenants/{name}/export" in shown.text
+    async with http_client(site.gateway.url) as nobody:
+        assert (await nobody.get("/openapi.json")).content == packaged()
 
 
 async def test_settings_are_shown_without_secrets(operator: httpx2.AsyncClient) -> None:

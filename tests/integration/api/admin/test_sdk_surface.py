@@ -129,6 +129,10 @@ async def test_each_method_is_answered_as_what_it_is(
                 assert code == "404 unsupported_endpoint", (path, found)
             case "refused":
                 assert code == "400 unsupported_value", (path, found)
+    # Other tests are of the same organization.
+    await admin.admin.organization.spend_limit.delete()
+    async for alert in admin.admin.organization.spend_alerts.list():
+        await admin.admin.organization.spend_alerts.delete(alert.id)
 
 
 async def test_a_project_s_tools_are_switched_off(

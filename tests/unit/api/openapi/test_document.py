@@ -8,8 +8,11 @@ import orjson
 import pytest
 from starlette.routing import Route
 
+from gateway.api.admin.directory import BELOW, LACKING
+from gateway.api.admin.table import admin_routes, operator_routes
 from gateway.api.openapi import generate
-from gateway.api.openapi.endpoints import REFERENCE, packaged, page
+from gateway.api.openapi.admin import admin_document
+from gateway.api.openapi.endpoints import ADMIN_FILE, FILE, REFERENCE, packaged, page
 from gateway.api.openapi.operations import OPERATIONS
 from gateway.app import routes
 from gateway.eventlog.fold import lifecycle
@@ -39,6 +42,13 @@ def made() -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(scope="module", params=[FILE, ADMIN_FILE])
+def each(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Each of the two documents."""
+    found: dict[str, Any] = orjson.loads(packaged(request.param))
+    return found
+
+
 def served() -> set[tuple[str, str]]:
     """Methods and paths, spelled as in the document."""
     found = set()
@@ -62,31 +72,58 @@ def references(value: object) -> Iterator[str]:
 
 def test_the_packaged_document_is_the_one_that_is_made() -> None:
     assert packaged() == generate.encoded(generate.document()), "run: make openapi"
+    assert packaged(ADMIN_FILE) == generate.encoded(admin_document()), "run: make openapi"
 
 
 def test_every_route_is_documented_and_every_documented_route_is_there() -> None:
     assert {(one.method, one.path) for one in OPERATIONS} == served()
 
 
-def test_operations_have_ids_of_their_own() -> None:
-    assert len({one.id for one in OPERATIONS}) == len(OPERATIONS)
+def test_every_route_of_the_admin_planes_is_documented_or_only_refuses() -> None:
+    document = orjson.loads(packaged(ADMIN_FILE))
+    documented = {(method, path) for path, one in document["paths"].items() for method in one}
+    nobody: Any = Anything()
+    served = [*admin_routes(nobody), *operator_routes(nobody)]
+    assert documented == {(one.method.lower(), one.url) for one in served if not one.refuses}
+    refusing = {one.url for one in served if one.refuses}
+    lacking = {
+        f"/v1{path}" for path in (*(one.path for one in LACKING), *(one[0] for one in BELOW))
+    }
+    assert all(
+        any(url.startswith(path) for path in lacking) or "/roles" in url or "/validate" in url
+        for url in refusing
+    )
 
 
-def test_parameters_in_paths_are_those_of_the_path(made: dict[str, Any]) -> None:
-    for path, methods in made["paths"].items():
+def test_what_a_route_of_the_admin_planes_reads_is_documented() -> None:
+    """A route that reads a body says so, or its request fails: `AdminCall.body`."""
+    paths = orjson.loads(packaged(ADMIN_FILE))["paths"]
+    for methods in paths.values():
+        for method, operation in methods.items():
+            assert ("requestBody" in operation) == (method == "post"), operation["operationId"]
+            assert re.fullmatch(r"[A-Z][a-z]+[a-z :]* [a-z ]+", operation["summary"])
+
+
+def test_operations_have_ids_of_their_own(each: dict[str, Any]) -> None:
+    named = [one["operationId"] for methods in each["paths"].values() for one in methods.values()]
+    assert len(set(named)) == len(named)
+
+
+def test_parameters_in_paths_are_those_of_the_path(each: dict[str, Any]) -> None:
+    for path, methods in each["paths"].items():
         for operation in methods.values():
             parameters = operation.get("parameters", [])
             named = [one["name"] for one in parameters if one["in"] == "path"]
             assert named == re.findall(r"\{(\w+)\}", path)
 
 
-def test_references_lead_somewhere_and_every_schema_is_used(made: dict[str, Any]) -> None:
-    known = set(made["components"]["schemas"])
-    assert set(references(made)) == known
+def test_references_lead_somewhere_and_every_schema_is_used(each: dict[str, Any]) -> None:
+    known = set(each["components"]["schemas"])
+    assert set(references(each)) == known
 
 
-def test_every_schema_is_one(made: dict[str, Any]) -> None:
-    for schema in made["components"]["schemas"].values():
+def test_every_schema_is_one(each: dict[str, Any]) -> None:
+    for schema in each["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 

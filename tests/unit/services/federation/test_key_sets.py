@@ -18,6 +18,7 @@ from gateway.services.federation.key_sets import (
     key_for,
 )
 from gateway.tenancy.federation import KeySource
+from tests.fakes.clock import Clock
 from tests.fakes.issuer import SigningKey
 
 if TYPE_CHECKING:
@@ -47,14 +48,6 @@ class Keys:
 
     async def close(self) -> None:
         self.gate.set()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -1,0 +1,45 @@
+"""What browsers ask before a page of another origin may call.
+
+The rules are at https://fetch.spec.whatwg.org/#http-cors-protocol. Starlette's middleware answers.
+It stands before everything else, so that refusals can be read by the page, too, and only where
+origins are allowed: others do not pay for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.middleware.cors import CORSMiddleware
+
+from gateway.limits.refusal import LIMIT_HEADERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.types import ASGIApp
+
+METHODS: Final = ("GET", "HEAD", "POST", "DELETE")
+EXPOSED: Final = (
+    *("x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "openai-organization"),
+    *("openai-processing-ms", "openai-version", "x-ignored-parameters", "www-authenticate"),
+    *(name.decode() for name in LIMIT_HEADERS),
+)
+"""Headers that a page can read beside those that it always can: the SDKs retry by some of them."""
+
+
+def cross_origin(app: ASGIApp, origins: Sequence[str], *, max_age_s: int) -> ASGIApp:
+    """The application for pages of these origins; `*`: of any. Browsers remember for `max_age_s`
+    what was allowed.
+
+    Any header may be sent: the SDKs have some twenty, `x-stainless-…` among them, and more with
+    each release. Credentials of the browser itself are not allowed: a page has to know a key or a
+    token, which is what protects the API.
+    """
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=METHODS,
+        allow_headers=("*",),
+        expose_headers=EXPOSED,
+        max_age=max_age_s,
+    )
