@@ -407,10 +407,10 @@ class Gates:
     def _check_refused(self, caller: Caller, rules: Rules) -> None:
         """Who goes on and on with what is refused has to pause. Raises `RateLimited`."""
         for limit in rules.requests:
-            if limit.mode == "observe":
+            key = (caller.tenant_id, limit.name)
+            if limit.mode == "observe" or key not in self._refused:
                 continue
-            key, most = (caller.tenant_id, limit.name), self._refusals_of(limit)
-            now = self._clock()
+            most, now = self._refusals_of(limit), self._clock()
             if wait_s := self._refused.wait_s(key, most, now):
                 cost = Cost(limit, self._bucket(caller, limit), 1.0)
                 refusal = self._refusal(cost, caller, now, least_s=wait_s)

@@ -99,11 +99,13 @@ class Budget:
     interval: Interval
     cap: int
     mode: Mode = "enforce"
+    meter: str = field(init=False, repr=False, compare=False)
+    """What is counted for it, by a name within its tenant."""
 
-    @property
-    def meter(self) -> str:
-        """What is counted for it, by a name within its tenant."""
-        return meter_of(self.scope, self.scope_id, self.unit, self.interval)
+    def __post_init__(self) -> None:
+        """Requests ask for the name more often than budgets are made."""
+        meter = meter_of(self.scope, self.scope_id, self.unit, self.interval)
+        object.__setattr__(self, "meter", meter)
 
 
 def meter_of(scope: Scope, scope_id: UUID, unit: Unit, interval: Interval) -> str:

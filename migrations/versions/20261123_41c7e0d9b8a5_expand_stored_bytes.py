@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "41c7e0d9b8a5"
-down_revision: str | None = "d8f40a7b2e93"
+down_revision: str | None = "f5b2e81c6a04"
 branch_labels: str | None = None
 depends_on: str | None = None
 

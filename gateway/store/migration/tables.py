@@ -166,6 +166,12 @@ _table(
         unique=True,
         postgresql_where=text("bearer"),
     ),
+    Index(
+        "uq_identity_providers_named",
+        *("tenant_id", "issuer", "audience"),
+        unique=True,
+        postgresql_where=text("named_bearer AND deleted_at IS NULL"),
+    ),
 )
 _table(
     "federation_rules",
@@ -180,6 +186,16 @@ _table(
     Index(None, "tenant_id", "provider_id"),
 )
 _table("operator_keys", "tenant_id id", UniqueConstraint("hash"))
+_table(
+    "operator_issuers",
+    "tenant_id id",
+    Index(
+        "uq_operator_issuers_issuer",
+        *("tenant_id", "issuer", "audience"),
+        unique=True,
+        postgresql_where=text("deleted_at IS NULL"),
+    ),
+)
 responses = _table(
     "responses",
     "tenant_id id",

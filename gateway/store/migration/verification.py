@@ -71,6 +71,7 @@ KEYS: Final = (
     *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
     *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
     *("uq_budgets_tenant_id_scope", "uq_identity_providers_bearer"),
+    *("uq_identity_providers_named", "uq_operator_issuers_issuer"),
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = {
@@ -78,6 +79,9 @@ FUNCTIONS: Final = {
     **dict.fromkeys(("find_operator", "find_operator_role"), "bytea"),
     "find_issuers": "uuid, text, text[]",
     "find_federated": "uuid, uuid, uuid",
+    "find_bearers": "text, text[], uuid, text",
+    "find_operator_issuers": "text, text[]",
+    "find_named": "uuid, text, uuid",
 }
 """With the types of what they take: a key's hash, or what a token says of itself. The role of
 tenants may execute them, and nobody else but the owner."""
@@ -109,7 +113,7 @@ _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
     *("projects", "service_accounts", "operator_keys", "audit_log"),
     *("limits", "budgets", "spend_alerts", "prices"),
-    *("identity_providers", "federation_rules"),
+    *("identity_providers", "federation_rules", "operator_issuers"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
