@@ -29,6 +29,7 @@ from gateway.errors import ConversationLocked, KeyTaken, RateLimited, StoreUnava
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.limits.charge import NOTHING_USED, Used
+from gateway.limits.storage import RESPONSE_BYTES
 from gateway.limits.terms import NO_TERMS
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
@@ -433,7 +434,7 @@ class Creation:
         if principal.terms is not NO_TERMS:
             model = self._models.get(request.model, principal.policy, task="generate").id
             tier = service_tier(request, principal.policy)
-            stores = command.body_bytes if request.store else None
+            stores = RESPONSE_BYTES + command.body_bytes if request.store else None
             charge = await self._limiter.enter(principal, model, tier, stores=stores)
         if charge is None:
             return await self._admitted(command, None)

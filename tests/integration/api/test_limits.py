@@ -261,7 +261,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     )  # fmt: skip
     assert re.search(
         rf"stored bytes of organization {limited.place_name} are used up: Limit 30000, Used 2\d+, "
-        r"Requested 12\d+\. Delete stored responses",
+        r"Requested 14\d+\. Delete stored responses",
         error["message"],
     )
     assert answers[2].headers["x-should-retry"] == "false"
