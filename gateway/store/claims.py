@@ -341,10 +341,11 @@ _RELEASE: Final = Statement(
 )
 
 _WORK: Final = Statement(f"""
-SELECT EXISTS (
-           SELECT FROM responses WHERE status = 'queued' AND {_IS_OURS} AND {_IS_NOT_AWAY}
-           ORDER BY tenant_id, key_id LIMIT 1  -- or the planner reads the table until it finds one
-       ),
+SELECT (
+           -- In the order of the index: for EXISTS the planner may read the table to the first.
+           SELECT true FROM responses WHERE status = 'queued' AND {_IS_OURS} AND {_IS_NOT_AWAY}
+           ORDER BY tenant_id, key_id LIMIT 1
+       ) IS NOT NULL,
        coalesce(bool_or(
            owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp()
        ), false),
