@@ -118,6 +118,7 @@ def accepted(
         policy = spec.principal.policy
         fields |= {"status": "queued", "entries": (1, QUEUED)}
         fields["queued_max"] = policy.background_queued_max
+        fields["queue_terms"] = spec.principal.terms
         fields["running_max"] = policy.background_running_max
     return begun(
         spec,

@@ -28,6 +28,7 @@ _NAMES: Final[dict[What, tuple[str, str]]] = {
 _AT_ONCE: Final[dict[What, str]] = {
     "responses": "concurrent responses",
     "websockets": "WebSocket connections",
+    "background_queued": "background responses that wait",
 }
 _WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
 

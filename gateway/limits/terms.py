@@ -20,7 +20,7 @@ administrators set for all of it."""
 Mode = Literal["enforce", "observe"]
 What = Literal[
     "requests", "tokens", "input_tokens", "output_tokens", "responses", "websockets",
-    "stored_bytes",
+    "stored_bytes", "background_running", "background_queued",
 ]  # fmt: skip
 Unit = Literal["usd", "tokens"]
 Interval = Literal["day", "month", "none"]
@@ -33,10 +33,12 @@ VALUE_MAX: Final = 10**15
 RULES_MAX: Final = 256
 """Models whose rules are kept with a key; those of another are made anew."""
 
-AT_ONCE: Final[frozenset[What]] = frozenset({"responses", "websockets", "stored_bytes"})
-"""What is counted at one moment. It has no window."""
-OF_ALL_MODELS: Final[frozenset[What]] = frozenset({"websockets", "stored_bytes"})
+OF_BACKGROUND: Final[frozenset[What]] = frozenset({"background_running", "background_queued"})
+"""What is counted in the rows of responses, for all processes at once."""
+OF_ALL_MODELS: Final[frozenset[What]] = frozenset({"websockets", "stored_bytes", *OF_BACKGROUND})
 """What has no model."""
+AT_ONCE: Final[frozenset[What]] = frozenset({"responses", *OF_ALL_MODELS})
+"""What is counted at one moment. It has no window."""
 OF_TOKENS: Final[frozenset[What]] = frozenset({"tokens", "input_tokens", "output_tokens"})
 
 
@@ -144,11 +146,14 @@ class Terms:
     project: str = ""
     stored: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
     """Those of stored bytes."""
+    background: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
+    """Those of responses in background: they bind where these are accepted and claimed."""
     _rules: dict[str, Rules | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Requests ask for them more often than terms are made."""
         object.__setattr__(self, "stored", self.at_once("stored_bytes"))
+        object.__setattr__(self, "background", _of(self.limits, OF_BACKGROUND))
 
     def rules(self, model: str) -> Rules | None:
         """What binds requests for a model; None where nothing does, as nearly always."""

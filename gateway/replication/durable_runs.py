@@ -14,6 +14,7 @@ from gateway.entries import Queued
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.eventlog.journal import DurableJournal
 from gateway.eventlog.live_log import LiveLog
+from gateway.replication.background_shares import BackgroundShares
 from gateway.store.events import day_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class DurableRuns:
         self._claimed_max = claimed_max
         self._claimable = claimable
         self._accepting = 0
+        self.shares = BackgroundShares()
+        """What was generated here in background, for who claims."""
         self._when_one_ends: Callable[[], None] = _nothing
 
     @property
@@ -119,7 +122,7 @@ class DurableRuns:
             live = self._new_live(spec)
             live.append(Queued())
             live.show(1)
-            self._start(spec, claim, live, is_claimed=True, fence=fence)
+            self._start(spec, claim, live, counted=0.0, fence=fence)
         else:
             _leave_charge(spec)
 
@@ -162,7 +165,7 @@ class DurableRuns:
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
         """Generate a response that this process looked for, from where its log ends."""
-        self._start(spec, claimed.claim, live, is_claimed=True)
+        self._start(spec, claimed.claim, live, counted=claimed.counted)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         """End a response that cannot go on here or anywhere. Raises `StoreError`."""
@@ -175,9 +178,12 @@ class DurableRuns:
         live: LiveLog,
         *,
         requested_at: float | None = None,
-        is_claimed: bool = False,
+        counted: float | None = None,
         fence: int | None = None,
     ) -> Run:
+        """`counted`: it has a place among those that are claimed, and its tenant was charged so
+        much of its share for it.
+        """
         shared, head = self._dependencies, spec.head
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
@@ -195,7 +201,9 @@ class DurableRuns:
             # Does nothing to one that has its end.
             live.hand_over()
             shared.live_logs.discard(head.uuid, live)
-            if is_claimed:
+            if counted is not None:
+                if head.background and not live.handed_over:
+                    self.shares.ended(spec, live.fold.usage, counted=counted)
                 self._when_one_ends()
 
         channel = shared.writer.open(
@@ -209,7 +217,7 @@ class DurableRuns:
         journal = DurableJournal(live, channel, commit)
         run = Run(spec, journal, shared.engine, claim=claim, requested_at=requested_at)
         shared.live_logs.add(head.uuid, live)
-        durable = Durable(claim, channel, is_claimed=is_claimed)
+        durable = Durable(claim, channel, is_claimed=counted is not None)
         shared.supervisor.start(run, durable=durable, on_end=release)
         return run
 

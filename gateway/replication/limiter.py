@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.limits.money import Price
     from gateway.limits.spend import SpendMeter, Spent
     from gateway.limits.storage import StoredCharge
-    from gateway.limits.terms import Rules, Terms
+    from gateway.limits.terms import Rules, Terms, What
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal
 
@@ -234,6 +234,14 @@ class Limiter:
             return Figures()
         elsewhere = await self._books.look(tenant_id, terms)
         return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
+
+    def refused(self, what: What) -> None:
+        """Count a request that a limit refused elsewhere than at a gate."""
+        self._observer.limit_refused(what)
+
+    def would_refuse(self, what: What) -> None:
+        """The same where the limit is only observed."""
+        self._observer.limit_would_refuse(what)
 
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
 from gateway.store import flushes, retention
+from gateway.store.replicas import shares
 from gateway.store.retention import Dropped
 from gateway.telemetry.logs import EventLog
 
@@ -131,6 +132,7 @@ class Housekeeping:
             # Last, because it looks at all that younger ones still need, and may run out of time.
             responses=await self._remove(retention.delete_responses),
         )
+        await shares.forget(self._database)
         _tell(report)
         return report
 

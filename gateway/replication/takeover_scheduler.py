@@ -128,6 +128,7 @@ class TakeoverScheduler:
             return 0 < len(claimed) == limit
 
     async def _claim(self, limit: int) -> list[ClaimedRun]:
+        ended = self._runs.shares.take()
         try:
             claimed = await claims.claim(
                 self._database,
@@ -135,8 +136,10 @@ class TakeoverScheduler:
                 self._limits.terms,
                 limit=limit,
                 take_over=self._lease_keeper.trusted,
+                ended=ended,
             )
         except StoreError as error:
+            self._runs.shares.put_back(ended)
             _log.debug("no work could be claimed", error=error)
             return []
         self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))

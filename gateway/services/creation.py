@@ -25,10 +25,11 @@ from gateway import ids
 from gateway.engine.row_mapping import output_context
 from gateway.engine.run_state import head_of
 from gateway.engine.runner import Run
-from gateway.errors import ConversationLocked, KeyTaken, StoreUnavailable
+from gateway.errors import ConversationLocked, KeyTaken, RateLimited, StoreUnavailable
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.limits.charge import NOTHING_USED, Used
+from gateway.limits.storage import RESPONSE_BYTES
 from gateway.limits.terms import NO_TERMS
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
@@ -40,6 +41,7 @@ from gateway.services.runs.sampling import PRIORITIES, service_tier
 from gateway.services.runs.spec_builder import CreateCommand
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
+from gateway.store.limits import background
 from gateway.tenancy import default_project
 from gateway.text_ids import prompt_tokens
 
@@ -432,7 +434,7 @@ class Creation:
         if principal.terms is not NO_TERMS:
             model = self._models.get(request.model, principal.policy, task="generate").id
             tier = service_tier(request, principal.policy)
-            stores = command.body_bytes if request.store else None
+            stores = RESPONSE_BYTES + command.body_bytes if request.store else None
             charge = await self._limiter.enter(principal, model, tier, stores=stores)
         if charge is None:
             return await self._admitted(command, None)
@@ -475,6 +477,7 @@ class Creation:
             conversation=place,
             idempotency=self._kept_key(command),
             queued_max=principal.policy.background_queued_max if is_background else None,
+            queue_terms=principal.terms,
         )
 
     async def _begun(
@@ -507,6 +510,9 @@ class Creation:
     async def _accepted(self, command: CreateCommand, spec: RunSpec) -> AcceptedGeneration:
         is_ours = not command.request.background
         key = self._kept_key(command)
+        if not is_ours and spec.principal.terms.background:
+            # It is queued, whatever room there is: who claims knows whether it may run.
+            return await self._queued(spec, key)
         if not is_ours and key is None and spec.conversation is None:
             await self._runs.queue(spec)
             return AcceptedGeneration(spec, self._retrieval, None)
@@ -518,6 +524,21 @@ class Creation:
             run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)
             started = Started(run, live)
         return AcceptedGeneration(spec, self._retrieval, started)
+
+    async def _queued(self, spec: RunSpec, key: IdempotencyKey | None) -> AcceptedGeneration:
+        principal = spec.principal
+        for limit in await background.observed(
+            self._database, principal.tenant_id, principal.terms
+        ):
+            self._limiter.would_refuse(limit.what)
+        try:
+            await self._at.archive.accept(spec, key, owned=False)
+        except RateLimited:
+            self._limiter.refused("background_queued")
+            raise
+        if spec.charge is not None:
+            spec.charge.leave()  # whoever claims it settles
+        return AcceptedGeneration(spec, self._retrieval, None)
 
     def _kept_key(self, command: CreateCommand) -> IdempotencyKey | None:
         if command.key is None:

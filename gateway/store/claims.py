@@ -8,7 +8,7 @@ only one can write. Only the database's clock counts.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import ids
@@ -18,6 +18,9 @@ from gateway.store import content, flushes
 from gateway.store.events import day_of
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
+from gateway.store.replicas import shares
+from gateway.store.replicas.shares import Ended, Start
+from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId, TenantId
 
@@ -48,7 +51,8 @@ class ClaimTerms:
 
     `lease_s` is how long others wait for one that is silent, `attempts_max` how many processes may
     begin or take over one response. `tenant_running_max` bounds the background responses of a
-    tenant that are generated at once, where the tenant has no bound of its own. Responses of
+    tenant that are generated at once, where the tenant has no bound of its own. A tenant of which
+    nothing is generated goes before others once its first has waited `promotion_s`. Responses of
     other `fold_versions` are left to processes that know how to go on with them, but for those of
     `late_fold_versions`, which this process can go on with less well than others: it takes them
     once nobody has for `late_s`.
@@ -60,13 +64,15 @@ class ClaimTerms:
     fold_versions: tuple[int, ...] = FOLD_VERSIONS
     late_fold_versions: tuple[int, ...] = ()
     late_s: float = 30.0
+    promotion_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
     """A response that was claimed, with all that is needed to go on with it.
 
-    `attempts` counts this claim. `was_queued`: nobody had begun. `request` is the JSON echo, `plan`
+    `attempts` counts this claim. `was_queued`: nobody had begun. `counted` is what its tenant's
+    share (`replicas.shares`) was charged for it. `request` is the JSON echo, `plan`
     what `insert` was given as that, `prompt_ids` the prompt of the first turn.
     """
 
@@ -86,6 +92,7 @@ class ClaimedRun:
     request: bytes
     plan: bytes
     prompt_ids: array[int]
+    counted: float = field(default=0.0, compare=False)
 
 
 class ClaimableWork(NamedTuple):
@@ -111,6 +118,8 @@ class LogHead:
 
 _CONTENT: Final = ("request", "plan", "prompt")
 LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
+_IN_LINE: Final = 2
+"""The rank, in `_CLAIM`, of what goes in the order of shares."""
 _TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 
 _IS_OURS: Final = """
@@ -121,35 +130,147 @@ _IS_OURS: Final = """
                < clock_timestamp() - make_interval(secs => :late_s)
     )
 """
+_BOUNDS_RUNNING: Final = """
+    l.model = '*' AND l.what = 'background_running' AND l.window_s = 0 AND l.mode = 'enforce'
+"""
+_HAS_WAITED: Final = "created_at < clock_timestamp() - make_interval(secs => :promotion_s)"
 # Nothing can be read of tenants whose keys are away: to claim would cost them an attempt.
 _IS_NOT_AWAY: Final = "tenant_id <> ALL (CAST(:away AS uuid[]))"
-# `place` is how many of its tenant would be running with it: 1, 2, ... from the fewest running on.
+# Keys that have something queued are found one after the other, each by a step in the index; then,
+# of the tenants that come first, as many of each key as can be wanted: with one of each tenant
+# there are enough, so that nothing counts that stands behind the last of these. It does not matter
+# how many wait. `room` is how many more may run; null is any number. Places count within what has
+# room so far, so that what is passed over takes nobody's place. `start` is where a response stands
+# in the line of all tenants: `store.replicas.shares`. Where nothing of a tenant runs, and its first
+# has waited for long, that goes before.
 # What is chosen was seen unlocked, so its state is compared again once it is locked.
 _CLAIM: Final = Statement(f"""
-WITH seen AS (
-    SELECT tenant_id, id, status, attempts, owner, lease_until,
-           {_IS_OURS} AS is_ours,
-           count(*) FILTER (WHERE status = 'in_progress' AND background)
-               OVER (PARTITION BY tenant_id)
-           + count(*) FILTER (WHERE status = 'queued' AND {_IS_OURS})
-               OVER (PARTITION BY tenant_id ORDER BY id) AS place
+WITH RECURSIVE lanes AS (
+    (SELECT tenant_id, key_id FROM responses WHERE status = 'queued'
+     ORDER BY tenant_id, key_id LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM lanes CROSS JOIN LATERAL (
+        SELECT r.tenant_id, r.key_id FROM responses AS r
+        WHERE r.status = 'queued' AND (r.tenant_id, r.key_id) > (lanes.tenant_id, lanes.key_id)
+        ORDER BY r.tenant_id, r.key_id LIMIT 1
+    ) AS next
+), lines AS (
+    SELECT l.tenant_id, l.scope_id AS root, l.scope_id AS key_id, l.value
+    FROM (SELECT DISTINCT tenant_id FROM lanes) AS t JOIN limits AS l
+        ON l.tenant_id = t.tenant_id AND l.scope = 'key' AND {_BOUNDS_RUNNING}
+    UNION ALL
+    SELECT older.tenant_id, older.root, k.replaced_by, older.value
+    FROM lines AS older JOIN api_keys AS k
+        ON k.tenant_id = older.tenant_id AND k.id = older.key_id AND k.replaced_by IS NOT NULL
+), begun AS MATERIALIZED (
+    SELECT tenant_id, id, key_id, coalesce(project_id, tenant_id) AS project_id, background,
+           {_IS_OURS} AND attempts < :attempts_max AND (
+               owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp()
+           ) AS is_left
     FROM responses
-    WHERE status IN ('queued', 'in_progress') AND {_IS_NOT_AWAY}
+    WHERE status = 'in_progress' AND durable AND {_IS_NOT_AWAY}
+), of_tenants AS (
+    SELECT tenant_id, count(*) AS running FROM begun WHERE background GROUP BY 1
+), of_projects AS (
+    SELECT tenant_id, project_id, count(*) AS running FROM begun WHERE background GROUP BY 1, 2
+), keys AS (
+    SELECT DISTINCT ON (tenant_id, key_id) tenant_id, key_id, root, value - (
+               SELECT count(*) FROM lines AS same JOIN begun AS b
+                   ON b.tenant_id = same.tenant_id AND b.key_id = same.key_id AND b.background
+               WHERE same.tenant_id = lines.tenant_id AND same.root = lines.root
+           ) AS room
+    FROM lines ORDER BY tenant_id, key_id, room
+), heads AS MATERIALIZED (
+    SELECT lanes.tenant_id, lanes.key_id, one.project_id, one.has_waited, keys.root, keys.room
+    FROM lanes LEFT JOIN keys
+        ON keys.tenant_id = lanes.tenant_id AND keys.key_id = lanes.key_id
+    CROSS JOIN LATERAL (
+        SELECT coalesce(project_id, tenant_id) AS project_id, {_HAS_WAITED} AS has_waited
+        FROM responses
+        WHERE status = 'queued' AND tenant_id = lanes.tenant_id AND key_id = lanes.key_id
+          AND {_IS_OURS} AND {_IS_NOT_AWAY}
+        ORDER BY id LIMIT 1
+    ) AS one
+    WHERE keys.room IS NULL OR keys.room > 0
+), projects AS MATERIALIZED (
+    SELECT h.tenant_id, h.project_id, l.value - coalesce(p.running, 0) AS room
+    FROM (SELECT DISTINCT tenant_id, project_id FROM heads) AS h
+    LEFT JOIN of_projects AS p ON p.tenant_id = h.tenant_id AND p.project_id = h.project_id
+    LEFT JOIN limits AS l
+        ON l.tenant_id = h.tenant_id AND l.scope = 'project' AND l.scope_id = h.project_id
+           AND {_BOUNDS_RUNNING}
+), next_tenants AS MATERIALIZED (
+    SELECT * FROM (
+        SELECT t.id AS tenant_id, coalesce(n.running, 0) AS running, h.has_waited,
+               least(
+                   coalesce(t.background_running_max, :tenant_running_max),
+                   (SELECT min(l.value) FROM limits AS l
+                    WHERE l.tenant_id = t.id AND l.scope IN ('tenant', 'organization')
+                      AND l.scope_id = t.id AND {_BOUNDS_RUNNING})
+               ) AS running_max,
+               coalesce(s.expected, CAST(:expected AS double precision)) AS expected,
+               greatest(
+                   coalesce(s.served, last.served, 0),
+                   coalesce(last.served, 0) - coalesce(s.expected, :expected)
+               ) AS served
+        FROM (
+            SELECT heads.tenant_id, bool_or(has_waited) AS has_waited
+            FROM heads JOIN projects USING (tenant_id, project_id)
+            WHERE projects.room IS NULL OR projects.room > 0
+            GROUP BY heads.tenant_id
+        ) AS h
+        JOIN tenants AS t ON t.id = h.tenant_id
+        LEFT JOIN of_tenants AS n ON n.tenant_id = t.id
+        LEFT JOIN background_shares AS s ON s.tenant_id = t.id
+        LEFT JOIN background_shares AS last ON last.tenant_id = CAST(:everyone AS uuid)
+    ) AS one
+    WHERE running < running_max
+    ORDER BY has_waited AND running = 0 DESC, served, tenant_id
+    LIMIT :row_limit
+), queued AS (
+    SELECT one.*, heads.root, heads.room
+    FROM (
+        SELECT tenant_id, least(:row_limit, CASE WHEN count(*) OVER () < :row_limit
+                   THEN :row_limit ELSE 1 + floor((max(served) OVER () - served) / expected)
+               END) AS wanted
+        FROM next_tenants
+    ) AS next JOIN heads ON heads.tenant_id = next.tenant_id
+    CROSS JOIN LATERAL (
+        SELECT tenant_id, id, coalesce(project_id, tenant_id) AS project_id,
+               {_HAS_WAITED} AS has_waited
+        FROM responses
+        WHERE status = 'queued' AND tenant_id = heads.tenant_id AND key_id = heads.key_id
+          AND {_IS_OURS} AND {_IS_NOT_AWAY}
+        ORDER BY id LIMIT CAST(least(next.wanted, heads.room) AS integer)
+    ) AS one
+), of_keys AS (
+    SELECT *, row_number() OVER (PARTITION BY tenant_id, root ORDER BY id) AS key_place
+    FROM queued
+), in_projects AS (
+    SELECT one.tenant_id, one.id, one.has_waited, projects.room,
+           row_number() OVER (PARTITION BY one.tenant_id, one.project_id ORDER BY one.id)
+               AS project_place
+    FROM of_keys AS one JOIN projects
+        ON projects.tenant_id = one.tenant_id AND projects.project_id = one.project_id
+    WHERE one.root IS NULL OR one.key_place <= one.room
+), in_tenants AS MATERIALIZED (
+    SELECT tenant_id, id, has_waited,
+           row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
+    FROM in_projects WHERE room IS NULL OR project_place <= room
 ), claimable AS (
-    SELECT tenant_id, id
-    FROM seen
-    WHERE is_ours AND CASE status
-        WHEN 'queued' THEN place <= coalesce(
-            (SELECT background_running_max FROM tenants WHERE tenants.id = seen.tenant_id),
-            :tenant_running_max
-        )
-        ELSE attempts < :attempts_max
-             AND (owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp())
-    END
-    ORDER BY CASE status WHEN 'queued' THEN place ELSE 0 END, id
+    SELECT tenant_id, id, 0 AS rank, CAST(0 AS double precision) AS start,
+           CAST(:expected AS double precision) AS expected
+    FROM begun WHERE is_left
+    UNION ALL
+    SELECT w.tenant_id, w.id,
+           CASE WHEN w.place = 1 AND w.has_waited AND t.running = 0 THEN 1 ELSE 2 END,
+           t.served + (w.place - 1) * t.expected, t.expected
+    FROM in_tenants AS w JOIN next_tenants AS t ON t.tenant_id = w.tenant_id
+    WHERE w.place <= t.running_max - t.running
+    ORDER BY rank, start, id
     LIMIT :row_limit
 ), locked AS (
-    SELECT one.*
+    SELECT one.*, claimable.rank, claimable.start, claimable.expected
     FROM claimable, LATERAL (
         SELECT tenant_id, id, status = 'queued' AS was_queued, owner AS left_by
         FROM responses
@@ -167,7 +288,7 @@ WHERE one.tenant_id = locked.tenant_id AND one.id = locked.id
 RETURNING one.tenant_id, one.id, one.epoch, one.next_entry, one.attempts, locked.was_queued,
           one.key_id, one.project_id, tenants.name, one.model, one.created_at,
           one.root_created_at, one.parent_id, one.background, one.streamed, one.request, one.plan,
-          one.prompt, locked.left_by
+          one.prompt, locked.left_by, locked.rank, locked.start, locked.expected
 """)  # noqa: S608 - constants only
 
 _ASKED: Final = """
@@ -220,17 +341,19 @@ _RELEASE: Final = Statement(
 )
 
 _WORK: Final = Statement(f"""
-SELECT coalesce(bool_or(status = 'queued'), false),
+SELECT (
+           -- In the order of the index: for EXISTS the planner may read the table to the first.
+           SELECT true FROM responses WHERE status = 'queued' AND {_IS_OURS} AND {_IS_NOT_AWAY}
+           ORDER BY tenant_id, key_id LIMIT 1
+       ) IS NOT NULL,
        coalesce(bool_or(
-           status = 'in_progress' AND attempts < :attempts_max
-           AND (owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp())
+           owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp()
        ), false),
        CAST(EXTRACT(EPOCH FROM min(lease_until) FILTER (
-           WHERE status = 'in_progress' AND attempts < :attempts_max
-           AND owner IS NOT NULL AND lease_until >= clock_timestamp()
+           WHERE owner IS NOT NULL AND lease_until >= clock_timestamp()
        ) - clock_timestamp()) AS double precision)
 FROM responses
-WHERE status IN ('queued', 'in_progress') AND {_IS_OURS} AND {_IS_NOT_AWAY}
+WHERE status = 'in_progress' AND attempts < :attempts_max AND {_IS_OURS} AND {_IS_NOT_AWAY}
 """)  # noqa: S608 - constants only
 
 _ABANDONED: Final = Statement("""
@@ -256,12 +379,20 @@ JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id
 
 
 async def claim(
-    database: Database, owner: str, terms: ClaimTerms, *, limit: int, take_over: bool
+    database: Database,
+    owner: str,
+    terms: ClaimTerms,
+    *,
+    limit: int,
+    take_over: bool,
+    ended: Sequence[Ended] = (),
 ) -> list[ClaimedRun]:
     """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
 
     Of those begun, what was released, and with `take_over` what has a lapsed lease. Of those
-    queued, the oldest of the tenants that have the fewest running, as far as each may run more.
+    queued, the oldest of the tenants that were served least (`replicas.shares`), as far as each
+    tenant, project and key may run more: who may not is passed over. `ended` is what this process
+    has generated since it claimed last.
     Processes claim one after the other, so no bound is passed by two at once. Those of tenants
     whose keys are away are left alone, and released where that is found out too late. Raises
     `StoreUnavailable`; what was claimed then, if anything, is taken over when its lease lapses.
@@ -277,10 +408,15 @@ async def claim(
         "row_limit": limit,
         "take_over": take_over,
         "away": database.keyring.away(),
+        "promotion_s": terms.promotion_s,
+        "expected": shares.EXPECTED_AT_FIRST,
+        "everyone": EVERYONE,
     }
     async with database.runs_transaction() as connection:
         await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
-        rows = await connection.execute(_CLAIM, parameters)
+        await shares.settle(connection, ended)
+        rows = list(await connection.execute(_CLAIM, parameters))
+        await shares.serve(connection, [_start(row) for row in rows if row.was_queued])
         heads = await flushes.settle(connection, [_left(row) for row in rows if row.left_by])
     await database.keyring.try_ready({TenantId(row.tenant_id) for row in rows})
     runs, spare = [], []
@@ -321,6 +457,10 @@ async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Cla
         return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
 
 
+def _start(row: Row) -> Start:
+    return Start(TenantId(row.tenant_id), row.start, row.expected, promoted=row.rank < _IN_LINE)
+
+
 def _left(row: Row) -> flushes.LockedResponse:
     """The response of a row of `_CLAIM` under its former owner, for `flushes.settle`."""
     return flushes.LockedResponse(
@@ -357,6 +497,7 @@ async def _claimed(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
         request=found["request"],
         plan=found["plan"],
         prompt_ids=unpack_ids(found["prompt"]),
+        counted=row.expected,
     )
 
 

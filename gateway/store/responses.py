@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.entries import FOLD_VERSION
 from gateway.errors import RateLimited
+from gateway.limits.terms import NO_TERMS
 from gateway.store import content, events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.events import LogRow, day_of
 from gateway.store.governance import holds
+from gateway.store.limits import background
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.encryption.cipher import ContentCipher
+    from gateway.limits.terms import Terms
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Connection, Database
@@ -48,7 +51,8 @@ class NewResponse:
     a process must know, as bytes of the caller's) and `prompt_ids`, and its `items` (its own input)
     are stored at once. `entries` are the first ones of its log: how many, and packed.
 
-    `queued_max` bounds how many of its tenant's responses may be queued before it, `running_max`
+    `queued_max` bounds how many of its tenant's responses may be queued before it, and the limits
+    of `queue_terms` how many of its project and key, where `insert` queues it; `running_max`
     (for `queue_all` alone) how many may be generated with it in the background.
 
     `fold_version` is that of its log. `secrets` are what `run_secrets` keeps of its request; only
@@ -78,6 +82,7 @@ class NewResponse:
     entries: tuple[int, bytes] | None = None
     idempotency: IdempotencyKey | None = None
     queued_max: int | None = None
+    queue_terms: Terms = NO_TERMS
     running_max: int | None = None
     fold_version: int = FOLD_VERSION
     secrets: bytes | None = None
@@ -244,6 +249,7 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
     async with database.transaction(tenant_id) as connection:
         if new.queued_max is not None:
             await _check_queue(connection, tenant_id, new.queued_max)
+            await background.check_queue(connection, tenant_id, new.queue_terms, in_turn=True)
         row = _row(tenant_id, new, connection.cipher(tenant_id))
         if new.conversation is None:
             await connection.execute(_INSERT, row)
@@ -328,11 +334,13 @@ async def check(
     conversation: ConversationPlace | None,
     idempotency: IdempotencyKey | None,
     queued_max: int | None,
+    queue_terms: Terms = NO_TERMS,
 ) -> None:
     """Raise what `insert` would raise now for a response with these; nothing is written."""
     async with database.transaction(tenant_id) as connection:
         if queued_max is not None:
             await _check_queue(connection, tenant_id, queued_max)
+            await background.check_queue(connection, tenant_id, queue_terms, in_turn=False)
         if conversation is not None:
             await turns.check(connection, tenant_id, conversation)
         if idempotency is not None:

@@ -244,7 +244,11 @@ def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
     }
     quiet_intervals = QUIET_INTERVALS if settings.database.listen else 1
     return ClaimLimits(
-        background.fill(ClaimTerms, **({} if has_tools else without)),
+        background.fill(
+            ClaimTerms,
+            promotion_s=settings.admission.background_promotion_s,
+            **({} if has_tools else without),
+        ),
         interval_s=background.claim_interval_s,
         quiet_s=quiet_intervals * background.claim_interval_s,
         read_bytes_max=settings.journal.read_bytes_max,

@@ -16,6 +16,7 @@ from gateway.entries import FOLD_VERSION, FOLD_VERSIONS
 from gateway.errors import ClaimLost, StoreConflict
 from gateway.store.claims import Claim, ClaimedRun, ClaimTerms, LogHead
 from gateway.store.events import LogBatch, LogRow, WriteClaim, day_of
+from gateway.store.replicas.shares import EXPECTED_AT_FIRST
 from gateway.store.schema import TERMINAL
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 RUNNING: Final = ("queued", "in_progress")
+IN_LINE: Final = 2
+"""The rank of what is claimed in the order of shares, and not before its turn."""
 
 
 @dataclass(slots=True)
@@ -69,6 +72,8 @@ class ClaimTable:
     ) -> None:
         self._clock = clock
         self._running_max = running_max or {}
+        self._served: dict[TenantId, float] = {}
+        self._last = 0.0
         self._running: dict[UUID, Row] = {}
         self.rows: dict[UUID, Row] = {}
 
@@ -89,10 +94,19 @@ class ClaimTable:
         """`claims.claim`."""
         chosen = sorted(self._claimable(terms, take_over=take_over), key=_place)[:limit]
         runs = [self._take(row, owner, terms.lease_s) for _, row in chosen]
+        starts = [(rank, start, row.tenant_id) for (rank, start), row in chosen if rank]
+        for _, start, tenant in starts:
+            served = self._served.get(tenant, 0.0)
+            self._served[tenant] = max(served, start + EXPECTED_AT_FIRST)
+        self._last = max([self._last, *(start for rank, start, _ in starts if rank == IN_LINE)])
         return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))
 
-    def _claimable(self, terms: ClaimTerms, *, take_over: bool) -> Iterable[tuple[int, Row]]:
+    def _claimable(
+        self, terms: ClaimTerms, *, take_over: bool
+    ) -> Iterable[tuple[tuple[int, float], Row]]:
+        """With their places in line; every response has waited for long."""
         now = self._clock()
+        queued: Counter[TenantId] = Counter()
         running = Counter(
             row.tenant_id
             for row in self._running.values()
@@ -102,14 +116,19 @@ class ClaimTable:
             if not row.new.durable or row.fold_version not in terms.fold_versions:
                 continue
             if row.status == "queued":
-                running[row.tenant_id] += 1
+                place = queued[row.tenant_id]
+                queued[row.tenant_id] += 1
                 bound = self._running_max.get(row.tenant_id, terms.tenant_running_max)
-                if running[row.tenant_id] <= bound:
-                    yield running[row.tenant_id], row
+                if running[row.tenant_id] + place < bound:
+                    served = self._served.get(row.tenant_id, self._last)
+                    start = max(served, self._last - EXPECTED_AT_FIRST)
+                    is_first = not place and not running[row.tenant_id]
+                    rank = IN_LINE - is_first
+                    yield (rank, start + place * EXPECTED_AT_FIRST), row
             elif row.attempts < terms.attempts_max and (
                 row.owner is None or (take_over and _lapsed(row, now))
             ):
-                yield 0, row
+                yield (0, 0.0), row
 
     def _take(self, row: Row, owner: str, lease_s: float) -> ClaimedRun:
         was_queued = row.status == "queued"
@@ -238,7 +257,7 @@ class ClaimTable:
         return True
 
 
-def _place(placed: tuple[int, Row]) -> tuple[int, UUID]:
+def _place(placed: tuple[tuple[int, float], Row]) -> tuple[tuple[int, float], UUID]:
     place, row = placed
     return place, row.uuid
 

@@ -1,6 +1,6 @@
-"""What limits let through while processes die: `python -m tests.load.limit_kills [seconds]`.
+"""What limits let through while processes die: `python -m tests.load.limit_kills [seconds] [n]`.
 
-Two replicas as processes are asked for five times what a tenant may have. After a third of the
+`n` replicas (2) as processes are asked for five times what a tenant may have. After a third of the
 time one is killed and replaced, after two thirds PostgreSQL is (kill -9), and comes back. Prints
 what was let through, as a share of what the limits allow (a full bucket, what comes back meanwhile,
 and one more full bucket, since a crash of PostgreSQL fills them), then what is refused once the
@@ -93,7 +93,7 @@ async def limited(url: str) -> str:
     return key
 
 
-async def main(seconds: float) -> None:
+async def main(seconds: float, count: int) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(reachable_folder())
         postgres = ChaosPostgres(folder / "data", stack.enter_context(reserved_port()))
@@ -106,15 +106,15 @@ async def main(seconds: float) -> None:
         simulator = stack.enter_context(simulator_process(port))
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         replicas = []
-        for name in ("first", "second", "third"):
-            (own / name).mkdir()
-            one = gateway_process(own / name, url, [simulator.url])
+        for number in range(count + 1):
+            (own / f"r{number}").mkdir()
+            one = gateway_process(own / f"r{number}", url, [simulator.url])
             replicas.append(stack.enter_context(one))
-        asked.urls = [one.url for one in replicas[:2]]
+        asked.urls = [one.url for one in replicas[:count]]
         per_s = TIMES * REQUESTS_PER_MINUTE / MINUTE_S
         load = asyncio.create_task(asked.at_rate(per_s, seconds))
         await asyncio.sleep(seconds / 3)
-        asked.urls = [replicas[2].url, replicas[1].url]
+        asked.urls = [one.url for one in replicas[1:]]
         replicas[0].child.kill()
         print("a replica was killed", flush=True)
         await asyncio.sleep(seconds / 3)
@@ -137,4 +137,5 @@ async def main(seconds: float) -> None:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        asyncio.run(main(float(sys.argv[1]) if len(sys.argv) > 1 else 90.0))
+        given = [*sys.argv[1:], *("90", "2")[len(sys.argv) - 1 :]]
+        asyncio.run(main(float(given[0]), int(given[1])))

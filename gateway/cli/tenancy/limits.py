@@ -46,6 +46,8 @@ _OPTIONS: Final[tuple[tuple[What, int], ...]] = (
     ("responses", 0),
     ("websockets", 0),
     ("stored_bytes", 0),
+    ("background_running", 0),
+    ("background_queued", 0),
 )
 
 T = TypeVar("T")
@@ -102,6 +104,8 @@ def set_limits(  # noqa: PLR0913 - its options
     concurrent_responses: Number = None,
     websockets: Number = None,
     stored_bytes: Number = None,
+    background_running: Number = None,
+    background_queued: Number = None,
     observe: Observe = False,
     config: Config = None,
     json_: Json = False,
@@ -110,7 +114,7 @@ def set_limits(  # noqa: PLR0913 - its options
     given = (
         requests_per_minute, requests_per_day, tokens_per_minute, tokens_per_day,
         input_tokens_per_minute, output_tokens_per_minute, concurrent_responses,
-        websockets, stored_bytes,
+        websockets, stored_bytes, background_running, background_queued,
     )  # fmt: skip
     values = {
         one: _number(text) for one, text in zip(_OPTIONS, given, strict=True) if text is not None

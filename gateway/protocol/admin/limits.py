@@ -59,6 +59,8 @@ _EXTRA_FIELDS: Final[dict[str, tuple[What, int]]] = {
     "max_output_tokens_per_1_minute": ("output_tokens", MINUTE_S),
     "max_concurrent_responses": ("responses", 0),
     "max_stored_bytes": ("stored_bytes", 0),
+    "max_running_background": ("background_running", 0),
+    "max_queued_background": ("background_queued", 0),
 }
 _NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
 
@@ -71,6 +73,8 @@ class RateLimitExtras(NullableModel):
     max_output_tokens_per_1_minute: Count | None = None
     max_concurrent_responses: Count | None = None
     max_stored_bytes: Count | None = None
+    max_running_background: Count | None = None
+    max_queued_background: Count | None = None
     mode: Literal["enforce", "observe"] = "enforce"
 
 

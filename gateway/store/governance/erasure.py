@@ -20,8 +20,9 @@ TABLES: Final = (
     *("flushes", "writers", "events", "responses", "conversations", "traces", "tool_pages"),
     *("tool_approvals", "tool_calls", "files", "containers", "mcp_servers", "idempotency_keys"),
     *("web_documents", "usage_end_user_days", "alert_firings", "spend_alerts", "budgets"),
-    *("limits", "spend", "buckets", "limit_reports", "stored_bytes", "reseals", "federation_rules"),
-    *("identity_providers", "api_keys", "service_accounts", "projects"),
+    *("limits", "spend", "buckets", "limit_reports", "stored_bytes", "reseals"),
+    *("background_shares", "federation_rules", "identity_providers", "api_keys"),
+    *("service_accounts", "projects"),
 )
 """Of which a tenant that is removed loses all rows; others go with these by their foreign keys. In
 this order: a log is nobody's once its response is gone, and a project outlives its accounts."""

@@ -67,7 +67,7 @@ LIFETIMES: Final[Mapping[str, Lifetime]] = {
             *("projects", "service_accounts", "api_keys", "identity_providers"),
             *("federation_rules", "mcp_servers", "web_documents", "limits", "budgets"),
             *("spend_alerts", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
-            "reseals",
+            *("reseals", "background_shares"),
         ),
         _SETTINGS,
     ),

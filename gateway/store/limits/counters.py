@@ -14,6 +14,7 @@ from uuid import UUID
 
 from gateway.limits.figures import Elsewhere, interval_starts
 from gateway.limits.storage import Measurement, account_of, project_of
+from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -206,6 +207,10 @@ async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
     starts = interval_starts(terms, datetime.now(UTC))
     rows = [SpendRow(tenant_id, meter, at, 0) for meter, at in starts.items()]
     async with database.runs_transaction(durable=False) as connection:
+        rows_of = {
+            (tenant_id, one.name): await background.count(connection, tenant_id, one)
+            for one in terms.background
+        }
         asked = {
             **_keys([(tenant_id, one.name) for one in buckets]),
             "rates": [one.rate for one in buckets],
@@ -220,7 +225,7 @@ async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
         stored = await _stored(connection, accounts)
     return Elsewhere(
         {(row.tenant_id, row.name): float(row.level) for row in levels},
-        {(row.tenant_id, row.name): row.amount for row in others},
+        {**{(row.tenant_id, row.name): row.amount for row in others}, **rows_of},
         {key: one.others for key, one in spent.items()},
         {key: one.mine for key, one in spent.items()},
         {key: one.size_bytes for key, one in stored.items()},

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from gateway.limits.money import begins
 from gateway.limits.terms import Interval
+from gateway.store.limits.counters import PRESENT
 from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -80,6 +82,31 @@ FROM written AS w JOIN compared AS c
 KEPT_DAYS: Final = 62
 """For so long intervals are kept that are over: the month before can be looked up."""
 _FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
+# An interval without an end would have a row for every process that ever began. Those that are gone
+# become part of the row '', which is the difference to the lines and so stays right. A process that
+# has the meter in its memory writes its total again, so it must be gone: one that is there tells so
+# every second (`counters.PRESENT`).
+_FOLD: Final = Statement("""
+WITH gone AS (
+    DELETE FROM spend AS s
+    WHERE s.starts_at = :forever AND s.replica <> ''
+      AND s.at < clock_timestamp() - make_interval(secs => CAST(:silent_s AS double precision))
+      AND NOT EXISTS (
+          SELECT FROM limit_reports AS r
+          WHERE r.tenant_id = CAST(:everyone AS uuid) AND r.name = CAST(:present AS text)
+            AND r.replica = s.replica
+            AND r.at > clock_timestamp() - interval '1 minute'
+      )
+    RETURNING s.tenant_id, s.meter, s.starts_at, s.amount
+)
+INSERT INTO spend AS s (tenant_id, meter, starts_at, replica, amount, at)
+SELECT tenant_id, meter, starts_at, '', CAST(sum(amount) AS bigint), clock_timestamp()
+FROM gone GROUP BY tenant_id, meter, starts_at ORDER BY 1, 2, 3
+ON CONFLICT (tenant_id, meter, starts_at, replica)
+DO UPDATE SET amount = s.amount + excluded.amount, at = excluded.at
+""")
+SILENT_S: Final = 86_400.0
+"""A process that has written nothing of a meter for so long, and is not there, is gone."""
 _FORGET_FIRINGS: Final = Statement("""
 DELETE FROM alert_firings WHERE starts_at < :before AND starts_at > :forever
 """)
@@ -109,10 +136,14 @@ async def reconcile(database: Database, now: datetime) -> list[Correction]:
 
 
 async def forget(database: Database, now: datetime) -> None:
-    """Remove what was spent, and which alerts fired, in intervals that were over long ago; those
-    without an end stay. Raises `StoreError`.
+    """Remove what was spent, and which alerts fired, in intervals that were over long ago. Of those
+    without an end what processes spent that are gone becomes one row of each meter. Raises
+    `StoreError`.
     """
-    bounds = {"before": now - timedelta(days=KEPT_DAYS), "forever": begins("none", now)}
+    forever = begins("none", now)
+    bounds = {"before": now - timedelta(days=KEPT_DAYS), "forever": forever}
+    folded = {"silent_s": SILENT_S, "everyone": EVERYONE, "present": PRESENT}
     async with database.runs_transaction() as connection:
         await connection.execute(_FORGET, bounds)
         await connection.execute(_FORGET_FIRINGS, bounds)
+        await connection.execute(_FOLD, {**folded, "forever": forever})

@@ -209,6 +209,17 @@ responses = _table(
         "id",
         postgresql_where=text("status IN ('queued', 'in_progress')"),
     ),
+    # For claims: of each key that has something queued the oldest, and what is generated.
+    Index(
+        "ix_responses_queued",
+        *("tenant_id", "key_id", "id"),
+        postgresql_where=text("status = 'queued'"),
+    ),
+    Index(
+        "ix_responses_generated",
+        *("tenant_id", "id"),
+        postgresql_where=text("status = 'in_progress' AND durable"),
+    ),
     defaults={
         "durable": "false",
         "streamed": "false",
@@ -314,6 +325,7 @@ _table("spend", "tenant_id meter starts_at replica")
 _table("alert_firings", "tenant_id alert_id starts_at")
 _table("buckets", "tenant_id name", prefixes=["UNLOGGED"])
 _table("limit_reports", "tenant_id name replica", prefixes=["UNLOGGED"])
+_table("background_shares", "tenant_id", prefixes=["UNLOGGED"])
 _table("stored_bytes", "tenant_id project_id")
 _table("file_chunks", "tenant_id file_id number", _of_parent("file_id", "files"))
 # Of digests, because an index entry is limited to 2,704 bytes and a client's id is not.

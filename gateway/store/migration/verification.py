@@ -32,7 +32,7 @@ MEMBERSHIP: Final = "membership of the database's user in {role}"
 
 
 INDEXES: Final = (
-    "ix_responses_running",
+    *("ix_responses_running", "ix_responses_queued", "ix_responses_generated"),
     "ix_responses_tenant_id_parent_id",
     "ix_messages_tenant_id_item_id",
     "ix_conversation_items_tenant_id_item_id",
@@ -62,7 +62,7 @@ CONFLICTS: Final = (
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
     *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
     *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
-    *("pk_reseals", "pk_stored_bytes"),
+    *("pk_reseals", "pk_stored_bytes", "pk_background_shares"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -106,7 +106,7 @@ _OF_RUNS: Final = (
     "usage_end_user_days",
     "usage_cursors",
     *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
-    *("buckets", "limit_reports", "stored_bytes"),
+    *("buckets", "limit_reports", "stored_bytes", "background_shares"),
 )
 _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
@@ -189,7 +189,8 @@ GRANTS: Final = {
         "usage_cursors": _EVERYTHING,
         **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
         **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
-        "stored_bytes": _EVERYTHING,
+        "api_keys": "SELECT (tenant_id, id, replaced_by)",
+        **dict.fromkeys(("stored_bytes", "background_shares"), _EVERYTHING),
     },
 }
 """What each role may do to each table, or to some of its columns."""

@@ -21,6 +21,7 @@ class Quota(IntEnum):
 
     CONTAINERS = 0x436E7472  # "Cntr"
     FILES = 0x46696C65  # "File"
+    BACKGROUND = 0x42636B67  # "Bckg"
 
 
 async def take_turns(connection: Connection, tenant_id: TenantId, quota: Quota) -> None:

@@ -261,7 +261,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     )  # fmt: skip
     assert re.search(
         rf"stored bytes of organization {limited.place_name} are used up: Limit 30000, Used 2\d+, "
-        r"Requested 12\d+\. Delete stored responses",
+        r"Requested 14\d+\. Delete stored responses",
         error["message"],
     )
     assert answers[2].headers["x-should-retry"] == "false"
@@ -286,6 +286,55 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     metrics = (await limited.client.get("/metrics")).text
     assert 'gateway_limit_refused_total{what="stored_bytes"}' in metrics
     assert "gateway_stored_bytes_fullest" in metrics
+
+
+async def test_of_a_project_so_many_wait_and_run_in_background(limited: Limited) -> None:
+    place = Place(limited.place.tenant_id, "project", limited.place.tenant_id)
+    bounds: dict[tuple[What, int], int | None] = {
+        ("background_running", 0): 1,
+        ("background_queued", 0): 2,
+    }
+    await limited.limits.set_limits(place, bounds)
+    slow = "[[sim tokens_per_s=50 tokens=100000 think=none]] go"
+    body = {"model": MODEL, "background": True, "input": "x"}
+    first = await limited.client.post("/v1/responses", json={**body, "input": slow})
+    path = f"/v1/responses/{first.json()['id']}"
+    while (await limited.client.get(path)).json()["status"] == "queued":
+        pass
+    answers = [await limited.client.post("/v1/responses", json=body) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    error = answers[2].json()["error"]
+    assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
+    assert re.fullmatch(
+        r"Rate limit reached in project proj_\w+ on background responses that wait: Limit 2, Used "
+        r"2, Requested 1\. Please try again in 1s\.",
+        error["message"],
+    )
+    assert answers[2].headers["retry-after"] in {"1", "2"}
+    keyed = await limited.client.post(
+        "/v1/responses", json=body, headers={"idempotency-key": "another"}
+    )
+    assert keyed.status_code == 429
+    unqueued = await limited.client.post("/v1/responses", json={**body, "background": False})
+    assert unqueued.status_code == 200
+    limits = (await limited.client.get("/v1/key")).json()["data"]["harmony"]["limits"]
+    assert {one["what"]: one["remaining"] for one in limits} == {
+        "background_running": 0,
+        "background_queued": 0,
+    }
+    assert 'refused_total{what="background_queued"}' in (await limited.client.get("/metrics")).text
+    await limited.client.post(f"{path}/cancel")
+    for answer in answers[:2]:
+        path = f"/v1/responses/{answer.json()['id']}"
+        while (await limited.client.get(path)).json()["status"] != "completed":
+            pass
+
+
+async def test_a_queue_that_is_only_observed_refuses_nothing(limited: Limited) -> None:
+    await limited.set("background_queued", 0, 0, mode="observe")
+    assert await background(limited) > 16
+    metrics = (await limited.client.get("/metrics")).text
+    assert 'gateway_limit_would_refuse_total{what="background_queued"}' in metrics
 
 
 async def test_what_is_only_observed_refuses_nothing(limited: Limited) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from gateway.limits.charge import Charge
 from gateway.limits.gates import FORGOTTEN_S
 from gateway.services.limits import Limits, Place
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S
+from gateway.store.limits.reconciliation import SILENT_S, forget
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 LEVEL = Statement("SELECT level FROM buckets WHERE tenant_id = :tenant AND name = :name")
 
 SPENT = Statement("SELECT CAST(sum(amount) AS bigint) FROM spend WHERE tenant_id = :tenant")
+
+ROWS = Statement("SELECT replica, amount FROM spend")
+AGED = Statement("UPDATE spend SET at = at - CAST(:age AS double precision) * interval '1 second'")
+STARTED_ANEW = Statement("UPDATE spend SET at = clock_timestamp() WHERE replica = :replica")
 
 AGE = Statement("""
 UPDATE limit_reports SET at = at - CAST(:age AS double precision) * interval '1 second'
@@ -156,6 +162,35 @@ async def test_a_budget_holds_for_who_spends_so_slowly_that_its_meter_is_forgott
     assert [figure.spent for figure in figures.budgets] == [10_000]
     async with database.runs_transaction() as connection:
         assert await connection.scalar(SPENT, {"tenant": TENANT}) == 10_000
+
+
+async def test_a_budget_without_an_end_has_one_row_for_all_processes_that_are_gone(
+    database: Database,
+) -> None:
+    spender = caller(budgets=[budget(10_000, unit="tokens", interval="none")])
+    limiters = [limiter(database, f"r{number}") for number in range(5)]
+    for one in limiters:
+        async with running(one):
+            charge = await admitted(one, spender, tokens=100, most=100)
+            assert isinstance(charge, Charge)
+            charge.settle(used(100, 100))
+        await one.flush()
+    async with database.runs_transaction() as connection:
+        await connection.execute(AGED, {"age": SILENT_S + 1})
+        for name in ("r0", "r1", "r2"):
+            await connection.execute(AGE, {"replica": name, "age": 61})
+        await connection.execute(STARTED_ANEW, {"replica": "r2"})
+    for _ in range(2):
+        await forget(database, datetime.now(UTC))
+        async with database.runs_transaction() as connection:
+            rows = {row.replica: row.amount for row in await connection.execute(ROWS)}
+        # Two are gone; one spent something a moment ago, and two told that they are there.
+        assert rows == {"": 400, "r2": 200, "r3": 200, "r4": 200}
+    new = limiter(database, "new")
+    async with running(new):
+        assert isinstance(await admitted(new, spender), Charge)
+        (figure,) = (await new.figures(spender)).budgets
+    assert figure.spent == 1_000
 
 
 async def test_a_place_is_given_back_once_whatever_is_called_after(database: Database) -> None:

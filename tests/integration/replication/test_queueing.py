@@ -10,15 +10,18 @@ import pytest
 
 from gateway.entries import Finished
 from gateway.errors import RateLimited
+from gateway.generation import TokenUsage
+from gateway.replication.background_shares import cost_of
 from gateway.store.claims import LOCK_KEY
+from gateway.store.postgres.database import Database
 from gateway.store.replicas.notifications import Notice
+from gateway.store.replicas.shares import EXPECTED_AT_FIRST, Ended
 from tests.fakes.replica import Habits, Speaker, background, foreground, load, replica
 from tests.fakes.rows import all_rows
 from tests.fakes.staged_run import run_spec
 
 if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
-    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 ANSWER = "<|channel|>final<|message|>Hello<|return|>"
@@ -88,6 +91,42 @@ async def test_a_tenant_that_may_run_no_more_waits_and_its_queue_is_bounded(
             await one.runs.queue(specs[2])
         found = [(await load(database, spec)).status for spec in specs[:2]]
         assert found == ["in_progress", "queued"]
+
+
+async def test_what_was_generated_counts_for_the_share_of_its_tenant_once_it_was_told(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    """Begun where it was accepted, or claimed: it counts what it cost."""
+    begun, claimed, last = background(tenant), background(tenant), background(other_tenant)
+    async with replica(database, Speaker(ANSWER)) as one:
+        await one.runs.queue(begun)
+        await one.idle()
+        (ended,) = one.runs.shares._ended
+        assert ended == (tenant, cost_of(0, TokenUsage(len(begun.prompt_ids), 0, 5)), 0.0)
+        for spec in (claimed, last):
+            await one.archive.accept(spec, None, owned=False)
+            await one.scheduler.look()
+            await one.idle()
+    async with database.runs_transaction() as connection:
+        found = {row.tenant_id: row for row in await all_rows(connection, "background_shares")}
+    assert found[tenant].served == pytest.approx(2 * ended.cost)
+    assert ended.cost < found[tenant].expected < EXPECTED_AT_FIRST
+    assert found[other_tenant].served == ended.cost + EXPECTED_AT_FIRST
+
+
+async def test_what_was_not_told_is_told_with_the_next_claim(
+    database: Database, tenant: TenantId
+) -> None:
+    ended = Ended(tenant, 10.0, 0.0)
+    async with replica(database, Speaker(ANSWER)) as one:
+        one.runs.shares.put_back([ended])
+        await one.archive.accept(background(tenant), None, owned=False)
+        one.scheduler._database = Database(
+            "postgresql://nobody@127.0.0.1:1/none", pool_size_max=1, command_timeout_s=1,
+            connect_timeout_s=1,
+        )  # fmt: skip
+        assert not await one.scheduler.look()
+        assert one.runs.shares.take() == [ended]
 
 
 async def test_stored_responses_that_come_together_are_each_recorded_and_ended(

@@ -222,7 +222,7 @@ CLOSED = frozenset(
     {
         *("api_keys", "operator_keys", "operator_issuers", "placements", "backend_drains"),
         *("drain_reports", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
-        "reseals",
+        *("reseals", "background_shares"),
     }
 )
 """Tables of which tenants see nothing at all."""

@@ -127,6 +127,7 @@ def test_a_limit_of_stored_bytes_is_of_a_tenant_or_a_project_and_of_all_models()
         with pytest.raises(InvalidRequest):
             wrong.check()
     stored(1).check()
+    limit("requests", 1).check()
     assert project_of(WHOLE) == WHOLE_TENANT
     assert project_of(account_of(stored(1, scope="project", scope_id=PROJECT))) == PROJECT
 

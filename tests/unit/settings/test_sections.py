@@ -48,7 +48,11 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
 @pytest.mark.parametrize(
     ("section", "bounds", "others"),
     [
-        (sections.Background, ClaimTerms, {"fold_versions", "late_fold_versions", "late_s"}),
+        (
+            sections.Background,
+            ClaimTerms,
+            {"fold_versions", "late_fold_versions", "late_s", "promotion_s"},
+        ),
         (sections.Background, LeaseTiming, {"poll_s"}),
         (sections.Compaction, CompactionLimits, {"effort"}),
         (sections.Generation, GuardLimits, set()),

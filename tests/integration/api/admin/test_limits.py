@@ -42,6 +42,14 @@ async def test_a_project_is_limited_by_what_its_administrator_sets(
     assert f"in project {project} on requests per min" in answers[1].json()["error"]["message"]
 
 
+OURS = {
+    "max_concurrent_responses": 4,
+    "max_stored_bytes": 10**9,
+    "max_running_background": 2,
+    "max_queued_background": 50,
+}
+
+
 async def test_what_a_rate_limit_does_not_have_is_said(admin: openai.AsyncOpenAI) -> None:
     rate_limits = admin.admin.organization.projects.rate_limits
     project = await new_project(admin)
@@ -56,12 +64,14 @@ async def test_what_a_rate_limit_does_not_have_is_said(admin: openai.AsyncOpenAI
     changed = await rate_limits.update_rate_limit(
         "rl-*",
         project_id=project,
-        extra_body={"harmony": {"max_concurrent_responses": 4, "mode": "observe"}},
+        extra_body={"harmony": {**OURS, "mode": "observe"}},
     )
-    assert (changed.model_extra or {})["harmony"] == {
-        "max_concurrent_responses": 4,
-        "mode": "observe",
-    }
+    assert (changed.model_extra or {})["harmony"] == {**OURS, "mode": "observe"}
+    for name in OURS.keys() - {"max_concurrent_responses"}:
+        with pytest.raises(openai.BadRequestError, match="of all models together"):
+            await rate_limits.update_rate_limit(
+                f"rl-{MODEL}", project_id=project, extra_body={"harmony": {name: 1}}
+            )
 
 
 @pytest.mark.parametrize("of", ["organization", "project"])

@@ -1,0 +1,46 @@
+"""What one process generated in background, until it has told the others with its next claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.store.replicas.shares import Ended
+from gateway.upstreams.admission.fair import CLASS_WEIGHTS, OUTPUT_WEIGHT
+from gateway.upstreams.admission.policy import class_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.engine.run_spec import RunSpec
+    from gateway.generation import TokenUsage
+
+TOLD_MAX: Final = 4_096
+"""Responses that are remembered; of more, which nobody has claimed after, the first are forgotten:
+then their tenants were charged what was expected of them."""
+
+
+class BackgroundShares:
+    """`ended` fills it; who claims takes what there is, and puts it back if that failed."""
+
+    def __init__(self) -> None:
+        self._ended: list[Ended] = []
+
+    def ended(self, spec: RunSpec, usage: TokenUsage, *, counted: float) -> None:
+        """A response has its end, generated here; `counted` is what its claim was."""
+        cost = cost_of(spec.priority, usage)
+        self.put_back([Ended(spec.principal.tenant_id, cost, counted)])
+
+    def take(self) -> list[Ended]:
+        """What was not told yet; it counts as told."""
+        taken, self._ended = self._ended, []
+        return taken
+
+    def put_back(self, ended: Sequence[Ended]) -> None:
+        """It was not told after all."""
+        self._ended = [*self._ended, *ended][-TOLD_MAX:]
+
+
+def cost_of(priority: int, usage: TokenUsage) -> float:
+    """What a response in background cost, weighted as admission weighs it in its tier."""
+    weight = CLASS_WEIGHTS[class_of(priority, is_background=True)]
+    return (usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight

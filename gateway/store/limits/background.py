@@ -1,0 +1,91 @@
+"""How many responses in background are queued, or generated, of what a limit is of: their rows.
+
+Who accepts one looks before it is queued, in its turn among those of its tenant; who claims looks
+at what is generated (`store.claims`). Nothing is counted anywhere else, so nothing has to be
+counted down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.limits.gates import BUSY_WAIT_S
+from gateway.limits.refusal import Where, too_many
+from gateway.store.postgres.statements import Statement
+from gateway.store.tools.quotas import Quota, take_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from gateway.limits.terms import Limit, Scope, Terms, What
+    from gateway.store.postgres.database import Connection, Database
+    from gateway.tenancy import TenantId
+
+_STATES: Final[Mapping[str, str]] = {
+    "background_queued": "status = 'queued'",
+    "background_running": "status = 'in_progress' AND durable AND background",
+}
+_OF_TENANT: Final = "tenant_id = CAST(:scope_id AS uuid)"
+# What a key was set holds for the one that takes its place.
+_SCOPES: Final[Mapping[Scope, str]] = {
+    "tenant": _OF_TENANT,
+    "organization": _OF_TENANT,
+    "project": "coalesce(project_id, tenant_id) = CAST(:scope_id AS uuid)",
+    "key": """key_id IN (
+        WITH RECURSIVE line AS (
+            SELECT CAST(:scope_id AS uuid) AS id
+            UNION
+            SELECT k.replaced_by FROM line JOIN api_keys AS k
+                ON k.tenant_id = :tenant AND k.id = line.id AND k.replaced_by IS NOT NULL
+        )
+        SELECT id FROM line
+    )""",
+}
+_COUNTS: Final = {
+    (what, scope): Statement(f"""
+SELECT count(*) FROM (
+    SELECT FROM responses WHERE tenant_id = :tenant AND {state} AND {of_scope} LIMIT :value
+) AS found
+""")  # noqa: S608 - constants only
+    for what, state in _STATES.items()
+    for scope, of_scope in _SCOPES.items()
+}
+
+
+async def count(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
+    """How many there are, but for those beyond the limit."""
+    asked = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
+    found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], asked)
+    return found
+
+
+async def check_queue(
+    connection: Connection, tenant_id: TenantId, terms: Terms, *, in_turn: bool
+) -> None:
+    """Raises `RateLimited` where one more may not be queued. `in_turn`: it is queued then, by this
+    transaction, and others of the tenant that do the same wait until it is over.
+    """
+    binding = _queues(terms, "enforce")
+    if binding and in_turn:
+        await take_turns(connection, tenant_id, Quota.BACKGROUND)
+    for limit in binding:
+        used = await count(connection, tenant_id, limit)
+        if used >= limit.value:
+            raise too_many(Where(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S)
+
+
+async def observed(database: Database, tenant_id: TenantId, terms: Terms) -> list[Limit]:
+    """The limits that would refuse one more, and are only observed. Raises `StoreError`."""
+    observing = _queues(terms, "observe")
+    if not observing:
+        return []
+    async with database.transaction(tenant_id) as connection:
+        return [
+            limit for limit in observing if await count(connection, tenant_id, limit) >= limit.value
+        ]
+
+
+def _queues(terms: Terms, mode: str) -> list[Limit]:
+    queued: What = "background_queued"
+    return [one for one in terms.background if (one.what, one.mode) == (queued, mode)]
