@@ -6,6 +6,7 @@ is the dialect's: those of vLLM 0.32, llama.cpp (b6881), Ollama (0.6) and TGI (3
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,7 +16,6 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from starlette.requests import Request
@@ -67,6 +67,10 @@ class TextServer:
     """An event in the middle of the next turn, which is then over."""
     holds: asyncio.Event | None = None
     """What the next turn waits for in its middle."""
+    holds_at: int = 3
+    """Before which of its events."""
+    abandoned: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    """Released by each turn whose client hung up."""
 
     @property
     def app(self) -> Starlette:
@@ -111,13 +115,28 @@ class TextServer:
             self.breaks_after = None
         held, self.holds = self.holds, None
         failure, self.fails_with = self.fails_with, None
+        try:
+            async for frame in self._frames(body, left, failure, held):
+                yield frame
+        except asyncio.CancelledError:
+            self.abandoned.release()
+            raise
+
+    async def _frames(
+        self,
+        body: dict[str, Any],
+        left: int | None,
+        failure: dict[str, Any] | None,
+        held: asyncio.Event | None,
+    ) -> AsyncIterator[str]:
         for number, event in enumerate(self._events(body)):
             if left is not None and number >= left:
                 raise ConnectionResetError
             if failure is not None and number == 3:
                 yield f"data: {json.dumps(failure)}\n\n"
                 return
-            if held is not None and number == 3:
+            if held is not None and number == self.holds_at:
+                yield ": a comment is no token\n\n"
                 await held.wait()
             yield f"data: {json.dumps(event)}\n\n"
         yield "data: [DONE]\n\n"
