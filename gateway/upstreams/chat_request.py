@@ -30,6 +30,7 @@ _OF_A_FORMAT: Final = re.compile(
     r"response_?format|json_?schema|json_?object|grammar|guided|structured", re.IGNORECASE
 )
 """In words of a refusal: it is the format of the answer that a server does not take."""
+_OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
 def chat_body(request: TokenRequest, served: Served, engine: InferenceEngine) -> list[bytes]:
@@ -48,12 +49,19 @@ def chat_body(request: TokenRequest, served: Served, engine: InferenceEngine) ->
         "stream": True,
         "stream_options": {"include_usage": True},
         **_sampling(request),
+        **_logprobs(request.sampling.logprobs),
         **options,
         **bound,
         **engine.chat_fields(request),
     }
     messages = b",".join(_answering(line for line in lines if line.startswith(_MESSAGE)))
     return [b'{"messages":[', messages, b"],", orjson.dumps(body)[1:]]
+
+
+def _logprobs(alternatives: int | None) -> dict[str, Any]:
+    if alternatives is None:
+        return {}
+    return {"logprobs": True, **({"top_logprobs": alternatives} if alternatives else {})}
 
 
 def binds_answer(request: TokenRequest) -> bool:
@@ -67,6 +75,13 @@ def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> Invalid
     """
     if isinstance(error, ContextOverflow):
         return None
+    if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):
+        return InvalidRequest(
+            "The server of this model tells no log probabilities, or not so many. Leave "
+            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
+            code="unsupported_parameter",
+            param="include",
+        )
     if binds_answer(request) and _OF_A_FORMAT.search(error.reason):
         return InvalidRequest(
             "The server of this model does not take this format of an answer. Leave 'text.format' "

@@ -56,6 +56,7 @@ class TextServer:
     finish: str | None = None
     """Why a turn ends; by default because it is over."""
     tells_usage: bool = True
+    tells_logprobs: bool = True
     breaks_after: int | None = None
     """So many events are sent of the next turn, and then the connection is lost."""
     breaks_always: bool = False
@@ -152,8 +153,12 @@ class TextServer:
         if self.dialect in {"vllm", "llamacpp"}:
             first = {"role": "assistant", "content": "" if self.dialect == "vllm" else None}
             yield {**base, "choices": [_choice(first)]}
+        alternatives = body.get("top_logprobs", 0) if body.get("logprobs") else None
         for delta in self._deltas(said):
-            yield {**base, "choices": [_choice(delta)]}
+            choice = _choice(delta)
+            if alternatives is not None and self.tells_logprobs:
+                choice["logprobs"] = _likely(delta.get("content") or "", alternatives)
+            yield {**base, "choices": [choice]}
         reason = self.finish
         if reason is None:
             # TGI ends with "stop" behind a call, too.
@@ -206,6 +211,22 @@ class TextServer:
 
 def _choice(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+def _likely(words: str, alternatives: int) -> dict[str, Any]:
+    """Tokens of two bytes each, some of which are half a character."""
+    content = words.encode()
+    told = []
+    for at in range(0, len(content), 2):
+        piece = content[at : at + 2]
+        token = {
+            "token": piece.decode("utf-8", "replace"),
+            "logprob": -0.5,
+            "bytes": list(piece),
+        }
+        others = [{"token": "?", "logprob": -2.0, "bytes": None}] * alternatives
+        told.append({**token, "top_logprobs": others})
+    return {"content": told}
 
 
 def _pieces(words: str) -> Iterator[str]:

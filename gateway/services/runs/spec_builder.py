@@ -497,14 +497,6 @@ def _is_bound(tool: Tool) -> bool:
 
 def _require_no_ids(request: CreateResponse) -> None:
     """Raises `InvalidRequest` for what takes token ids, of a prompt that is sent as messages."""
-    if request.wants_logprobs:
-        raise InvalidRequest(
-            "This request goes to the chat endpoint of a server, of which no log probabilities are "
-            "known. Leave 'message.output_text.logprobs' out of include, and top_logprobs out of "
-            "the request.",
-            code="unsupported_parameter",
-            param="include",
-        )
     if request.wants_input_ids or request.wants_output_ids:
         raise InvalidRequest(
             "This request goes to the chat endpoint of a server, which has no token ids. Leave "

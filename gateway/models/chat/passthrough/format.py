@@ -266,9 +266,9 @@ class PassThroughFormat:
 
     # Turns.
 
-    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:  # noqa: ARG002 - no ids are known
-        """A parser of one turn."""
-        return TextParser(rules)
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
+        """A parser of one turn; its ids are characters."""
+        return TextParser(rules, trace=trace)
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """As many ids as these turns take of a prompt."""

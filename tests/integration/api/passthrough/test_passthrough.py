@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai import AsyncOpenAI
 
-from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.mcp_server import serving as serving_tools
 from tests.fakes.serving import serving
@@ -398,14 +398,11 @@ async def test_a_failure_in_a_stream_fails_the_response(passing: Passing) -> Non
 
 
 async def test_what_takes_ids_is_refused(passing: Passing) -> None:
-    error = await refused(
-        passing.client,
-        400,
-        model="toy-ollama",
-        input="go",
-        include=["message.output_text.logprobs"],
-    )
-    assert error["param"] == "include"
+    key = await new_key(passing.settings, "trusted", {"response_messages": "allowed"})
+    body = {"model": "toy-ollama", "input": "go", "include": ["output_messages.token_ids"]}
+    headers = {"authorization": f"Bearer {key}"}
+    answer = await passing.client.post("/v1/responses", json=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "include")
 
 
 async def test_the_sdk_streams_chat_completions(passing: Passing) -> None:
