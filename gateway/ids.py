@@ -19,6 +19,7 @@ SPEND_ALERT_PREFIX = "alert_"
 SERVICE_ACCOUNT_PREFIX = "svc_acct_"
 IDENTITY_PROVIDER_PREFIX = "widp_"
 FEDERATION_RULE_PREFIX = "wifr_"
+OPERATOR_ISSUER_PREFIX = "issuer_"
 API_KEY_PREFIX = "key_"
 TENANT_PREFIX = "org-"
 USER_PREFIX = "user-"
@@ -177,6 +178,18 @@ def federation_rule_id(uuid: UUID) -> str:
 def parse_federation_rule_id(text: str) -> UUID | None:
     """The UUID behind the id of a rule; None for what this gateway cannot have made."""
     return _parse(FEDERATION_RULE_PREFIX, text)
+
+
+def operator_issuer_id(uuid: UUID) -> str:
+    """The public id of an issuer that operators trust."""
+    return OPERATOR_ISSUER_PREFIX + uuid.hex
+
+
+def parse_operator_issuer_id(text: str) -> UUID | None:
+    """The UUID behind the id of an operator's issuer; None for what this gateway cannot have
+    made.
+    """
+    return _parse(OPERATOR_ISSUER_PREFIX, text)
 
 
 def api_key_id(uuid: UUID) -> str:

@@ -26,7 +26,15 @@ from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
 from gateway.cli.governance import audit, data, encryption
 from gateway.cli.serve import serve, simulate
-from gateway.cli.tenancy import access, issuers, limits, operators, projects, usage
+from gateway.cli.tenancy import (
+    access,
+    issuers,
+    limits,
+    operator_issuers,
+    operators,
+    projects,
+    usage,
+)
 
 _NONE_OF: Final = re.compile(
     r"(?:Value error, )?(?P<said>'(?P<given>.*)' is not one of (?P<known>.*)\.)"
@@ -87,6 +95,7 @@ commands.add_typer(limits.prices, name="prices")
 commands.add_typer(projects.commands, name="projects")
 commands.add_typer(issuers.commands, name="issuers")
 commands.add_typer(operators.commands, name="operators")
+commands.add_typer(operator_issuers.commands, name="operator-issuers")
 commands.add_typer(mcp.commands, name="mcp")
 commands.add_typer(usage.commands, name="usage")
 

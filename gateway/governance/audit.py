@@ -60,12 +60,13 @@ OWN_TYPES: Final = frozenset(
         *("backend.drained", "backend.undrained"),
         *("tenant.created", "tenant.updated", "tenant.disabled", "tenant.deleted"),
         *("tenant.restored", "tenant.shredded"),
-        *("erasure.requested", "erasure.completed", "export.made"),
+        *("erasure.requested", "erasure.completed", "export.begun", "export.made"),
         *("encryption.enabled", "encryption.disabled", "encryption.rotated"),
         *("price.changed", "limit.changed", "budget.changed", "settings.changed"),
         *("model_permissions.updated", "model_permissions.deleted"),
         *("spend_alert.created", "spend_alert.updated", "spend_alert.deleted"),
         *("operator.created", "operator.disabled", "mcp_server.added", "mcp_server.removed"),
+        *("issuer.created", "issuer.updated", "issuer.deleted"),
         *("pages.added", "pages.removed", "usage.repriced", "usage.reconciled", "sink.resumed"),
     )
 )

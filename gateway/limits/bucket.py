@@ -94,7 +94,8 @@ class Bucket:
 
     def available(self, now: float) -> float:
         """About how much could be used now, of the slice and of what is left in the row."""
-        return max(0.0, self.held + self._estimate(now))
+        left = self.held + self._estimate(now)
+        return max(0.0, left)
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
         """Whether the row may have what is missing: what was refused is not asked for again before
@@ -176,4 +177,5 @@ class Bucket:
             return 0.0
         if self._level is None:
             return self.capacity
-        return min(self.capacity, self._level + self.rate * max(0.0, now - self._level_at))
+        level = self._level + self.rate * (now - self._level_at)
+        return min(self.capacity, level)

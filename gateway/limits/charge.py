@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gateway.limits.money import Price
     from gateway.limits.refusal import Headers
     from gateway.limits.spend import SpendMeter
+    from gateway.limits.storage import StoredCharge
     from gateway.limits.terms import What
 
 
@@ -56,8 +57,8 @@ class Charge:
     """The charge of one request. Not more than one of `settle` and `leave` counts."""
 
     __slots__ = (
-        "_books", "headers", "is_open", "model", "places", "price", "project", "spend", "tenant_id",
-        "tier", "tokens",
+        "_books", "headers", "is_open", "model", "places", "price", "project", "spend", "stored",
+        "tenant_id", "tier", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class Charge:
         self.tokens: tuple[TokenCharge, ...] = ()
         self.spend: tuple[SpendCharge, ...] = ()
         self.price: Price | None = None
+        self.stored: StoredCharge | None = None
         self.headers: Headers = ()
         """Those of the answer, as it was admitted."""
         self.is_open = True
@@ -81,6 +83,8 @@ class Charge:
         if self.is_open:
             self.is_open = False
             self._books.settle(self, used)
+            if self.stored is not None:
+                self.stored.end(used.input_tokens, used.output_tokens)
 
     def leave(self) -> None:
         """Another process settles: what it holds here is let go, what was charged stays so."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.limits.money import begins, ends
+from gateway.limits.storage import account_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,7 @@ class Elsewhere:
     under_way: Mapping[Key, int] = field(default_factory=dict)
     spent: Mapping[Key, int] = field(default_factory=dict)
     told: Mapping[Key, int] = field(default_factory=dict)
+    stored: Mapping[Key, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,11 @@ def figures_of(
 
 def _of_limit(gates: Gates, tenant_id: UUID, limit: Limit, elsewhere: Elsewhere) -> LimitFigure:
     key = (tenant_id, limit.name)
+    if limit.what == "stored_bytes":
+        key = (tenant_id, account_of(limit))
+        used = elsewhere.stored.get(key, 0) + gates.storage.used(key)
+        used += elsewhere.under_way.get(key, 0)
+        return LimitFigure(limit, max(0, limit.value - used), None)
     if not limit.window_s:
         used = gates.places.get(key, 0) + elsewhere.under_way.get(key, 0)
         return LimitFigure(limit, max(0, limit.value - used), None)

@@ -29,6 +29,7 @@ from gateway.limits.refusal import (
     too_many,
 )
 from gateway.limits.spend import SpendMeter
+from gateway.limits.storage import Storage
 from gateway.limits.terms import MINUTE_S, Meter
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Gates:
         self._buckets: dict[Key, Bucket] = {}
         self._meters: dict[Key, SpendMeter] = {}
         self._estimates: Estimates[tuple[UUID, str]] = Estimates()
+        self.storage = Storage(clock, self._refuse)
         self.places: dict[Key, int] = defaultdict(int)
         """What is under way in this process."""
         self.elsewhere: dict[Key, int] = {}
@@ -405,10 +407,10 @@ class Gates:
     def _check_refused(self, caller: Caller, rules: Rules) -> None:
         """Who goes on and on with what is refused has to pause. Raises `RateLimited`."""
         for limit in rules.requests:
-            if limit.mode == "observe":
+            key = (caller.tenant_id, limit.name)
+            if limit.mode == "observe" or key not in self._refused:
                 continue
-            key, most = (caller.tenant_id, limit.name), self._refusals_of(limit)
-            now = self._clock()
+            most, now = self._refusals_of(limit), self._clock()
             if wait_s := self._refused.wait_s(key, most, now):
                 cost = Cost(limit, self._bucket(caller, limit), 1.0)
                 refusal = self._refusal(cost, caller, now, least_s=wait_s)

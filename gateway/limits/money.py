@@ -94,18 +94,13 @@ class Prices:
         """The price of a response: the tenant's own before that of all (`nobody`), its tier's
         before any, and of several the newest. None where there is none.
         """
-        found = [
-            one
-            for one in self._by_model.get(model, ())
-            if one.tenant_id in {tenant_id, nobody}
-            and one.tier in {tier, ANY_TIER}
-            and one.is_valid(at)
-        ]
-        return min(
-            found,
-            key=lambda one: (one.tenant_id != tenant_id, one.tier == ANY_TIER),
-            default=None,
-        )
+        prices = self._by_model.get(model, ())
+        for owner in (tenant_id, nobody):
+            for of_tier in (tier, ANY_TIER):
+                for one in prices:  # the newest first
+                    if one.tier == of_tier and one.tenant_id == owner and one.is_valid(at):
+                        return one
+        return None
 
 
 def begins(interval: Interval, at: datetime) -> datetime:

@@ -29,6 +29,10 @@ class Paces(Generic[K]):
     def __init__(self) -> None:
         self._full_at: OrderedDict[K, float] = OrderedDict()
 
+    def __contains__(self, key: K) -> bool:
+        """Whether it may not be full; what has never been used is."""
+        return key in self._full_at
+
     def take(self, key: K, capacity: float, now: float) -> float:
         """Use one of a bucket that holds so many, and fills in `WINDOW_S`. 0.0: it was there;
         otherwise in how many seconds it will be, and none was used.

@@ -166,6 +166,21 @@ def over_budget(budget: Budget, terms: Terms, *, resets_at: datetime | None) -> 
     )
 
 
+def out_of_storage(where: Where, *, used: int, asked: int) -> RateLimited:
+    """As much is stored as may be."""
+    limit = where.limit
+    owner = _owner(limit.scope, limit.scope_id, where.terms)
+    return RateLimited(
+        "You exceeded your current quota, please check your plan and billing details: the stored "
+        f"bytes {owner} are used up: Limit {limit.value}, Used {used}, Requested {asked}. Delete "
+        "stored responses, conversations or files, or send the request with 'store': false. What "
+        "was deleted makes room at the next measurement.",
+        code=QUOTA,
+        kind=QUOTA,
+        is_final=True,
+    )
+
+
 def _place(where: Where) -> str:
     return _owner(where.limit.scope, where.limit.scope_id, where.terms).replace("of ", "in ", 1)
 

@@ -18,7 +18,10 @@ Scope = Literal["tenant", "organization", "project", "key"]
 """Whose it is. The first is what the operator grants a tenant, the second what the tenant's own
 administrators set for all of it."""
 Mode = Literal["enforce", "observe"]
-What = Literal["requests", "tokens", "input_tokens", "output_tokens", "responses", "websockets"]
+What = Literal[
+    "requests", "tokens", "input_tokens", "output_tokens", "responses", "websockets",
+    "stored_bytes",
+]  # fmt: skip
 Unit = Literal["usd", "tokens"]
 Interval = Literal["day", "month", "none"]
 
@@ -30,8 +33,10 @@ VALUE_MAX: Final = 10**15
 RULES_MAX: Final = 256
 """Models whose rules are kept with a key; those of another are made anew."""
 
-AT_ONCE: Final[frozenset[What]] = frozenset({"responses", "websockets"})
+AT_ONCE: Final[frozenset[What]] = frozenset({"responses", "websockets", "stored_bytes"})
 """What is counted at one moment. It has no window."""
+OF_ALL_MODELS: Final[frozenset[What]] = frozenset({"websockets", "stored_bytes"})
+"""What has no model."""
 OF_TOKENS: Final[frozenset[What]] = frozenset({"tokens", "input_tokens", "output_tokens"})
 
 
@@ -71,8 +76,14 @@ class Limit:
                 raise InvalidRequest(f"{self.what} are counted at one moment.", param="window")
         elif self.window_s not in WINDOWS_S:
             raise InvalidRequest("The window of a limit is a minute or a day.", param="window")
-        if self.model != ALL_MODELS and self.what == "websockets":
+        if self.model != ALL_MODELS and self.what in OF_ALL_MODELS:
             raise InvalidRequest(f"{self.what} are of all models together.", param="model")
+        if self.scope == "key" and self.what == "stored_bytes":
+            raise InvalidRequest(
+                "stored_bytes are of an organization or a project: what is stored belongs to no "
+                "key.",
+                param=self.what,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +97,13 @@ class Budget:
     interval: Interval
     cap: int
     mode: Mode = "enforce"
+    meter: str = field(init=False, repr=False, compare=False)
+    """What is counted for it, by a name within its tenant."""
 
-    @property
-    def meter(self) -> str:
-        """What is counted for it, by a name within its tenant."""
-        return meter_of(self.scope, self.scope_id, self.unit, self.interval)
+    def __post_init__(self) -> None:
+        """Requests ask for the name more often than budgets are made."""
+        meter = meter_of(self.scope, self.scope_id, self.unit, self.interval)
+        object.__setattr__(self, "meter", meter)
 
 
 def meter_of(scope: Scope, scope_id: UUID, unit: Unit, interval: Interval) -> str:
@@ -115,6 +128,7 @@ class Rules:
     places: tuple[Limit, ...]
     budgets: tuple[Budget, ...]
     meters: tuple[Meter, ...]
+    stored: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,13 @@ class Terms:
     meters: tuple[Meter, ...] = ()
     organization: str = ""
     project: str = ""
+    stored: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
+    """Those of stored bytes."""
     _rules: dict[str, Rules | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Requests ask for them more often than terms are made."""
+        object.__setattr__(self, "stored", self.at_once("stored_bytes"))
 
     def rules(self, model: str) -> Rules | None:
         """What binds requests for a model; None where nothing does, as nearly always."""
@@ -156,9 +176,10 @@ class Terms:
             places=_of(binding, {"responses"}),
             budgets=self.budgets,
             meters=tuple(meters.values()),
+            stored=_of(binding, {"stored_bytes"}),
         )
-        is_empty = not (rules.requests or rules.tokens or rules.places or rules.meters)
-        return None if is_empty else rules
+        binds = rules.requests or rules.tokens or rules.places or rules.meters or rules.stored
+        return rules if binds else None
 
 
 def _of(limits: Iterable[Limit], whats: Iterable[What]) -> tuple[Limit, ...]:

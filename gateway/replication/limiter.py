@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -25,7 +25,7 @@ from gateway.store.limits.counters import BUCKETS_MAX, NOTHING_SPENT, Heard, Spe
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from gateway.limits.bucket import Ask, Bucket
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.limits.gates import GateObserver
     from gateway.limits.money import Price
     from gateway.limits.spend import SpendMeter, Spent
+    from gateway.limits.storage import StoredCharge
     from gateway.limits.terms import Rules, Terms
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal
@@ -143,20 +144,62 @@ class Limiter:
         self._prices_at = float("-inf")
         self._count = 0
 
-    async def enter(self, principal: Principal, model: str, tier: str) -> Charge | None:
-        """Gate 1; None where the key has no limit. Raises `RateLimited`, and `StoreUnavailable`
-        where the database has been away for too long.
+    async def enter(
+        self, principal: Principal, model: str, tier: str, *, stores: int | None = None
+    ) -> Charge | None:
+        """Gate 1; None where the key has no limit. `stores`: so many bytes are to be stored of the
+        request. Raises `RateLimited`, and `StoreUnavailable` where the database has been away for
+        too long.
         """
         rules = principal.terms.rules(model)
         if rules is None:
             return None
         self._check_age()
-        caller = _caller(principal, model, tier)
+        if stores is not None and rules.stored:
+            return await self._enter_storing(principal, rules, (model, tier), stores)
+        return await self._enter(_caller(principal, model, tier), rules)
+
+    async def _enter(self, caller: Caller, rules: Rules) -> Charge:
         attempt = 0
         while (charge := self.gates.enter(caller, rules, attempt)) is None:
             await self._ask()
             attempt += 1
         return charge
+
+    async def _enter_storing(
+        self, principal: Principal, rules: Rules, what: tuple[str, str], size: int
+    ) -> Charge:
+        held = await self._hold(principal, size)
+        try:
+            charge = await self._enter(_caller(principal, *what), rules)
+        except BaseException:
+            held.give_back()
+            raise
+        charge.stored = held
+        return charge
+
+    @asynccontextmanager
+    async def storing(self, principal: Principal, size: int) -> AsyncIterator[None]:
+        """Counts so many bytes that are stored while this is entered; not if that raises. Raises
+        `RateLimited` where they do not fit.
+        """
+        if not principal.terms.stored:
+            yield
+            return
+        self._check_age()
+        held = await self._hold(principal, size)
+        try:
+            yield
+        except BaseException:
+            held.give_back()
+            raise
+
+    async def _hold(self, principal: Principal, size: int) -> StoredCharge:
+        storage, terms = self.gates.storage, principal.terms
+        if not storage.is_known(principal.tenant_id, terms.stored):
+            self.gates.needs_round = True
+            await self._ask()
+        return storage.hold(principal.tenant_id, terms, size, self.gates.elsewhere)
 
     async def reserve(
         self, charge: Charge | None, principal: Principal, *, tokens: int, most: int
@@ -273,6 +316,7 @@ class Limiter:
             self._reports() if is_round else {},
             spend,
             watched,
+            [key for key, _ in self.gates.storage.watched()] if is_round else (),
         )
 
     def _spending(self) -> Iterator[tuple[Key, SpendMeter, list[Spent]]]:
@@ -282,7 +326,7 @@ class Limiter:
 
     def _reports(self) -> dict[Key, int]:
         aside = {key: meter.reserved for key, meter in self.gates.meters() if meter.is_known}
-        return {**self.gates.reports(), **aside}
+        return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
 
     async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
         """Whether there was anything to tell. What was answered is taken out of `asked`."""
@@ -340,6 +384,7 @@ class Limiter:
         if heard.is_round:
             self._others = heard.others
             self.gates.elsewhere = {key: heard.elsewhere.get(key, 0) for key in told.reports}
+            self.gates.storage.told(told.stored, heard.stored)
         for key, meter, rows in written:
             spent = heard.spent.get(key, NOTHING_SPENT)
             meter.told(

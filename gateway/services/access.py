@@ -34,6 +34,7 @@ from gateway.errors import (
 from gateway.governance.audit import COMMAND_LINE
 from gateway.services.credentials.secrets import Peppers
 from gateway.services.credentials.uses import KeyUses, Rehash
+from gateway.services.federation.verification import is_token
 from gateway.store import tenants
 from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
@@ -154,7 +155,7 @@ class Access:
         self._unknown: OrderedDict[bytes, _Decision] = OrderedDict()
         self._cache_keys_max = cache_keys_max
         self._lookups: dict[bytes, _Lookup] = {}
-        self._aging: deque[str] = deque()
+        self._aging: deque[tuple[str, str | None]] = deque()
         self._has_aged = asyncio.Event()
 
     async def create_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
@@ -268,9 +269,9 @@ class Access:
         self.forget()
         return disabled or enabled[0]
 
-    def known(self, secret: str) -> Principal | None:
+    def known(self, secret: str, organization: str | None = None) -> Principal | None:
         """Whose key this is; None where `authenticate` has to be asked."""
-        mark = self._mark(secret)
+        mark = self._mark(secret, organization)
         decision = self._known.get(mark)
         if decision is None:
             return None
@@ -281,7 +282,7 @@ class Access:
             return None
         if age_s > RENEWED_SHARE * self._cache_ttl_s and not decision.is_renewed:
             decision.is_renewed = True
-            self._aging.append(secret)
+            self._aging.append((secret, organization))
             self._has_aged.set()
         self._note_use(principal)
         return principal
@@ -294,30 +295,32 @@ class Access:
             await self._has_aged.wait()
             self._has_aged.clear()
             while self._aging:
-                secret = self._aging.popleft()
-                mark = self._mark(secret)
+                given = self._aging.popleft()
+                mark = self._mark(*given)
                 try:
-                    await self._decided(secret, mark, self._clock(), self._known.get(mark))
+                    await self._decided(given, mark, self._clock(), self._known.get(mark))
                 except (StoreError, IssuerUnavailable) as error:
                     _log.warning("a key was not looked up again, its next request is", error=error)
 
-    async def authenticate(self, secret: str) -> Principal:
-        """Whose key this is.
+    async def authenticate(self, secret: str, organization: str | None = None) -> Principal:
+        """Whose key this is. The `organization` that a request names tells whose a token is; what a
+        key is for was decided when it was made.
 
         Raises `AuthenticationError`, the same for a key that is unknown or disabled or whose tenant
         is, `StoreUnavailable` when the database is down and the key is not known here, and
         `IssuerUnavailable` when the issuer of a token is.
         """
-        if (principal := self.known(secret)) is not None:
+        if (principal := self.known(secret, organization)) is not None:
             return principal
         if is_mistyped(secret):
             raise _incorrect(secret)
-        mark, now = self._mark(secret), self._clock()
+        mark, now = self._mark(secret, organization), self._clock()
         decision = self._unknown.get(mark)
         if decision is not None:
             self._unknown.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
-            decision = await self._decided(secret, mark, now, self._known.get(mark))
+            given = (secret, organization)
+            decision = await self._decided(given, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
             raise self._refusal(secret, decision)
         self._note_use(decision.principal)
@@ -333,7 +336,7 @@ class Access:
         return TokenRefused(decision.refusal or "The token has expired. Get a new one.")
 
     async def _decided(
-        self, secret: str, mark: bytes, now: float, known: _Decision | None
+        self, given: tuple[str, str | None], mark: bytes, now: float, known: _Decision | None
     ) -> _Decision:
         """What the database says of a key, asked once for all requests that wait for it together:
         when a decision is too old, all requests of its key miss it at once, and the slower the
@@ -350,7 +353,7 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            lookup.decision = await self._looked_up(secret, known, now)
+            lookup.decision = await self._looked_up(*given, known, now)
             # Not what the database said before a tenant or a key was changed.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
@@ -368,11 +371,13 @@ class Access:
             lookup.over.set()
         return lookup.decision
 
-    async def _looked_up(self, secret: str, known: _Decision | None, now: float) -> _Decision:
+    async def _looked_up(
+        self, secret: str, organization: str | None, known: _Decision | None, now: float
+    ) -> _Decision:
         if self._federation is None or not self._federation.knows(secret):
             return _Decision(await self._principal(secret, known), now)
         try:
-            return _Decision(await self._federation.principal(secret), now)
+            return _Decision(await self._federation.principal(secret, organization), now)
         except TokenRefused as refusal:
             return _Decision(None, now, refusal=refusal.message)
 
@@ -453,12 +458,14 @@ class Access:
         hint = f" Did you mean {close}?" if close else ""
         return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
-    def _mark(self, secret: str) -> bytes:
+    def _mark(self, secret: str, organization: str | None = None) -> bytes:
         """The digest that this process knows a key by: no key is kept as it is, and this costs
-        every request a quarter of an HMAC.
+        every request a quarter of an HMAC. A token may be another one's with another organization.
         """
         marking = self._marking.copy()
         marking.update(secret.encode("utf-8", "surrogatepass"))
+        if organization is not None and is_token(secret):
+            marking.update(b"\0" + organization.encode("utf-8", "surrogatepass"))
         return marking.digest()
 
 

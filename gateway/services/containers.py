@@ -125,7 +125,7 @@ class Containers:
     async def create(self, principal: Principal, asked: NewContainer) -> Json:
         """A new container with copies of files. Raises `InvalidRequest` for memory that nobody may
         have, `ResourceNotFound` for an unknown file, `RateLimited` where the tenant has as many as
-        it may.
+        it may, or no more may be stored.
         """
         require_storage(principal, "A container")
         tenant_id, now = principal.tenant_id, self._pool.now()
@@ -146,14 +146,15 @@ class Containers:
             project_id=principal.project,
         )
         count = principal.policy.containers_max
-        if not await rows.create(self._database, tenant_id, row, containers_max=count):
-            raise RateLimited(
-                f"You have {count} containers, which is as many as may be. Delete some that are "
-                "not needed any more.",
-                code="too_many_containers",
-            )
-        for source in copied:
-            await self._copied(tenant_id, row.uuid, source, param="file_ids")
+        async with self._files.storing(principal, sum(one.size_bytes for one in copied)):
+            if not await rows.create(self._database, tenant_id, row, containers_max=count):
+                raise RateLimited(
+                    f"You have {count} containers, which is as many as may be. Delete some that "
+                    "are not needed any more.",
+                    code="too_many_containers",
+                )
+            for source in copied:
+                await self._copied(tenant_id, row.uuid, source, param="file_ids")
         return container_body(row)
 
     async def get(self, principal: Principal, container_id: str) -> Json:
@@ -199,11 +200,12 @@ class Containers:
         size_bytes, digest = await asyncio.to_thread(upload.measured)
         path = _path(upload.name)
         row = container_file(uuid, path, size_bytes, digest, self._pool.now())
-        kept = await file_rows.put(
-            self._database, tenant_id, row, upload.chunks(), bounds=self._pool.policy.files
-        )
-        if kept is None:
-            raise unknown_container(container_id)
+        async with self._files.storing(principal, size_bytes):
+            kept = await file_rows.put(
+                self._database, tenant_id, row, upload.chunks(), bounds=self._pool.policy.files
+            )
+            if kept is None:
+                raise unknown_container(container_id)
         return container_file_body(kept)
 
     async def copy_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
@@ -211,9 +213,10 @@ class Containers:
         tenant_id = principal.tenant_id
         source = await self._files.find(principal, file_id, param="file_id")
         uuid = await self._used(principal, container_id)
-        kept = await self._copied(tenant_id, uuid, source, param="file_id")
-        if kept is None:
-            raise unknown_container(container_id)
+        async with self._files.storing(principal, source.size_bytes):
+            kept = await self._copied(tenant_id, uuid, source, param="file_id")
+            if kept is None:
+                raise unknown_container(container_id)
         return container_file_body(kept)
 
     async def get_file(self, principal: Principal, container_id: str, file_id: str) -> Json:

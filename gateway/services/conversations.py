@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.conversations import NewConversation
     from gateway.protocol.items import InputItem
+    from gateway.replication.limiter import Limiter
     from gateway.sealing import Sealer, Unsealed
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Models
@@ -41,7 +42,7 @@ class Conversations:
     Those that change or erase items raise `ConversationLocked` while a response will be added.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its dependencies
         self,
         database: Database,
         *,
@@ -49,6 +50,7 @@ class Conversations:
         sealer: Sealer,
         format_: ModelFormat,
         executor: ThreadExecutor,
+        limiter: Limiter,
         items_max: int,
     ) -> None:
         """A conversation may have `items_max` items. They are kept with their ids in `format_`."""
@@ -57,19 +59,23 @@ class Conversations:
         self._sealer = sealer
         self._format = format_
         self._executor = executor
+        self._storing = limiter.storing
         self._items_max = items_max
 
     async def create(
         self, principal: Principal, asked: NewConversation, *, body_bytes: int
     ) -> Conversation:
-        """A new conversation. Raises as `add_items` does."""
+        """A new conversation. Raises as `add_items` does, and `RateLimited` where no more may be
+        stored.
+        """
         require_storage(principal, "A conversation")
         tenant_id = principal.tenant_id
         items = await self._taken_in(principal, asked.items, body_bytes=body_bytes)
         conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
-        await rows.create(
-            self._database, tenant_id, conversation, items, project_id=principal.project
-        )
+        async with self._storing(principal, body_bytes):
+            await rows.create(
+                self._database, tenant_id, conversation, items, project_id=principal.project
+            )
         return conversation
 
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:
@@ -109,18 +115,19 @@ class Conversations:
         reference is replaced by a copy of the item, or by nothing where the conversation has it.
         Raises `InvalidRequest` for reasoning that was sealed elsewhere, for items beyond the bound
         and for an approval that would begin a call, `NoUpstreamAvailable` while nobody knows for
-        which model it may be sealed.
+        which model it may be sealed, `RateLimited` where no more may be stored.
         """
         require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
         own = {item.id for item in new if item.id is not None}
         taken = await rows.taken_ids(self._seen_by(principal), tenant_id, uuid, own)
         items = await self._taken_in(principal, new, taken, body_bytes=body_bytes)
-        is_known = await rows.add_items(
-            self._seen_by(principal), tenant_id, uuid, items, items_max=self._items_max
-        )
-        if not is_known:
-            raise unknown_conversation(conversation_id)
+        async with self._storing(principal, body_bytes):
+            is_known = await rows.add_items(
+                self._seen_by(principal), tenant_id, uuid, items, items_max=self._items_max
+            )
+            if not is_known:
+                raise unknown_conversation(conversation_id)
         return [item.json for item in items]
 
     async def list_items(

@@ -432,7 +432,8 @@ class Creation:
         if principal.terms is not NO_TERMS:
             model = self._models.get(request.model, principal.policy, task="generate").id
             tier = service_tier(request, principal.policy)
-            charge = await self._limiter.enter(principal, model, tier)
+            stores = command.body_bytes if request.store else None
+            charge = await self._limiter.enter(principal, model, tier, stores=stores)
         if charge is None:
             return await self._admitted(command, None)
         try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from datetime import datetime
 
+    from gateway.replication.limiter import Limiter
     from gateway.store.postgres.database import Database
     from gateway.store.tools.files import FileBounds
     from gateway.tenancy import Principal, TenantId
@@ -68,9 +69,16 @@ class Files:
     """
 
     def __init__(
-        self, database: Database, bounds: FileBounds, *, now: Callable[[], datetime]
+        self,
+        database: Database,
+        bounds: FileBounds,
+        limiter: Limiter,
+        *,
+        now: Callable[[], datetime],
     ) -> None:
         self._database = database
+        self.storing = limiter.storing
+        """Counts what of a tenant is stored while it is entered (`Limiter.storing`)."""
         self._bounds = bounds
         self._now = now
 
@@ -95,9 +103,10 @@ class Files:
             else now + timedelta(seconds=expires_after_s),
             project_id=principal.project,
         )
-        await rows.put(
-            self._database, principal.tenant_id, row, upload.chunks(), bounds=self._bounds
-        )
+        async with self.storing(principal, size_bytes):
+            await rows.put(
+                self._database, principal.tenant_id, row, upload.chunks(), bounds=self._bounds
+            )
         return file_body(row)
 
     async def get(self, principal: Principal, file_id: str) -> dict[str, Any]:

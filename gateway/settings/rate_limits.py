@@ -41,6 +41,11 @@ class RateLimits(Section):
         description="Refusals a minute for each request a minute that a limit allows, in each "
         "replica; who goes on all the same is refused everything until it asks less often.",
     )
+    storage_interval_s: PositiveFloat = Field(
+        300.0,
+        description="Seconds between two measurements of what a tenant with a limit of stored "
+        "bytes has stored; more where measuring takes longer than a twentieth of that.",
+    )
     reconcile_interval_s: PositiveFloat = Field(
         3_600.0,
         description="Seconds between two comparisons of what is spent with the lines of usage.",

@@ -44,6 +44,11 @@ _ITEM: Final = {
     **dict.fromkeys(("kind", "role", "phase"), Kept.WORD),
     "item_id": Kept.ID,
 }
+_ISSUER: Final = {
+    **dict.fromkeys(("name", "description", "issuer", "audience"), Kept.OPERATOR),
+    **dict.fromkeys(("discovery_url", "jwks_url", "jwks", "transformations"), Kept.OPERATOR),
+    "algorithms": Kept.WORD,
+}
 CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     "responses": _RESPONSE,
     "messages": _ITEM,
@@ -92,14 +97,14 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     },
     "tenants": {"name": Kept.WORD, "retention_type": Kept.WORD},
     "projects": dict.fromkeys(
-        ("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
+        (
+            *("name", "retention_type", "service_tier_max", "tools_off", "models_mode", "models"),
+            *("service_tiers", "service_tier_default"),
+        ),
         Kept.WORD,
     ),
-    "identity_providers": {
-        **dict.fromkeys(("name", "description", "issuer", "audience"), Kept.OPERATOR),
-        **dict.fromkeys(("discovery_url", "jwks_url", "jwks", "transformations"), Kept.OPERATOR),
-        "algorithms": Kept.WORD,
-    },
+    "identity_providers": _ISSUER,
+    "operator_issuers": {**_ISSUER, **dict.fromkeys(("tenants", "roles"), Kept.OPERATOR)},
     "federation_rules": {
         **dict.fromkeys(("name", "description", "matchers"), Kept.OPERATOR),
         "scopes": Kept.WORD,

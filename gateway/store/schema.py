@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "d8f40a7b2e93"
+REVISION: Final = "41c7e0d9b8a5"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -33,7 +33,7 @@ OLDER_REVISIONS: Final = (
     "9d27e4b1c06f",
     "7d20c4b8e1f6",
     *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
-    *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60"),
+    *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60", "d8f40a7b2e93", "f5b2e81c6a04"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -78,21 +78,31 @@ COLUMNS: Final = {
     " created_by uuid, pepper_id smallint",
     # The default project of a tenant has the tenant's id. It may have no row: what is null here
     # holds then. `models`: those that it may ask for, or not, by `models_mode`; null: no list.
+    # `service_tiers`: those that it may have besides the usual one; null: all of its tenant's.
     "projects": "tenant_id uuid!, id uuid!, name text!, created_at timestamptz!,"
     " archived_at timestamptz, retention_type text, service_tier_max text, tools_off text[],"
-    " models_mode text, models text[]",
+    " models_mode text, models text[], service_tiers text[], service_tier_default text",
     "service_accounts": "tenant_id uuid!, project_id uuid!, id uuid!, name text!, role text!,"
     " created_at timestamptz!, deleted_at timestamptz",
-    # Issuers of tokens that a tenant trusts; `transformations` are JSON. One that was deleted
-    # stays: if its tokens were bearers', no other tenant may have the same issuer and audience.
+    # Issuers of tokens that a tenant trusts; `transformations` are JSON. `named_bearer`: a token
+    # is a credential where the request, too, names the tenant. `bearer`: it need not, so no other
+    # tenant has it of the same issuer and audience; one that was deleted stays, and keeps them.
     "identity_providers": "tenant_id uuid!, id uuid!, name text!, description text, issuer text!,"
     " audience text!, discovery_url text, jwks_url text, jwks bytea, transformations bytea!,"
     " bearer boolean!, algorithms text[]!, clock_skew_s integer!, lifetime_max_s integer!,"
-    " enabled boolean!, created_at timestamptz!, updated_at timestamptz!, deleted_at timestamptz",
+    " enabled boolean!, created_at timestamptz!, updated_at timestamptz!, deleted_at timestamptz,"
+    " named_bearer boolean",
     # Which of their tokens act for a service account; `matchers` are JSON.
     "federation_rules": "tenant_id uuid!, id uuid!, provider_id uuid!, project_id uuid!,"
     " service_account_id uuid!, name text, description text, matchers bytea!, scopes text[],"
     " enabled boolean!, created_at timestamptz!, updated_at timestamptz!, deleted_at timestamptz",
+    # Issuers that operators trust, under the nil tenant: their tokens say which of the `tenants`
+    # (by name; *: any) they are for, and as what of the `roles` (JSON: scopes by role).
+    "operator_issuers": "tenant_id uuid!, id uuid!, name text!, description text, issuer text!,"
+    " audience text!, discovery_url text, jwks_url text, jwks bytea, transformations bytea!,"
+    " algorithms text[]!, clock_skew_s integer!, lifetime_max_s integer!, tenants text[]!,"
+    " roles bytea!, enabled boolean!, created_at timestamptz!, updated_at timestamptz!,"
+    " deleted_at timestamptz",
     # Of those who run the gateway, under the nil tenant.
     "operator_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
     " created_at timestamptz!, disabled_at timestamptz, expires_at timestamptz,"
@@ -231,6 +241,10 @@ COLUMNS: Final = {
     " granted double precision!",
     # What is under way, or set aside, in each replica. UNLOGGED.
     "limit_reports": "tenant_id uuid!, name text!, replica text!, at timestamptz!, amount bigint!",
+    # What was stored when that was measured last (`store.limits.storage`); under the nil project
+    # all that the tenant has. `bytes` and `at` are null until it was measured.
+    "stored_bytes": "tenant_id uuid!, project_id uuid!, bytes bigint, at timestamptz,"
+    " due_at timestamptz!",
 }
 """The columns of every table with their types; `!`: not null.
 

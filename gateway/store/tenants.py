@@ -22,6 +22,7 @@ from gateway.tenancy import (
     ModelPermissions,
     NarrowedPolicy,
     Principal,
+    ProjectControls,
     ProjectId,
     ProjectTerms,
     Tenant,
@@ -52,7 +53,8 @@ KEY_COLUMNS: Final = (
 """All of a key but its hash, which the role of tenants may not read."""
 FOUND_TERMS: Final = (
     "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
-    " (project).models AS project_models, (project).retention_type,"
+    " (project).models AS project_models, (project).retention_type, (project).tools_off,"
+    " (project).service_tiers, (project).service_tier_default,"
     " (tenant).retention_type AS tenant_retention_type"
 )
 FOUND_POLICY: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
@@ -187,6 +189,16 @@ def found_project(row: Row) -> ProjectTerms:
         if row.models_mode is None
         else ModelPermissions(row.models_mode, tuple(row.project_models or ())),
         retention_type=row.retention_type,
+        controls=found_controls(row),
+    )
+
+
+def found_controls(row: Row) -> ProjectControls:
+    """What the columns of a project say; it may have no row."""
+    return ProjectControls(
+        tools_off=frozenset(row.tools_off or ()),
+        tiers=None if row.service_tiers is None else tuple(row.service_tiers),
+        tier_default=row.service_tier_default or "standard",
     )
 
 
@@ -338,7 +350,7 @@ async def find_principal(
         TenantId(row.tenant_id),
         row.tenant_name,
         row.key_id,
-        NarrowedPolicy.of(policy, project.models, terms.permissions),
+        NarrowedPolicy.of(policy, project.models, terms.permissions, controls=project.controls),
         row.dialect or DEFAULT_DIALECT,
         project_id=row.project_id and ProjectId(row.project_id),
         key=terms,

@@ -453,6 +453,17 @@ class Metrics:
         self._spend_corrections = self._counter(
             "spend_corrected", "Budgets and alerts whose spending was not what usage has."
         )
+        self._stored_bytes = self._gauge(
+            "stored_bytes", "Bytes that tenants with a limit of them have stored."
+        )
+        self._stored_fullest = self._gauge(
+            "stored_bytes_fullest", "What is stored of the fullest limit, as a share of it."
+        )
+        self._storage_seconds = self._histogram(
+            "gateway_storage_measure_seconds",
+            "Measurements of what one tenant has stored.",
+            FLUSH_SECONDS,
+        )
         self._limit_syncs = self._histogram(
             "gateway_limit_sync_seconds",
             "Exchanges of limits with the database.",
@@ -477,6 +488,12 @@ class Metrics:
     def spend_corrected(self, count: int) -> None:
         """Count meters that were put right."""
         self._spend_corrections.inc(count)
+
+    def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None:
+        """Observe the measurement of one tenant; what all have stored, and of the fullest limit."""
+        self._stored_bytes.set(size_bytes)
+        self._stored_fullest.set(fullest)
+        self._storage_seconds.observe(seconds)
 
     def limits_synced(self, outcome: Literal["ok", "failed"], seconds: float) -> None:
         """Observe one exchange of limits with the database."""

@@ -8,6 +8,13 @@ that the provider makes of claims by expressions such as `assertion.repository` 
 
 Two attributes mean something of their own: `harmony.end_user` is whom a request is for (without it
 the claim `sub`), `harmony.scopes` which scopes the token may have, of those that its rule gives.
+
+Issuers of operators have no rules: their tokens say for which tenant they are (`harmony.tenant`),
+and may say for which of its projects (`harmony.project`) and as what (`harmony.role`).
+
+Whose a bearer token is that names no tenant is told by its issuer and audience alone, so these must
+be one tenant's: the audience names it (`org-…`), or an operator has confirmed it. Any other token
+takes the header `OpenAI-Organization` beside it.
 """
 
 from __future__ import annotations
@@ -34,6 +41,14 @@ verifies could sign, too, and a public key could be taken for the secret."""
 DEFAULT_ALGORITHMS: Final[tuple[Algorithm, ...]] = ("RS256", "ES256", "EdDSA")
 END_USER: Final = "harmony.end_user"
 SCOPES_GRANTED: Final = "harmony.scopes"
+TENANT: Final = "harmony.tenant"
+PROJECT: Final = "harmony.project"
+ROLE: Final = "harmony.role"
+OF_OPERATORS: Final = frozenset({TENANT, PROJECT, ROLE})
+"""Attributes that mean something of tokens of operators' issuers alone."""
+ANY_TENANT: Final = "*"
+"""In the place of a name, which none is."""
+_OWN: Final = OF_OPERATORS | {END_USER, SCOPES_GRANTED}
 END_USER_CHARS_MAX: Final = 1024
 EXPRESSION_CHARS_MAX: Final = 512
 
@@ -42,6 +57,7 @@ Attribute: TypeAlias = Value | tuple[Value, ...]
 """A list of values has each of them: `groups` that are [a, b] match `a`."""
 
 _FIRST: Final = re.compile(r"assertion(?=[.\[])")
+_ORGANIZATION: Final = re.compile(r"org-[0-9a-f]{32}(?![0-9a-f])")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+)\"\]")
 
 
@@ -80,7 +96,9 @@ class Transformation:
 
 @dataclass(frozen=True, slots=True)
 class IdentityProvider:
-    """An issuer that a tenant trusts, and for whose tokens."""
+    """An issuer that a tenant trusts, and for whose tokens. `confirmed`: an operator says that
+    bearer tokens which name no tenant are this one's.
+    """
 
     id: UUID
     tenant_id: TenantId
@@ -94,6 +112,45 @@ class IdentityProvider:
     description: str | None = None
     transformations: tuple[Transformation, ...] = ()
     enabled: bool = True
+    confirmed: bool = False
+
+    @property
+    def tenant_told_by(self) -> Literal["audience", "operator", "header"] | None:
+        """What says of a bearer token that it is for this tenant; None: it is no bearer token."""
+        if not self.terms.bearer:
+            return None
+        if organizations_named(self.audience):
+            return "audience"
+        return "operator" if self.confirmed else "header"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorIssuer:
+    """An issuer whose tokens say which tenant they are for, and whom the operator believes that of
+    `tenants` (names, or `*`: of any). `provider` is under the nil tenant. With `roles`, scopes by
+    role, a token may do what its roles may.
+    """
+
+    provider: IdentityProvider
+    tenants: tuple[str, ...]
+    roles: Mapping[str, tuple[str, ...]]
+
+    def speaks_for(self, tenant_name: str) -> bool:
+        """Whether its tokens can be that tenant's."""
+        return ANY_TENANT in self.tenants or tenant_name in self.tenants
+
+    def scopes(self, attributes: Mapping[str, Attribute]) -> frozenset[str] | None:
+        """The scopes of a token; empty: all of the project. None: none of its roles is known, or
+        nothing is left.
+        """
+        found: frozenset[str] = frozenset()
+        if self.roles:
+            given = attributes.get(ROLE, ())
+            named = given if isinstance(given, tuple) else (given,)
+            found = found.union(*(self.roles.get(str(one), ()) for one in named))
+            if not found:
+                return None
+        return scopes_granted(found, attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +169,11 @@ class FederationRule:
     name: str | None = None
     description: str | None = None
     enabled: bool = True
+
+
+def organizations_named(audience: str) -> frozenset[str]:
+    """The ids of tenants that stand in an audience, such as `https://gateway.example.com/org-…`."""
+    return frozenset(_ORGANIZATION.findall(audience))
 
 
 def path_of(expression: str) -> tuple[str, ...]:
@@ -177,6 +239,12 @@ def narrowed(scopes: frozenset[str], given: frozenset[str]) -> frozenset[str] | 
     return (given & scopes if scopes else given) or None
 
 
+def text_of(attributes: Mapping[str, Attribute], name: str) -> str | None:
+    """The attribute of that name, where it is one text that is not empty."""
+    value = attributes.get(name)
+    return value if isinstance(value, str) and value else None
+
+
 def end_user_of(attributes: Mapping[str, Attribute]) -> str | None:
     """Whom requests with a token are for; None where it names nobody."""
     named = attributes.get(END_USER, attributes.get("sub"))
@@ -187,7 +255,7 @@ def end_user_of(attributes: Mapping[str, Attribute]) -> str | None:
 
 def _values(claims: Mapping[str, Any]) -> Iterable[tuple[str, Attribute]]:
     for name, claim in claims.items():
-        if name not in {END_USER, SCOPES_GRANTED} and (value := _attribute(claim)) is not None:
+        if name not in _OWN and (value := _attribute(claim)) is not None:
             yield name, value
 
 

@@ -42,6 +42,8 @@ OperatorPermission = Literal[
     "tenants.read",
     "tenants.write",
     "tenants.delete",
+    "tenants.export",
+    "content.read",
     "responses.read",
     "prices.read",
     "prices.write",
@@ -52,11 +54,13 @@ OperatorPermission = Literal[
     "ledger.read",
     "ledger.write",
     "operator_audit_log.read",
+    "issuers.read",
+    "issuers.write",
     "operators.read",
     "operators.write",
 ]
 """Of the plane of operators, over all tenants. None of them shows what a request or a response
-says."""
+says, but `content.read`, with which an archive of a tenant may have its content."""
 
 AnyPermission: TypeAlias = Permission | OperatorPermission
 Role = Literal["owner", "reader"]
@@ -79,7 +83,9 @@ ROLES: Final[dict[Role, frozenset[AnyPermission]]] = {
     "reader": _reading(frozenset(PERMISSIONS)),
 }
 """What admin keys of a tenant may do, by their role."""
-_OF_OWNERS: Final[frozenset[AnyPermission]] = frozenset({"operators.read", "operators.write"})
+_OF_OWNERS: Final[frozenset[AnyPermission]] = frozenset(
+    {"operators.read", "operators.write", "content.read"}
+)
 OPERATOR_ROLES: Final[dict[OperatorRole, frozenset[AnyPermission]]] = {
     "owner": frozenset(OPERATOR_PERMISSIONS),
     "admin": frozenset(OPERATOR_PERMISSIONS) - _OF_OWNERS,

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 OnDisconnect = Literal["cancel", "continue"]
 ReasoningSummary = Literal["analysis", "off"]
 ServiceTierMax = Literal["default", "priority"]
+TierDefault = Literal["standard", "fast", "scale"]
+"""What a request of a project gets that asks for no tier, in OpenAI's words."""
+OptionalTier = Literal["flex", "fast", "ultrafast"]
+HostedTool = Literal["web_search", "code_interpreter", "mcp"]
+"""Tools that a tenant and each of its projects may be refused."""
 ResponseMessages = Literal["refused", "allowed"]
 ToolAccess = Literal["refused", "allowed"]
 ModelsMode = Literal["allow_list", "deny_list"]
@@ -166,6 +171,16 @@ class TenantPolicy:
     projects_share_responses: ToolAccess = "refused"
 
     @property
+    def may_wait(self) -> bool:
+        """Whether a request that asks for the tier `flex` gets it."""
+        return True
+
+    @property
+    def tier_default(self) -> TierDefault:
+        """The tier of a request that asks for none."""
+        return "standard"
+
+    @property
     def declared_tags(self) -> tuple[str, ...]:
         """The names of metadata whose values are on usage lines."""
         return tuple(self.usage_tags.split(",")) if self.usage_tags else ()
@@ -210,12 +225,47 @@ class ModelPermissions:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectControls:
+    """What a project gives its keys of what its tenant may have: no tools that are off, and of the
+    tiers besides the usual one those in `tiers` (None: all).
+    """
+
+    tools_off: frozenset[HostedTool] = frozenset()
+    tiers: tuple[OptionalTier, ...] | None = None
+    tier_default: TierDefault = "standard"
+
+    def narrowed(self, policy: TenantPolicy) -> dict[str, Any]:
+        """The values of a tenant's policy that are others for the project."""
+        own: dict[str, Any] = dict.fromkeys(self.tools_off, "refused")
+        if self.tiers is not None and not {"fast", "ultrafast"} & set(self.tiers):
+            own["service_tier_max"] = "default"
+        return {name: value for name, value in own.items() if getattr(policy, name) != value}
+
+
+ALL_CONTROLS: Final = ProjectControls()
+"""Of a project that gives all that its tenant may have."""
+
+
+@dataclass(frozen=True, slots=True)
 class NarrowedPolicy(TenantPolicy):
     """A tenant's policy as it counts for the requests of one key, whose project or terms let it ask
-    for fewer models.
+    for fewer models, or whose project gives less.
     """
 
     permissions: tuple[ModelPermissions, ...] = ()
+    controls: ProjectControls = ALL_CONTROLS
+
+    @property
+    @override
+    def may_wait(self) -> bool:
+        """Whether the project gives the tier `flex`."""
+        return self.controls.tiers is None or "flex" in self.controls.tiers
+
+    @property
+    @override
+    def tier_default(self) -> TierDefault:
+        """The project's."""
+        return self.controls.tier_default
 
     @override
     def may_use(self, names: Iterable[str]) -> bool:
@@ -226,13 +276,19 @@ class NarrowedPolicy(TenantPolicy):
         )
 
     @classmethod
-    def of(cls, policy: TenantPolicy, *permissions: ModelPermissions | None) -> TenantPolicy:
+    def of(
+        cls,
+        policy: TenantPolicy,
+        *permissions: ModelPermissions | None,
+        controls: ProjectControls = ALL_CONTROLS,
+    ) -> TenantPolicy:
         """The policy itself where nothing narrows it."""
         given = tuple(one for one in permissions if one is not None)
-        if not given:
+        if not given and controls == ALL_CONTROLS:
             return policy
         own = {field.name: getattr(policy, field.name) for field in fields(TenantPolicy)}
-        return cls(**own, permissions=given)
+        own |= controls.narrowed(policy)
+        return cls(**own, permissions=given, controls=controls)
 
 
 DEFAULT_POLICY: Final = TenantPolicy()

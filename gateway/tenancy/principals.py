@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
 from gateway.limits.terms import NO_TERMS
-from gateway.tenancy.policy import DEFAULT_POLICY, ModelPermissions
+from gateway.tenancy.policy import (
+    ALL_CONTROLS,
+    DEFAULT_POLICY,
+    ModelPermissions,
+    ProjectControls,
+)
 from gateway.tenancy.retention import keeps_nothing
 
 if TYPE_CHECKING:
@@ -65,6 +70,7 @@ class Project:
     created_at: datetime
     archived_at: datetime | None = None
     models: ModelPermissions | None = None
+    controls: ProjectControls = ALL_CONTROLS
 
     @property
     def is_default(self) -> bool:
@@ -145,6 +151,7 @@ class ProjectTerms:
     name: str = DEFAULT_PROJECT_NAME
     models: ModelPermissions | None = None
     retention_type: str | None = None
+    controls: ProjectControls = ALL_CONTROLS
 
 
 DEFAULT_PROJECT: Final = ProjectTerms()

@@ -11,6 +11,7 @@ from gateway.services.admin.inspection import Inspection
 from gateway.services.admin.keys import KeyPolicy, Keys
 from gateway.services.admin.limits import ProjectLimits
 from gateway.services.admin.operations import Operations
+from gateway.services.admin.operator_issuers import OperatorIssuers
 from gateway.services.admin.operators import Operators
 from gateway.services.admin.projects import Projects
 from gateway.services.admin.retention import RetentionControls
@@ -94,10 +95,17 @@ def operator_services(process: Process) -> OperatorServices:
     return OperatorServices(
         operations=operations(process),
         operators=Operators(database, process.access.peppers),
+        issuers=operator_issuers(process.shared.settings, database, process.access),
         ledger=ledger_operations(process),
         inspection=Inspection(database),
         audit=AuditLogs(database, project_names(database)),
     )
+
+
+def operator_issuers(settings: Settings, database: Database, access: Access) -> OperatorIssuers:
+    """Issuers whose tokens name their tenant; `access` is told of what changes."""
+    most = settings.federation.providers_max
+    return OperatorIssuers(database, access.forget, issuers_max=most)
 
 
 def operations(process: Process) -> Operations:
@@ -110,4 +118,5 @@ def operations(process: Process) -> Operations:
         replica=process.shared.owner,
         # Secrets are of a type that is written as stars.
         settings=partial(settings.model_dump, mode="json"),
+        exports_max=settings.admin.exports_max,
     )

@@ -26,6 +26,7 @@ from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.spend_audit import SpendAudit
+from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.purging import Purging
@@ -33,6 +34,7 @@ from gateway.services.governance.tenant_data import TenantData
 from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
+from gateway.store.limits.storage import MeasureTerms
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
@@ -210,9 +212,11 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
     settings, database, metrics = base.settings, base.database, base.metrics
     tenant_keys = None if base.shared.keys is None else TenantKeys(base.shared.keys)
     audit = SpendAudit(base.counters, metrics, interval_s=settings.rate_limits.reconcile_interval_s)
+    measuring = MeasureTerms(settings.rate_limits.storage_interval_s)
     return [
         *_alerting(base),
         audit.run,
+        StorageMeter(database, base.counters, metrics, measuring).run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
         Purging(database, TenantData(database, tenant_keys)).run,

@@ -83,7 +83,12 @@ class Services:
             feed=replica.feed,
             archive=replica.dependencies.archive,
         )
-        files = Files(base.database, base.containers.policy.files, now=base.containers.now)
+        files = Files(
+            base.database,
+            base.containers.policy.files,
+            replica.limiter,
+            now=base.containers.now,
+        )
         containers = Containers(
             base.database, base.containers, files, settings.tools.python.fill(ContainerBounds)
         )
@@ -116,6 +121,7 @@ class Services:
                 sealer=base.sealer,
                 format_=base.formats.default,
                 executor=base.executor,
+                limiter=replica.limiter,
                 items_max=settings.limits.history_items_max,
             ),
             files=files,

@@ -72,9 +72,12 @@ class SigningKey:
 
 @dataclass
 class Issuer:
-    """`keys` are those that it lists; the first one signs. `asked`: the paths of all requests."""
+    """`keys` are those that it lists; the first one signs. `audience` is whom its tokens are for.
+    `asked`: the paths of all requests.
+    """
 
     url: str = ""
+    audience: str = AUDIENCE
     keys: list[SigningKey] = field(default_factory=lambda: [SigningKey.new("first")])
     asked: list[str] = field(default_factory=list)
     configuration: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +93,7 @@ class Issuer:
         now = int(time.time())
         claims = {
             "iss": self.url,
-            "aud": AUDIENCE,
+            "aud": self.audience,
             "sub": "alice",
             "iat": now,
             "exp": now + 600,

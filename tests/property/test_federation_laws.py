@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -9,21 +11,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.ids import tenant_id
 from gateway.tenancy.federation import (
+    ANY_TENANT,
     END_USER,
     END_USER_CHARS_MAX,
+    PROJECT,
+    ROLE,
     SCOPES_GRANTED,
+    TENANT,
+    IdentityProvider,
+    KeySource,
+    OperatorIssuer,
+    TokenTerms,
     Transformation,
     attributes_of,
     end_user_of,
     matches,
     narrowed,
+    organizations_named,
     path_of,
     scopes_granted,
+    text_of,
 )
 from gateway.tenancy.principals import KeyTerms, Principal, TenantId
 from gateway.tenancy.scopes import NEEDS, SCOPES, may
 
+NOW = datetime.now(UTC)
+PROVIDER = IdentityProvider(
+    UUID(int=1), TenantId(UUID(int=0)), "sso", "https://sso.example.com", "gateway",
+    KeySource(), TokenTerms(), NOW, NOW,
+)  # fmt: skip
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="'\""), min_size=1, max_size=8)
 VALUES = st.text(max_size=8) | st.booleans() | st.integers() | st.floats(allow_nan=False)
 JSON = st.recursive(
@@ -145,10 +163,77 @@ def test_a_token_never_has_more_than_its_rule_gives(
 
 @given(CLAIMS)
 def test_claims_cannot_take_the_names_that_mean_something(claims: dict[str, Any]) -> None:
-    own = {**claims, END_USER: "mallory", SCOPES_GRANTED: "api.all"}
-    attributes = attributes_of(own, ())
-    assert END_USER not in attributes
-    assert SCOPES_GRANTED not in attributes
+    own = {END_USER, SCOPES_GRANTED, TENANT, PROJECT, ROLE}
+    attributes = attributes_of({**claims, **dict.fromkeys(own, "mallory")}, ())
+    assert not own & attributes.keys()
+
+
+ROLES_ = st.dictionaries(
+    NAMES, st.lists(st.sampled_from(sorted(SCOPES)), min_size=1, max_size=3).map(tuple), max_size=3
+)
+
+
+@given(ROLES_, st.lists(NAMES, max_size=3), SCOPE_SETS | st.none(), st.booleans())
+def test_a_token_has_what_its_roles_have_and_no_more(
+    roles: dict[str, tuple[str, ...]],
+    named: list[str],
+    claimed: frozenset[str] | None,
+    is_list: bool,
+) -> None:
+    issuer = OperatorIssuer(PROVIDER, ("acme",), roles)
+    attributes: dict[str, Any] = {}
+    if is_list:
+        attributes[ROLE] = tuple(named)
+    elif named:
+        attributes[ROLE], named = named[0], named[:1]
+    else:
+        named = []
+    if claimed is not None:
+        attributes[SCOPES_GRANTED] = tuple(claimed)
+    scopes = issuer.scopes(attributes)
+    held = frozenset(scope for name in named for scope in roles.get(name, ()))
+    if roles and not held:
+        assert scopes is None
+    else:
+        assert scopes == scopes_granted(held, attributes)
+        assert scopes is None or not held or scopes <= held
+        assert scopes or claimed is not None or not roles, "empty would be everything"
+
+
+@given(st.text(max_size=20), st.lists(st.uuids(), max_size=2), st.text("0123456789abcdef/-"))
+def test_an_audience_names_the_organizations_whose_ids_stand_in_it(
+    before: str, uuids: list[UUID], behind: str
+) -> None:
+    ids_ = [tenant_id(uuid) for uuid in uuids]
+    audience = before + "".join(f"/{one}" for one in ids_) + f"/{behind}"
+    assert organizations_named(audience) >= set(ids_)
+    provider = replace(PROVIDER, audience=audience)
+    assert provider.tenant_told_by is None
+    bearer = replace(provider, terms=TokenTerms(bearer=True))
+    told = replace(bearer, confirmed=True).tenant_told_by
+    if ids_:
+        assert (bearer.tenant_told_by, told) == ("audience", "audience")
+    elif not organizations_named(audience):
+        assert (bearer.tenant_told_by, told) == ("header", "operator")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "org-", "org-" + "a" * 31, "org-" + "a" * 33, "ORG-" + "a" * 32]
+)
+def test_what_is_no_id_of_an_organization_names_none(text: str) -> None:
+    assert organizations_named(f"https://gateway.example.com/{text}") == frozenset()
+
+
+def test_an_issuer_speaks_for_whom_the_operator_named() -> None:
+    assert OperatorIssuer(PROVIDER, ("acme",), {}).speaks_for("acme")
+    assert not OperatorIssuer(PROVIDER, ("acme",), {}).speaks_for("globex")
+    assert OperatorIssuer(PROVIDER, (ANY_TENANT,), {}).speaks_for("globex")
+
+
+@pytest.mark.parametrize("value", ["", 7, True, ("acme",), None])
+def test_only_one_text_names_a_tenant(value: Any) -> None:
+    assert text_of({} if value is None else {TENANT: value}, TENANT) is None
+    assert text_of({TENANT: "acme"}, TENANT) == "acme"
 
 
 def test_whom_a_token_is_for() -> None:
@@ -162,8 +247,6 @@ def test_whom_a_token_is_for() -> None:
 
 
 def test_the_wall_of_a_principal_is_its_project_unless_its_tenant_says_otherwise() -> None:
-    from dataclasses import replace
-
     tenant = TenantId(UUID(int=1))
     principal = Principal(tenant, "acme", UUID(int=2), key=KeyTerms())
     assert principal.wall == principal.project == tenant

@@ -91,9 +91,10 @@ class Authentication:
             given = credentials_of(scope)
             if given.secret is not None:
                 if scope["type"] == "websocket":
-                    scope["authenticate"] = partial(self._again, scope, given.secret)
-                known = self._access.known(given.secret)
-                principal = known or await self._access.authenticate(given.secret)
+                    scope["authenticate"] = partial(self._again, scope, given)
+                asked = (given.secret, given.organization)
+                known = self._access.known(*asked)
+                principal = known or await self._access.authenticate(*asked)
                 self._check(principal, given, scope)
                 scope["principal"] = principal
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
@@ -107,10 +108,11 @@ class Authentication:
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
 
-    async def _again(self, scope: Scope, secret: str) -> Principal:
+    async def _again(self, scope: Scope, given: Credentials) -> Principal:
         """Whose key a WebSocket has by now, for one more of its requests."""
-        principal = await self._access.authenticate(secret)
-        self._check(principal, Credentials(), scope)
+        assert given.secret is not None, "it was opened with one"
+        principal = await self._access.authenticate(given.secret, given.organization)
+        self._check(principal, given, scope)
         return principal
 
     def _check(self, principal: Principal, given: Credentials, scope: Scope) -> None:
@@ -155,7 +157,8 @@ def require_admin(principal: Principal) -> None:
 
 def check_named(principal: Principal, given: Credentials) -> None:
     """`OpenAI-Organization` and `OpenAI-Project` are checked, not obeyed: what a key is for, is
-    decided when it is made. Raises `AuthenticationError`.
+    decided when it is made. (Of a token the former told whose it is, so it is right already, or
+    the token needs none.) Raises `AuthenticationError`.
     """
     tenants = {ids.tenant_id(principal.tenant_id), principal.tenant_name}
     if given.organization is not None and given.organization not in tenants:

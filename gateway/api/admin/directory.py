@@ -59,9 +59,25 @@ LACKING: Final = (
     Lacking("/organization/external_keys", "external_key_id", _cursor, "external_keys"),
     Lacking("/organization/external_storage", "external_storage_id", _cursor, "external_keys"),
     Lacking("/organization/certificates", "certificate_id", _conversation, "external_keys"),
+    Lacking(f"{PROJECT}/certificates", "certificate_id", _conversation, "external_keys"),
 )
-SETTINGS: Final = (f"{PROJECT}/hosted_tool_permissions", f"{PROJECT}/service_tier_settings")
-"""Of projects, which operators decide for tenants (`tenants set`)."""
+BELOW: Final = (
+    ("/organization/users/{user_id}", "roles", "role_id"),
+    ("/organization/groups/{group_id}", "roles", "role_id"),
+    ("/organization/groups/{group_id}", "users", "user_id"),
+    ("/projects/{project_id}/users/{user_id}", "roles", "role_id"),
+    ("/projects/{project_id}/groups/{group_id}", "roles", "role_id"),
+)
+"""Lists of one of those: its path, their name, the parameter of one of their items."""
+_OF_KEYS: Final = (
+    "/organization/external_keys/{external_key_id}/validate",
+    "/organization/external_storage/{external_storage_id}/validate",
+)
+_OF_CERTIFICATES: Final = tuple(
+    f"{base}/certificates/{act}"
+    for base in ("/organization", PROJECT)
+    for act in ("activate", "deactivate")
+)
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
@@ -77,14 +93,29 @@ def routes(projects: Projects) -> list[AdminRoute]:
             AdminRoute("POST", one, "roles.write", answers.refuse_role),
             AdminRoute("DELETE", one, "roles.write", answers.refuse_role),
         ]
+    # Before the certificates themselves, whose ids may be any word.
+    for path in _OF_CERTIFICATES:
+        found.append(AdminRoute("POST", path, "external_keys.write", answers.unsupported))
     for lacking in LACKING:
         found += _of_lacking(lacking, answers)
-    for path in SETTINGS:
-        found += [
-            AdminRoute("GET", path, "projects.read", answers.unsupported),
-            AdminRoute("POST", path, "projects.write", answers.unsupported),
-        ]
+    for path, name, item in BELOW:
+        found += _below(path, name, item, answers)
+    for path in _OF_KEYS:
+        found.append(AdminRoute("POST", path, "external_keys.write", _unknown_last(path, answers)))
     return found
+
+
+def _below(path: str, name: str, item: str, answers: DirectoryEndpoints) -> Iterator[AdminRoute]:
+    unknown = _unknown_last(path, answers)
+    yield AdminRoute("GET", f"{path}/{name}", "members.read", unknown)
+    yield AdminRoute("POST", f"{path}/{name}", "members.write", unknown)
+    yield AdminRoute("GET", f"{path}/{name}/{{{item}}}", "members.read", unknown)
+    yield AdminRoute("DELETE", f"{path}/{name}/{{{item}}}", "members.write", unknown)
+
+
+def _unknown_last(path: str, answers: DirectoryEndpoints) -> Endpoint:
+    """What answers below one thing that there is not: the last parameter of its path."""
+    return answers.unknown(path.rpartition("{")[2].partition("}")[0])
 
 
 def _of_lacking(lacking: Lacking, answers: DirectoryEndpoints) -> Iterator[AdminRoute]:
@@ -93,6 +124,7 @@ def _of_lacking(lacking: Lacking, answers: DirectoryEndpoints) -> Iterator[Admin
     yield AdminRoute("GET", lacking.path, read, answers.empty(lacking.page))
     yield AdminRoute("POST", lacking.path, write, answers.unsupported)
     yield AdminRoute("GET", one, read, answers.unknown(lacking.id))
+    yield AdminRoute("POST", one, write, answers.unknown(lacking.id))
     yield AdminRoute("DELETE", one, write, answers.unknown(lacking.id))
 
 
@@ -189,8 +221,10 @@ def _role(kind: str, name: str, description: str, permissions: list[Any]) -> Jso
 
 
 def _unknown(call: AdminCall, parameter: str) -> ResourceNotFound:
+    kind = parameter.removesuffix("_id")
     return ResourceNotFound(
-        f"There is no {parameter.removesuffix('_id')} '{shown(call.path[parameter])}'.",
+        f"There is no {kind.replace('_', ' ')} '{shown(call.path[parameter])}'.",
+        code=f"{kind}_not_found",
         param=parameter,
     )
 

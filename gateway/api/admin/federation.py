@@ -11,12 +11,11 @@ from gateway.protocol.admin.federation import (
     ProviderUpdate,
     RuleCreate,
     RuleUpdate,
-    discovered,
     provider_body,
     rule_body,
 )
 from gateway.protocol.admin.objects import deleted_body
-from gateway.services.admin.federation import ProviderAsked, RuleAsked
+from gateway.services.admin.federation import ProviderAsked, RuleAsked, provider_changes
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
@@ -80,22 +79,8 @@ class FederationEndpoints:
         """What is left out stays."""
         asked = await call.body(ProviderUpdate)
         before = await self._providers.get(*_named(call))
-        keys = asked.keys(asked.issuer or before.issuer)
-        if keys is None and asked.issuer and before.keys == discovered(before.issuer):
-            # Where nobody said otherwise, it is the issuer that says where its keys are.
-            keys = discovered(asked.issuer)
-        changes: dict[str, Any] = {
-            "name": asked.name,
-            "issuer": asked.issuer,
-            "audience": asked.audience,
-            "description": asked.description,
-            "enabled": asked.enabled,
-            "transformations": asked.transformations,
-            "keys": keys,
-            "terms": asked.harmony.terms(before.terms),
-        }
-        given = {name: value for name, value in changes.items() if value is not None}
-        return provider_body(await self._providers.change(*_changed(call), given))
+        changes = provider_changes(asked, before)
+        return provider_body(await self._providers.change(*_changed(call), changes))
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
         """With its rules; its tokens work no more."""

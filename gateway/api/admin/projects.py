@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 from gateway.api.admin.pages import conversation_page, page_asked
 from gateway.api.admin.routes import AdminRoute
 from gateway.api.query import boolean
-from gateway.protocol.admin.objects import deleted_body, model_permissions_body, project_body
+from gateway.protocol.admin.objects import (
+    deleted_body,
+    hosted_tools_body,
+    model_permissions_body,
+    project_body,
+    service_tiers_body,
+)
 from gateway.protocol.admin.requests import (
+    HostedToolsUpdate,
     ModelPermissionsUpdate,
     NoBody,
     ProjectCreate,
     ProjectUpdate,
+    ServiceTiersUpdate,
 )
 
 if TYPE_CHECKING:
@@ -23,10 +31,12 @@ if TYPE_CHECKING:
 ALL = "/organization/projects"
 ONE = f"{ALL}/{{project_id}}"
 MODELS = f"{ONE}/model_permissions"
+TOOLS = f"{ONE}/hosted_tool_permissions"
+TIERS = f"{ONE}/service_tier_settings"
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
-    """Those of projects and their model permissions."""
+    """Those of projects, and of the models, tools and tiers that they give their keys."""
     answers = ProjectEndpoints(projects)
     return [
         AdminRoute("GET", ALL, "projects.read", answers.list),
@@ -37,6 +47,10 @@ def routes(projects: Projects) -> list[AdminRoute]:
         AdminRoute("GET", MODELS, "model_permissions.read", answers.models),
         AdminRoute("POST", MODELS, "model_permissions.write", answers.set_models),
         AdminRoute("DELETE", MODELS, "model_permissions.write", answers.delete_models),
+        AdminRoute("GET", TOOLS, "projects.read", answers.tools),
+        AdminRoute("POST", TOOLS, "projects.write", answers.set_tools),
+        AdminRoute("GET", TIERS, "projects.read", answers.tiers),
+        AdminRoute("POST", TIERS, "projects.write", answers.set_tiers),
     ]
 
 
@@ -93,6 +107,29 @@ class ProjectEndpoints:
         """DELETE: the keys may ask for whatever their tenant may."""
         await self._projects.set_models(*_changed(call), None)
         return deleted_body("project.model_permissions")
+
+    async def tools(self, call: AdminCall) -> dict[str, Any]:
+        """The hosted tools that requests of the project may use, as far as its tenant may."""
+        found = await self._projects.get(*_named(call))
+        return hosted_tools_body(found.controls, call.principal.policy)
+
+    async def set_tools(self, call: AdminCall) -> dict[str, Any]:
+        """POST of the tools to switch on or off. One that is off is dropped from requests."""
+        asked = await call.body(HostedToolsUpdate)
+        before = (await self._projects.get(*_named(call))).controls
+        changes = {"tools_off": asked.tools_off(before.tools_off)}
+        changed = await self._projects.set_controls(*_changed(call), changes)
+        return hosted_tools_body(changed.controls, call.principal.policy)
+
+    async def tiers(self, call: AdminCall) -> dict[str, Any]:
+        """The tier of requests that ask for none, and those that they may ask for."""
+        return service_tiers_body((await self._projects.get(*_named(call))).controls)
+
+    async def set_tiers(self, call: AdminCall) -> dict[str, Any]:
+        """POST of either; a request that asks for a tier it may not have gets the usual one."""
+        asked = await call.body(ServiceTiersUpdate)
+        changed = await self._projects.set_controls(*_changed(call), asked.changes())
+        return service_tiers_body(changed.controls)
 
 
 def _named(call: AdminCall) -> tuple[Any, str]:

@@ -9,6 +9,7 @@ from gateway.api.admin import (
     federation,
     governance,
     inspection,
+    issuers,
     keys,
     ledger,
     limits,
@@ -45,6 +46,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
     return [
         *operators.routes(services.operations),
         *operator_keys.routes(services.operators),
+        *issuers.routes(services.issuers),
         *tenant_data.routes(services.operations),
         *prices.routes(services.operations),
         *ledger.routes(services.ledger),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from starlette.responses import StreamingResponse
+
 from gateway.api.admin.operators import TENANT
-from gateway.api.admin.routes import AdminRoute
-from gateway.protocol.admin.requests import Erasure, Hold, NoBody
+from gateway.api.admin.routes import AdminRoute, check_permission
+from gateway.protocol.admin.requests import Erasure, Export, Hold, NoBody
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+
     from gateway.api.admin.routes import AdminCall
     from gateway.services.admin.operations import Operations
 
@@ -21,11 +25,12 @@ def routes(operations: Operations) -> list[AdminRoute]:
         AdminRoute("POST", f"{TENANT}/restore", "tenants.delete", answers.restore, "operator"),
         AdminRoute("POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator"),
         AdminRoute("POST", f"{TENANT}/erasure", "tenants.delete", answers.erase, "operator"),
+        AdminRoute("POST", f"{TENANT}/export", "tenants.export", answers.export, "operator"),
     ]
 
 
 class TenantDataEndpoints:
-    """Endpoints of deletion and erasure: see docs/data.md."""
+    """Endpoints of deletion, erasure and archives: see docs/data.md."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -61,3 +66,18 @@ class TenantDataEndpoints:
             "conversations": erased.conversations,
             "responses_read": erased.seen,
         }
+
+    async def export(self, call: AdminCall) -> Response:
+        """A zip file of all that a tenant has; with `content: true` what was said, too, which takes
+        `content.read`.
+        """
+        asked = await call.body(Export)
+        if asked.content:
+            check_permission(call.request.scope, "content.read", "operator")
+        name = call.path["name"]
+        archive = await self._operations.export(name, call.author, with_content=asked.content)
+        return StreamingResponse(
+            archive.pieces(),
+            media_type="application/zip",
+            headers={"content-disposition": f'attachment; filename="{name}.zip"'},
+        )

@@ -157,9 +157,10 @@ def export(
 
     async def ask(data: TenantData, _: Database) -> dict[str, dict[str, object]]:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            manifest = await data.export(name, file)
-        found: dict[str, dict[str, object]] = manifest["files"]
-        return found
+            archive = await data.export(name)
+            async for piece in archive.pieces():
+                file.write(piece)
+        return archive.files
 
     try:
         files = _ask(config, ask)

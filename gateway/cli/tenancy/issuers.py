@@ -11,8 +11,8 @@ import typer
 from gateway import ids
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json  # noqa: TC001 - typer reads them
+from gateway.cli.tenancy.operator_issuers import ask_operators, pairs
 from gateway.cli.tenancy.projects import PAGE_ROWS, ask
-from gateway.errors import InvalidRequest
 from gateway.protocol.admin.federation import (
     ProviderCreate,
     RuleCreate,
@@ -24,6 +24,7 @@ from gateway.services.admin.federation import ProviderAsked, RuleAsked
 from gateway.services.admin.transactions import AdminCaller
 
 if TYPE_CHECKING:
+    from gateway.services.admin.operator_issuers import OperatorIssuers
     from gateway.services.admin.services import AdminServices
     from gateway.tenancy import TenantId
     from gateway.tenancy.federation import FederationRule, IdentityProvider
@@ -69,7 +70,7 @@ def create(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Trust an issuer. Until a rule says so (`issuers allow`), its tokens may do nothing."""
     transformations = [
-        {"attribute": one, "expression": expression} for one, expression in _pairs(attribute)
+        {"attribute": one, "expression": expression} for one, expression in pairs(attribute)
     ]
     extras = {
         "bearer": bearer,
@@ -104,9 +105,15 @@ def list_issuers(tenant: TenantName, config: Config = None, json_: Json = False)
         terminal.show(json.dumps(shown))
         return
     terminal.table(
-        ("ID", "ISSUER", "AUDIENCE", "BEARER"),
+        ("ID", "ISSUER", "AUDIENCE", "BEARER", "TENANT TOLD BY"),
         [
-            (one["id"], one["issuer"], one["audience"], str(one["harmony"]["bearer"]).lower())
+            (
+                one["id"],
+                one["issuer"],
+                one["audience"],
+                str(one["harmony"]["bearer"]).lower(),
+                one["harmony"]["tenant_told_by"] or "-",
+            )
             for one in shown
         ],
     )
@@ -123,6 +130,26 @@ def delete(tenant: TenantName, issuer: IssuerId, config: Config = None) -> None:
         lambda services, id_: services.identity_providers.delete(AdminCaller(id_), issuer),
     )
     terminal.show(f"issuer {issuer} deleted")
+
+
+@commands.command("confirm")
+def confirm(
+    tenant: TenantName,
+    issuer: IssuerId,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="They have to name the tenant again.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Say that bearer tokens of this issuer and audience are this tenant's where neither the
+    audience nor the header OpenAI-Organization names one. One tenant alone can have them.
+    """
+
+    async def confirmed(services: OperatorIssuers) -> None:
+        await services.confirm(tenant, issuer, is_confirmed=not withdraw)
+
+    ask_operators(config, confirmed)
+    terminal.show(f"issuer {issuer} {'withdrawn' if withdraw else 'confirmed'}")
 
 
 @commands.command("allow")
@@ -150,7 +177,7 @@ def allow(  # noqa: PLR0913 - each is an option
     async def allowed(services: AdminServices, id_: TenantId) -> FederationRule:
         caller, acting = AdminCaller(id_), account
         body = {
-            "attribute_matchers": {one: _value(value) for one, value in _pairs(match)},
+            "attribute_matchers": {one: _value(value) for one, value in pairs(match)},
             "project_id": project,
             "service_account_id": acting or "",
             "name": name,
@@ -229,17 +256,6 @@ async def _all(services: AdminServices, tenant_id: TenantId) -> list[IdentityPro
 
 def _show(body: dict[str, object], *, as_json: bool) -> None:
     terminal.show(json.dumps(body) if as_json else str(body["id"]))
-
-
-def _pairs(given: list[str] | None) -> list[tuple[str, str]]:
-    """Raises `InvalidRequest` for what has no `=`."""
-    pairs = []
-    for one in given or ():
-        name, equals, value = one.partition("=")
-        if not equals:
-            raise InvalidRequest(f"{one!r} is no NAME=VALUE.")
-        pairs.append((name, value))
-    return pairs
 
 
 def _value(text: str) -> object:

@@ -45,6 +45,7 @@ _OPTIONS: Final[tuple[tuple[What, int], ...]] = (
     ("output_tokens", MINUTE_S),
     ("responses", 0),
     ("websockets", 0),
+    ("stored_bytes", 0),
 )
 
 T = TypeVar("T")
@@ -100,6 +101,7 @@ def set_limits(  # noqa: PLR0913 - its options
     output_tokens_per_minute: Number = None,
     concurrent_responses: Number = None,
     websockets: Number = None,
+    stored_bytes: Number = None,
     observe: Observe = False,
     config: Config = None,
     json_: Json = False,
@@ -108,7 +110,7 @@ def set_limits(  # noqa: PLR0913 - its options
     given = (
         requests_per_minute, requests_per_day, tokens_per_minute, tokens_per_day,
         input_tokens_per_minute, output_tokens_per_minute, concurrent_responses,
-        websockets,
+        websockets, stored_bytes,
     )  # fmt: skip
     values = {
         one: _number(text) for one, text in zip(_OPTIONS, given, strict=True) if text is not None

@@ -31,7 +31,12 @@ from gateway.tenancy.scopes import SCOPES
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.tenancy.federation import FederationRule, IdentityProvider, Value
+    from gateway.tenancy.federation import (
+        FederationRule,
+        IdentityProvider,
+        OperatorIssuer,
+        Value,
+    )
 
 Json = dict[str, Any]
 URL_CHARS_MAX: Final = 512
@@ -185,6 +190,41 @@ class ProviderUpdate(_ProviderFields):
     audience: Audience | None = None
 
 
+TenantNames = Annotated[Many[ShortText], Field(min_length=1, max_length=1000)]
+Roles = Annotated[
+    dict[AttributeName, Annotated[Many[str], Field(min_length=1, max_length=len(SCOPES))]],
+    Field(max_length=ATTRIBUTES_MAX),
+]
+
+
+class _OperatorIssuerFields(_ProviderFields):
+    roles: Roles | None = None
+
+    def scopes_by_role(self) -> dict[str, tuple[str, ...]] | None:
+        """None: not said. Raises `InvalidRequest` for a scope that is not known."""
+        if self.roles is None:
+            return None
+        return {name: tuple(sorted(scopes_of(scopes))) for name, scopes in self.roles.items()}
+
+
+class OperatorIssuerCreate(_OperatorIssuerFields):
+    """`POST /admin/v1/issuers`. `tenants`: names of those that its tokens may name; `*`: any."""
+
+    name: DisplayName
+    issuer: Url
+    audience: Audience
+    tenants: TenantNames
+
+
+class OperatorIssuerUpdate(_OperatorIssuerFields):
+    """`POST /admin/v1/issuers/{id}`: what is left out stays."""
+
+    name: DisplayName | None = None
+    issuer: Url | None = None
+    audience: Audience | None = None
+    tenants: TenantNames | None = None
+
+
 class DefaultPermissions(WireModel):
     """All that the project may."""
 
@@ -260,11 +300,26 @@ def provider_body(provider: IdentityProvider) -> Json:
         "updated_at": _seconds(provider.updated_at),
         "harmony": {
             "bearer": terms.bearer,
+            "tenant_told_by": provider.tenant_told_by,
             "jwks_url": keys.jwks_url,
             "algorithms": list(terms.algorithms),
             "clock_skew_seconds": terms.clock_skew_s,
             "lifetime_max_seconds": terms.lifetime_max_s,
         },
+    }
+
+
+def operator_issuer_body(issuer: OperatorIssuer) -> Json:
+    """An issuer of the operator; its tokens are always bearers'."""
+    body = provider_body(issuer.provider)
+    own = {"bearer", "tenant_told_by"}
+    return body | {
+        "id": ids.operator_issuer_id(issuer.provider.id),
+        "object": "issuer",
+        "tenants": list(issuer.tenants),
+        "roles": {name: list(scopes) for name, scopes in issuer.roles.items()},
+        "harmony": {name: one for name, one in body["harmony"].items() if name not in own}
+        | {"api_key_id": ids.api_key_id(issuer.provider.id)},
     }
 
 

@@ -58,6 +58,7 @@ _EXTRA_FIELDS: Final[dict[str, tuple[What, int]]] = {
     "max_input_tokens_per_1_minute": ("input_tokens", MINUTE_S),
     "max_output_tokens_per_1_minute": ("output_tokens", MINUTE_S),
     "max_concurrent_responses": ("responses", 0),
+    "max_stored_bytes": ("stored_bytes", 0),
 }
 _NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
 
@@ -69,6 +70,7 @@ class RateLimitExtras(NullableModel):
     max_input_tokens_per_1_minute: Count | None = None
     max_output_tokens_per_1_minute: Count | None = None
     max_concurrent_responses: Count | None = None
+    max_stored_bytes: Count | None = None
     mode: Literal["enforce", "observe"] = "enforce"
 
 

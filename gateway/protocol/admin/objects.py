@@ -5,16 +5,25 @@ What is ours stands under `harmony`: the SDK keeps fields that it does not know.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from gateway import ids
+from gateway.protocol.admin.requests import TOOLS_LACKING
+from gateway.tenancy import HostedTool
 from gateway.tenancy.permissions import role_of
 from gateway.tenancy.secrets import redacted
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.tenancy import ApiKey, ModelPermissions, Project, ServiceAccount
+    from gateway.tenancy import (
+        ApiKey,
+        ModelPermissions,
+        Project,
+        ProjectControls,
+        ServiceAccount,
+        TenantPolicy,
+    )
 
 Json = dict[str, Any]
 
@@ -107,6 +116,30 @@ def model_permissions_body(permissions: ModelPermissions | None) -> Json:
         "object": "project.model_permissions",
         "mode": "deny_list" if permissions is None else permissions.mode,
         "model_ids": [] if permissions is None else list(permissions.models),
+    }
+
+
+def hosted_tools_body(controls: ProjectControls, policy: TenantPolicy) -> Json:
+    """Hosted tool permissions of a project: those that it gives, and its tenant may have. What this
+    server does not have is not enabled.
+    """
+
+    def is_enabled(name: HostedTool) -> bool:
+        return name not in controls.tools_off and getattr(policy, name) == "allowed"
+
+    served = {name: is_enabled(name) for name in get_args(HostedTool)}
+    return {
+        name: {"enabled": enabled}
+        for name, enabled in sorted({**dict.fromkeys(TOOLS_LACKING, False), **served}.items())
+    }
+
+
+def service_tiers_body(controls: ProjectControls) -> Json:
+    """`project.service_tier_settings`."""
+    return {
+        "object": "project.service_tier_settings",
+        "default": controls.tier_default,
+        "enabled_tiers": "all" if controls.tiers is None else list(controls.tiers),
     }
 
 

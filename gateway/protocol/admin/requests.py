@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from gateway.errors import InvalidRequest
 from gateway.limits.money import ANY_TIER, Component
 from gateway.protocol.base import Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid, unsupported, wrong_value
-from gateway.tenancy import KeyTerms, ModelPermissions, ModelsMode
+from gateway.tenancy import (
+    HostedTool,
+    KeyTerms,
+    ModelPermissions,
+    ModelsMode,
+    TierDefault,
+)
 from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.scopes import SCOPES
 
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
 NAME_CHARS_MAX: Final = 256
 MODELS_MAX: Final = 256
 NETWORKS_MAX: Final = 64
+TOOLS_LACKING: Final = ("file_search", "image_generation")
+"""Hosted tools of OpenAI's that this server does not have."""
 LIFETIME_MAX_S: Final = 10 * 366 * 24 * 3600
 
 
@@ -157,6 +165,59 @@ class ModelPermissionsUpdate(WireModel):
         return ModelPermissions(self.mode, tuple(dict.fromkeys(self.model_ids)))
 
 
+class ToolPermission(WireModel):
+    """Whether requests of a project may use a hosted tool."""
+
+    enabled: bool
+
+
+class HostedToolsUpdate(NullableModel):
+    """`POST …/hosted_tool_permissions`: what is left out stays."""
+
+    code_interpreter: ToolPermission | None = None
+    file_search: ToolPermission | None = None
+    image_generation: ToolPermission | None = None
+    mcp: ToolPermission | None = None
+    web_search: ToolPermission | None = None
+
+    def tools_off(self, before: frozenset[HostedTool]) -> frozenset[HostedTool]:
+        """Those that are off from now on. Raises `InvalidRequest` where one is to be enabled that
+        this server does not have.
+        """
+        for name in TOOLS_LACKING:
+            given: ToolPermission | None = getattr(self, name)
+            if given is not None and given.enabled:
+                raise unsupported(f"{name}.enabled", "This server has no such hosted tool")
+        off = set(before)
+        for tool in get_args(HostedTool):
+            if (asked := getattr(self, tool)) is not None:
+                off.discard(tool) if asked.enabled else off.add(tool)
+        return frozenset(off)
+
+
+def _listed(given: object) -> object:
+    """OpenAI's form of all of them is a word in the place of the list."""
+    return ["all"] if given == "all" else given
+
+
+class ServiceTiersUpdate(NullableModel):
+    """`POST …/service_tier_settings`: what is left out stays."""
+
+    default: TierDefault | None = None
+    enabled_tiers: (
+        Annotated[Many[Literal["all", "flex", "fast", "ultrafast"]], BeforeValidator(_listed)]
+        | None
+    ) = None
+
+    def changes(self) -> dict[str, Any]:
+        """Fields of `ProjectControls`, each tier once."""
+        found: dict[str, Any] = {} if self.default is None else {"tier_default": self.default}
+        if self.enabled_tiers is None:
+            return found
+        named = tuple(dict.fromkeys(self.enabled_tiers))
+        return found | {"tiers": None if "all" in named else named}
+
+
 class TenantCreate(WireModel):
     """`POST /admin/v1/tenants`; the name is checked as that of the command line is."""
 
@@ -200,6 +261,12 @@ class Erasure(WireModel):
     """`POST /admin/v1/tenants/{name}/erasure`: a `safety_identifier` or `user` of requests."""
 
     end_user: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class Export(WireModel):
+    """`POST /admin/v1/tenants/{name}/export`. `content`: what requests and responses say, too."""
+
+    content: bool = False
 
 
 class OperatorCreate(NullableModel):

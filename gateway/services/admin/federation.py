@@ -10,18 +10,31 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin.federation import discovered
-from gateway.protocol.request_errors import unknown_place
+from gateway.protocol.request_errors import invalid, unknown_place
 from gateway.services.admin.projects import required_project
 from gateway.services.admin.service_accounts import required_account, unknown_account
 from gateway.store.admin import federation as rows
+from gateway.store.admin import operator_issuers as issuers
 from gateway.store.admin.pages import Place
-from gateway.tenancy.federation import FederationRule, IdentityProvider, TokenTerms
+from gateway.tenancy.federation import (
+    OF_OPERATORS,
+    FederationRule,
+    IdentityProvider,
+    TokenTerms,
+    organizations_named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from uuid import UUID
 
-    from gateway.protocol.admin.federation import ProviderCreate, RuleCreate
+    from gateway.protocol.admin.federation import (
+        OperatorIssuerCreate,
+        OperatorIssuerUpdate,
+        ProviderCreate,
+        ProviderUpdate,
+        RuleCreate,
+    )
     from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
@@ -30,7 +43,11 @@ if TYPE_CHECKING:
 
 PROVIDER_EVENT: Final = "workload_identity_provider"
 RULE_EVENT: Final = "workload_identity_provider_mapping"
-_BEARER_INDEX: Final = "uq_identity_providers_bearer"
+_BEARER_INDEX: Final = "uq_identity_providers_named"
+
+
+NOT_STORED: Final = datetime.fromtimestamp(0, UTC)
+"""In the place of times that are the database's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +64,7 @@ class ProviderAsked:
     enabled: bool = True
 
     @classmethod
-    def of(cls, body: ProviderCreate) -> ProviderAsked:
+    def of(cls, body: ProviderCreate | OperatorIssuerCreate) -> ProviderAsked:
         """What a body asks for. Raises `InvalidRequest`."""
         return cls(
             name=body.name,
@@ -59,6 +76,44 @@ class ProviderAsked:
             transformations=body.transformations or (),
             enabled=body.enabled is not False,
         )
+
+    def provider(self, uuid: UUID, tenant_id: TenantId) -> IdentityProvider:
+        """The provider that it becomes."""
+        return IdentityProvider(
+            id=uuid,
+            tenant_id=tenant_id,
+            name=self.name,
+            issuer=self.issuer,
+            audience=self.audience,
+            keys=self.keys,
+            terms=self.terms,
+            description=self.description,
+            transformations=self.transformations,
+            enabled=self.enabled,
+            created_at=NOT_STORED,
+            updated_at=NOT_STORED,
+        )
+
+
+def provider_changes(
+    body: ProviderUpdate | OperatorIssuerUpdate, before: IdentityProvider
+) -> dict[str, Any]:
+    """The fields that a body changes: what it leaves out stays. Raises `InvalidRequest`."""
+    keys = body.keys(body.issuer or before.issuer)
+    if keys is None and body.issuer and before.keys == discovered(before.issuer):
+        # Where nobody said otherwise, it is the issuer that says where its keys are.
+        keys = discovered(body.issuer)
+    changes: dict[str, Any] = {
+        "name": body.name,
+        "issuer": body.issuer,
+        "audience": body.audience,
+        "description": body.description,
+        "enabled": body.enabled,
+        "transformations": body.transformations,
+        "keys": keys,
+        "terms": body.harmony.terms(before.terms),
+    }
+    return {name: value for name, value in changes.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +171,18 @@ class IdentityProviders:
 
     async def create(self, caller: AdminCaller, asked: ProviderAsked) -> IdentityProvider:
         """Raises `RateLimited` where there are too many, `InvalidRequest` where bearer tokens of
-        the same issuer and audience are somebody's already.
+        the same issuer and audience are those of another provider of the tenant, or the operator's,
+        and for an audience that names another tenant.
         """
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
             if await rows.count(connection, tenant_id) >= self._providers_max:
                 raise _too_many(self._providers_max, "workload identity providers")
-            made = await rows.insert(connection, _provider(ids.new_uuid(), tenant_id, asked))
+            new = asked.provider(ids.new_uuid(), tenant_id)
+            await _check(connection, new)
+            made = await rows.insert(connection, new)
             target = ids.identity_provider_id(made.id)
-            await caller.note(connection, f"{PROVIDER_EVENT}.created", target, data=_told(made))
+            await caller.note(connection, f"{PROVIDER_EVENT}.created", target, data=told_of(made))
             return made
 
     async def get(self, tenant_id: TenantId, provider_id: str) -> IdentityProvider:
@@ -148,14 +206,19 @@ class IdentityProviders:
         """Change these fields of it. Raises as `create` does."""
         async with self._changing(caller) as connection:
             found = await _required(connection, caller.tenant_id, provider_id)
-            changed = await rows.change(connection, replace(found, **changes))
+            wanted = replace(found, **changes)
+            if (wanted.issuer, wanted.audience) != (found.issuer, found.audience):
+                # It was those that the operator confirmed.
+                wanted = replace(wanted, confirmed=False)
+            await _check(connection, wanted)
+            changed = await rows.change(connection, wanted)
             if changed is None:
                 raise unknown_provider(provider_id)
             await caller.note(
                 connection,
                 f"{PROVIDER_EVENT}.updated",
                 provider_id,
-                changes_requested=_told(changed),
+                changes_requested=told_of(changed),
             )
             return changed
 
@@ -194,8 +257,8 @@ class IdentityProviders:
                 name=asked.name,
                 description=asked.description,
                 enabled=asked.enabled,
-                created_at=_NOT_STORED,
-                updated_at=_NOT_STORED,
+                created_at=NOT_STORED,
+                updated_at=NOT_STORED,
             )
             made = await rows.insert_rule(connection, rule)
             await caller.note(
@@ -281,32 +344,31 @@ class IdentityProviders:
         except StoreConflict as conflict:
             if _BEARER_INDEX not in str(conflict):
                 raise
-            raise InvalidRequest(
-                "Bearer tokens of this issuer for this audience are accepted already, for another "
-                "identity provider. Have your issuer make tokens for an audience of your own.",
-                code="audience_taken",
-                param="audience",
-            ) from conflict
+            raise _taken("Another identity provider of yours accepts them.") from conflict
 
 
-# The times are the database's: this one is not stored.
-_NOT_STORED: Final = datetime.fromtimestamp(0, UTC)
+async def _check(connection: Connection, provider: IdentityProvider) -> None:
+    """Raises `InvalidRequest` for what would be of another tenant, or of the operator."""
+    if any(one.attribute in OF_OPERATORS for one in provider.transformations):
+        raise invalid(
+            "attribute_transformations",
+            f"{', '.join(sorted(OF_OPERATORS))} are for issuers of the operator: tokens of yours "
+            "are for your organization, and rules say what they may do",
+        )
+    if not provider.terms.bearer:
+        return
+    if organizations_named(provider.audience) - {ids.tenant_id(provider.tenant_id)}:
+        raise invalid("audience", "it names another organization")
+    if await issuers.find_for(connection, provider.issuer, [provider.audience]):
+        raise _taken("The operator of this server accepts them for all organizations.")
 
 
-def _provider(uuid: UUID, tenant_id: TenantId, asked: ProviderAsked) -> IdentityProvider:
-    return IdentityProvider(
-        id=uuid,
-        tenant_id=tenant_id,
-        name=asked.name,
-        issuer=asked.issuer,
-        audience=asked.audience,
-        keys=asked.keys,
-        terms=asked.terms,
-        description=asked.description,
-        transformations=asked.transformations,
-        enabled=asked.enabled,
-        created_at=_NOT_STORED,
-        updated_at=_NOT_STORED,
+def _taken(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Bearer tokens of this issuer for this audience are accepted already. {why} Have your "
+        "issuer make tokens for another audience.",
+        code="audience_taken",
+        param="audience",
     )
 
 
@@ -338,13 +400,14 @@ def _too_many(most: int, what: str) -> RateLimited:
     )
 
 
-def _told(provider: IdentityProvider) -> dict[str, Any]:
+def told_of(provider: IdentityProvider) -> dict[str, Any]:
     """What the audit log says of it."""
     return {
         "issuer": provider.issuer,
         "audience": provider.audience,
         "enabled": provider.enabled,
         "bearer": provider.terms.bearer,
+        "tenant_told_by": provider.tenant_told_by,
         "algorithms": list(provider.terms.algorithms),
     }
 

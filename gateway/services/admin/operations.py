@@ -6,31 +6,30 @@ Tenants and drains are changed as the owner of the tables. Where the process ser
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import PermissionDenied, ResourceNotFound, StoreError, shown
+from gateway.errors import ResourceNotFound, shown
 from gateway.services.access import check_name
+from gateway.services.admin.transactions import owned
 from gateway.services.governance.tenant_data import TenantData
 from gateway.services.limits import Limits
 from gateway.store.replicas import drains
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.governance.audit import Author
     from gateway.limits.money import Price
     from gateway.protocol.admin.requests import PriceCreate, PriceEnd
     from gateway.services.access import Access, TenantDetail
-    from gateway.services.governance.tenant_data import Erased
+    from gateway.services.governance.tenant_data import Archive, Erased
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.pool import Pool
 
-_NO_PRIVILEGE: Final = "42501"
 LOADS_FRESH_S: Final = 30.0
 """A replica that told nothing for longer is gone."""
 
@@ -46,42 +45,45 @@ class Operations:
         *,
         replica: str,
         settings: Callable[[], dict[str, Any]],
+        exports_max: int = 1,
     ) -> None:
-        """`replica` is the name of this process, `settings` the effective ones without secrets."""
+        """`replica` is the name of this process, `settings` the effective ones without secrets,
+        `exports_max` how many archives it makes at once.
+        """
         self._access = access
         self._database = database
         self._pool = pool
         self._replica = replica
         self._settings = settings
         self._limits = Limits(database)
-        self._data = TenantData(database)
+        self._data = TenantData(database, exports_max=exports_max)
 
     async def tenants(self) -> list[Tenant]:
         """All of them, by name."""
-        with _owned():
+        with owned():
             return await self._access.list_tenants()
 
     async def tenant(self, name: str) -> TenantDetail:
         """The tenant and its policy. Raises `ResourceNotFound`."""
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             return await self._access.show_tenant(name)
 
     async def create_tenant(self, name: str, author: Author) -> Tenant:
         """Raises `InvalidRequest` for a name that is taken or no name."""
-        with _owned():
+        with owned():
             return await self._access.create_tenant(name, author)
 
     async def set_policy(self, name: str, changes: PolicyChanges, author: Author) -> TenantDetail:
         """Raises `ResourceNotFound`, and `InvalidRequest` for a value out of bounds."""
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             return await self._access.set_policy(name, changes, author)
 
     async def disable_tenant(self, name: str, author: Author) -> Tenant:
         """None of its keys works any more. Raises `ResourceNotFound`."""
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             return await self._access.disable_tenant(name, author)
 
     async def create_admin_key(
@@ -89,7 +91,7 @@ class Operations:
     ) -> tuple[ApiKey, str]:
         """An admin key of a tenant, for its first owner, and its secret."""
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             return await self._access.create_key(name, key_name, kind="admin", author=author)
 
     async def backends(self) -> list[dict[str, Any]]:
@@ -102,38 +104,46 @@ class Operations:
         as all do that follow and name a tenant.
         """
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             await self._data.delete(name, author=author)
         self._access.forget()
 
     async def restore_tenant(self, name: str, author: Author) -> None:
         """Take that back. Raises `InvalidRequest` where there is nothing to take back."""
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             await self._data.restore(name, author=author)
         self._access.forget()
 
     async def hold_tenant(self, name: str, author: Author, *, is_held: bool) -> None:
         """Keep what a deleted tenant has, or no longer."""
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             await self._data.hold(name, is_held=is_held, author=author)
 
     async def erase(self, name: str, person: str, author: Author) -> Erased:
         """Delete what is stored of a person. It reads all responses of the tenant."""
         check_name(name, param="tenant")
-        with _owned():
+        with owned():
             return await self._data.erase_person(name, person, author=author)
+
+    async def export(self, name: str, author: Author, *, with_content: bool) -> Archive:
+        """An archive of what a tenant has, to be read once; where as many are being read as this
+        process makes at once, it begins when one of them ends.
+        """
+        check_name(name, param="tenant")
+        with owned():
+            return await self._data.export(name, author=author, with_content=with_content)
 
     async def prices(self) -> list[Price]:
         """All there were, by model."""
-        with _owned():
+        with owned():
             return await self._limits.prices()
 
     async def set_price(self, asked: PriceCreate, author: Author) -> Price:
         """Raises `InvalidRequest` for what is no price."""
         begins = asked.valid_from
-        with _owned():
+        with owned():
             return await self._limits.set_price(
                 asked.model,
                 asked.nano_per_unit,
@@ -145,7 +155,7 @@ class Operations:
 
     async def end_price(self, asked: PriceEnd, author: Author) -> bool:
         """Whether there was one."""
-        with _owned():
+        with owned():
             return await self._limits.end_price(
                 asked.model,
                 tenant_id=await self._tenant_id(asked.tenant),
@@ -162,14 +172,14 @@ class Operations:
     async def drain(self, name: str, author: Author) -> None:
         """It gets nothing new, on any replica. Raises `ResourceNotFound`."""
         self._require_backend(name)
-        with _owned():
+        with owned():
             by = f"operator {author.actor.owner_id}"
             await drains.drain(self._database, name, by=by, author=author)
 
     async def undrain(self, name: str, author: Author) -> None:
         """It is used again. Raises `ResourceNotFound`."""
         self._require_backend(name)
-        with _owned():
+        with owned():
             await drains.undrain(self._database, name, author)
 
     async def replicas(self) -> Sequence[str]:
@@ -188,21 +198,6 @@ class Operations:
                 code="backend_not_found",
                 param="name",
             )
-
-
-@contextmanager
-def _owned() -> Iterator[None]:
-    """Raises `PermissionDenied` where the database's user may not do it."""
-    try:
-        yield
-    except StoreError as error:
-        if error.state != _NO_PRIVILEGE:
-            raise
-        raise PermissionDenied(
-            "The database's user of this process may not do this: it does not own the tables. Use "
-            "the command line with the owner's URL.",
-            code="insufficient_permissions",
-        ) from error
 
 
 def _backend(state: BackendState, drain: Drain | None) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
@@ -12,6 +13,8 @@ from gateway.store.admin.pages import Place
 from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
@@ -143,6 +146,23 @@ class Projects:
             await caller.note(connection, event, project_id, project.id, changes_requested=told)
             changed = await rows.set_models(connection, tenant_id, project.id, permissions)
             return changed or project
+
+    async def set_controls(
+        self, caller: AdminCaller, project_id: str, changes: Mapping[str, Any]
+    ) -> Project:
+        """Change these fields of `ProjectControls`."""
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id, is_active=True)
+            wanted = replace(project, controls=replace(project.controls, **changes))
+            told = {
+                name: sorted(value) if isinstance(value, frozenset) else value
+                for name, value in changes.items()
+            }
+            await caller.note(
+                connection, "project.updated", project_id, project.id, changes_requested=told
+            )
+            return await rows.set_controls(connection, wanted) or project
 
 
 def _id(project: Project) -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gateway.services.admin.keys import Keys
     from gateway.services.admin.limits import ProjectLimits
     from gateway.services.admin.operations import Operations
+    from gateway.services.admin.operator_issuers import OperatorIssuers
     from gateway.services.admin.operators import Operators
     from gateway.services.admin.projects import Projects
     from gateway.services.admin.retention import RetentionControls
@@ -40,6 +41,7 @@ class OperatorServices:
 
     operations: Operations
     operators: Operators
+    issuers: OperatorIssuers
     ledger: LedgerOperations
     inspection: Inspection
     audit: AuditLogs

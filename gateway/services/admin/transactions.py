@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
+from gateway.errors import PermissionDenied, StoreError
 from gateway.governance.audit import OPERATOR, Actor, Author
 from gateway.store.governance import audit_log
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import ProjectId, TenantId
+
+
+_NO_PRIVILEGE: Final = "42501"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +75,20 @@ class Transactions:
         async with self._database.transaction(tenant_id) as connection:
             yield connection
         self._forget()
+
+
+@contextmanager
+def owned() -> Iterator[None]:
+    """Around what takes the owner of the tables. Raises `PermissionDenied` where the database's
+    user is another one.
+    """
+    try:
+        yield
+    except StoreError as error:
+        if error.state != _NO_PRIVILEGE:
+            raise
+        raise PermissionDenied(
+            "The database's user of this process may not do this: it does not own the tables. Use "
+            "the command line with the owner's URL.",
+            code="insufficient_permissions",
+        ) from error

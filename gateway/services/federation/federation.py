@@ -23,16 +23,20 @@ from gateway.errors import TokenNotAdmitted, TokenRefused
 from gateway.sealing import Binding, SealBroken
 from gateway.services.federation.verification import is_token, read, verified
 from gateway.store.admin import federation as rows
+from gateway.store.admin import operator_issuers as issuers
 from gateway.store.limits import rules as limits
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import DEFAULT_POLICY, TenantId
 from gateway.tenancy.federation import (
+    PROJECT,
+    TENANT,
     attributes_of,
     end_user_of,
     matches,
     narrowed,
     scopes_granted,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from gateway.store.admin.federation import Federated
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantPolicy
-    from gateway.tenancy.federation import IdentityProvider
+    from gateway.tenancy.federation import IdentityProvider, OperatorIssuer
 
 T = TypeVar("T")
 
@@ -55,7 +59,15 @@ _FORM: Final = struct.Struct(">B16s16sQ16s")
 """Version, tenant, rule, when it ends (seconds since 1970), and random bytes; behind
 that the scopes that were granted, with spaces between them, or nothing: all of the rule."""
 _VERSION: Final = 1
-_UNKNOWN: Final = "The token is of no issuer and for no audience that is trusted here."
+_UNKNOWN: Final = (
+    "The token is of no issuer and for no audience that is trusted here, or it does not say whose "
+    "it is. Name your organization in the header OpenAI-Organization, which is 'organization' in "
+    "OpenAI's SDKs."
+)
+_UNNAMED: Final = (
+    "The token names no tenant that its issuer may speak for, no project of that tenant, or no "
+    "role that is known here. The operator of this server decides about that."
+)
 _log = EventLog("gateway.federation")
 
 
@@ -114,18 +126,21 @@ class Federation:
         """Whether a credential is a token, not a key."""
         return secret.startswith(PREFIX) or is_token(secret)
 
-    async def principal(self, secret: str) -> Principal:
-        """Who calls with this token. Raises `TokenRefused`, `IssuerUnavailable` and
-        `StoreUnavailable`.
+    async def principal(self, secret: str, organization: str | None = None) -> Principal:
+        """Who calls with this token, and says it is for this organization (its id or its name).
+        Raises `TokenRefused`, `IssuerUnavailable` and `StoreUnavailable`.
         """
         if secret.startswith(PREFIX):
             return await self._of_ours(secret)
         said = read(secret, bytes_max=self._policy.token_bytes_max)
-        name, provider = await self._provider(None, said)
+        issuer = await self._operator_issuer(said)
+        if issuer is not None:
+            return await self._of_operator(secret, said, issuer)
+        name, provider = await self._bearer_provider(said, organization)
         token = await verified(secret, said, provider, self._key_sets)
         attributes = attributes_of(token.claims, provider.transformations)
         admitted = await self._admitted(name, provider, token, None)
-        principal = await self._complete(name, admitted, token.expires_at)
+        principal = await self._complete(name, admitted.principal, token.expires_at)
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
     async def exchange(self, asked: Exchange) -> Exchanged:
@@ -137,7 +152,10 @@ class Federation:
         said = read(asked.token, bytes_max=self._policy.token_bytes_max)
         if provider_id is None or account_id is None:
             raise _not_admitted()
-        name, provider = await self._provider(provider_id, said)
+        found = await self._everywhere(lambda database: rows.find_issuers(database, provider_id))
+        if len(found) != 1:
+            raise _not_admitted()
+        name, provider = found[0]
         token = await verified(asked.token, said, provider, self._key_sets)
         admitted = await self._admitted(name, provider, token, account_id)
         now = int(time.time())
@@ -186,23 +204,64 @@ class Federation:
             scopes = narrowed(one.rule.scopes, given) if given else one.rule.scopes
             if scopes is not None:
                 admitted = with_scopes(one, scopes)
-                principal = await self._complete(name, admitted, float(ends_at))
+                principal = await self._complete(name, admitted.principal, float(ends_at))
                 return replace(principal, credential="exchanged")
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
-    async def _provider(
-        self, provider_id: UUID | None, said: Unverified
-    ) -> tuple[str, IdentityProvider]:
-        """The provider, and the name of the database that it is in: the one of this id, or whose
-        bearer tokens look like this one.
+    async def _operator_issuer(self, said: Unverified) -> OperatorIssuer | None:
+        """The operator's issuer that the token may be of, which is no tenant's then, whatever a
+        tenant says. Raises `TokenNotAdmitted` where it is disabled.
         """
-        asked = (None, said.issuer, said.audiences) if provider_id is None else (provider_id,)
-        found = await self._everywhere(lambda database: rows.find_issuers(database, *asked))
+        database = next(iter(self._databases.values()))
+        found = await issuers.find_for_token(database, said.issuer, said.audiences)
+        if not found:
+            return None
+        if len(found) > 1 or not found[0].provider.enabled:
+            raise TokenNotAdmitted(_UNKNOWN)
+        return found[0]
+
+    async def _of_operator(
+        self, secret: str, said: Unverified, issuer: OperatorIssuer
+    ) -> Principal:
+        name, database = next(iter(self._databases.items()))
+        token = await verified(secret, said, issuer.provider, self._key_sets)
+        attributes = attributes_of(token.claims, issuer.provider.transformations)
+        tenant, scopes = text_of(attributes, TENANT), issuer.scopes(attributes)
+        project_id = None
+        if PROJECT in attributes:
+            project_id = ids.parse_project_id(text_of(attributes, PROJECT) or "")
+            tenant = None if project_id is None else tenant
+        if tenant is None or scopes is None or "\0" in tenant:
+            raise TokenNotAdmitted(_UNNAMED)
+        found = await issuers.find_principal(database, issuer, tenant, project_id, self._defaults)
+        if found is None or not issuer.speaks_for(found.tenant_name):
+            raise TokenNotAdmitted(_UNNAMED)
+        principal = replace(found, key=replace(found.key, scopes=scopes))
+        completed = await self._complete(name, principal, token.expires_at)
+        return replace(completed, credential="token", end_user=end_user_of(attributes))
+
+    async def _bearer_provider(
+        self, said: Unverified, organization: str | None
+    ) -> tuple[str, IdentityProvider]:
+        """The provider whose bearer tokens look like this one, and the name of the database that it
+        is in: of the organization that is named, or the one that needs no name.
+        """
+        found: list[tuple[str, IdentityProvider]] = []
+        if organization is not None:
+            found = await self._everywhere(
+                lambda database: rows.find_bearers(
+                    database, said.issuer, said.audiences, organization
+                )
+            )
+        if not found:
+            found = await self._everywhere(
+                lambda database: rows.find_issuers(database, None, said.issuer, said.audiences)
+            )
         if len(found) > 1:
             # Only where a token is for several audiences, or in two databases: it could be anybody.
             _log.warning("several identity providers trust one token")
         if len(found) != 1:
-            raise _not_admitted() if provider_id else TokenNotAdmitted(_UNKNOWN)
+            raise TokenNotAdmitted(_UNKNOWN)
         return found[0]
 
     async def _admitted(
@@ -224,9 +283,9 @@ class Federation:
                 return with_scopes(one, scopes)
         raise _not_admitted()
 
-    async def _complete(self, name: str, admitted: Federated, expires_at: float) -> Principal:
+    async def _complete(self, name: str, admitted: Principal, expires_at: float) -> Principal:
         """With the limits that hold for it. One that is renewed before is verified again."""
-        principal = replace(admitted.principal, database=name)
+        principal = replace(admitted, database=name)
         terms = await limits.terms_of(self._databases[name], principal)
         ends = datetime.fromtimestamp(expires_at, UTC)
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import io
 import zipfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import orjson
+from typing_extensions import override
 
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.governance.audit import COMMAND_LINE
@@ -16,7 +19,9 @@ from gateway.store import conversations, responses, tenants
 from gateway.store.governance import audit_log, erasure, export
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from collections.abc import AsyncIterator
+
+    from _typeshed import ReadableBuffer
 
     from gateway.governance.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database
@@ -54,12 +59,16 @@ class Removed:
 class TenantData:
     """Use cases; all raise `StoreUnavailable`, those with the name of a tenant `ResourceNotFound`.
 
-    `keys` are those that content is sealed with, if any is.
+    `keys` are those that content is sealed with, if any is. At most `exports_max` archives are made
+    at once.
     """
 
-    def __init__(self, database: Database, keys: TenantKeys | None = None) -> None:
+    def __init__(
+        self, database: Database, keys: TenantKeys | None = None, *, exports_max: int = 1
+    ) -> None:
         self._database = database
         self._keys = keys
+        self._exporting = asyncio.Semaphore(exports_max)
 
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE
@@ -147,40 +156,18 @@ class TenantData:
         return removed
 
     async def export(
-        self, name: str, file: BinaryIO, *, author: Author = COMMAND_LINE
-    ) -> dict[str, Any]:
-        """Write an archive of all that a tenant has: for each table a file of JSON lines, its
-        content opened, and `manifest.json` with the count and the SHA-256 of each.
+        self, name: str, *, author: Author = COMMAND_LINE, with_content: bool = True
+    ) -> Archive:
+        """An archive of all that a tenant has: for each table a file of JSON lines, its content
+        opened, and `manifest.json` with the count and the SHA-256 of each. Without content there
+        is in it what operators see anyway.
 
-        Returns the manifest. Raises what writing does.
+        That it is made is in the audit log before anything of it can be read.
         """
         tenant = await self._tenant(name)
-        files: dict[str, dict[str, object]] = {}
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for table in export.TABLES:
-                files[f"{table}.jsonl"] = await self._written(archive, tenant.id, table)
-            manifest: dict[str, Any] = {
-                "tenant": {"id": str(tenant.id), "name": tenant.name},
-                "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "files": files,
-            }
-            archive.writestr("manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
-        counts = {name: one["rows"] for name, one in files.items()}
-        event = author.event("harmony.export.made", str(tenant.id), data=counts)
-        await self._tell(tenant.id, event)
-        return manifest
-
-    async def _written(
-        self, archive: zipfile.ZipFile, tenant_id: TenantId, table: str
-    ) -> dict[str, object]:
-        digest, count = hashlib.sha256(), 0
-        with archive.open(f"{table}.jsonl", "w", force_zip64=True) as file:
-            async for row in export.rows(self._database, tenant_id, table, rows_max=ROWS_AT_ONCE):
-                line = orjson.dumps(row) + b"\n"
-                digest.update(line)
-                file.write(line)
-                count += 1
-        return {"rows": count, "sha256": digest.hexdigest()}
+        told = {"content": with_content}
+        await self._tell(tenant.id, author.event("harmony.export.begun", str(tenant.id), data=told))
+        return Archive(self._database, tenant, author, self._exporting, with_content=with_content)
 
     async def _emptied(self, tenant_id: TenantId, table: str) -> int:
         total = 0
@@ -196,6 +183,98 @@ class TenantData:
     async def _tell(self, tenant_id: TenantId, event: AuditEvent) -> None:
         async with self._database.owner_transaction() as connection:
             await audit_log.record(connection, tenant_id, event)
+
+
+class Archive:
+    """A zip file of what a tenant has, as it is read: a page of rows is in memory at once, and is
+    opened and compressed in a thread.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tenant: Tenant,
+        author: Author,
+        turns: asyncio.Semaphore,
+        *,
+        with_content: bool,
+    ) -> None:
+        """`turns` are those of all archives that are read at once."""
+        self._database = database
+        self._author = author
+        self._turns = turns
+        self._with_content = with_content
+        self.tenant = tenant
+        self.files: dict[str, dict[str, object]] = {}
+        """What is in it so far: rows and SHA-256 by the name of the file."""
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The bytes of the file, to be read once. Raises `StoreUnavailable` and `ContentSealed`."""
+        async with self._turns:
+            async for piece in self._made():
+                yield piece
+
+    async def _made(self) -> AsyncIterator[bytes]:
+        sink = _Sink()
+        with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+            for table in export.TABLES:
+                async for piece in self._table(archive, sink, table):
+                    yield piece
+            manifest = {
+                "tenant": {"id": str(self.tenant.id), "name": self.tenant.name},
+                "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "content": self._with_content,
+                "files": self.files,
+            }
+            archive.writestr("manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        yield sink.taken()
+        counts = {name: one["rows"] for name, one in self.files.items()}
+        event = self._author.event("harmony.export.made", str(self.tenant.id), data=counts)
+        async with self._database.owner_transaction() as connection:
+            await audit_log.record(connection, self.tenant.id, event)
+
+    async def _table(
+        self, archive: zipfile.ZipFile, sink: _Sink, table: str
+    ) -> AsyncIterator[bytes]:
+        digest, count = hashlib.sha256(), 0
+        with archive.open(f"{table}.jsonl", "w", force_zip64=True) as file:
+            async for page in export.pages(
+                self._database, self.tenant.id, table, with_content=self._with_content
+            ):
+                lines = await asyncio.to_thread(_written, file, page)
+                digest.update(lines)
+                count += len(page.rows)
+                if piece := sink.taken():
+                    yield piece
+        self.files[f"{table}.jsonl"] = {"rows": count, "sha256": digest.hexdigest()}
+
+
+def _written(file: IO[bytes], page: export.ExportedPage) -> bytes:
+    lines = page.lines()
+    file.write(lines)
+    return lines
+
+
+class _Sink(io.RawIOBase):
+    """Where an archive is written to: it cannot go back, and gives what came since it was asked."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def write(self, content: ReadableBuffer, /) -> int:
+        self._pieces.append(bytes(content))
+        return len(self._pieces[-1])
+
+    def taken(self) -> bytes:
+        """What was written since."""
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
+        return taken
 
 
 async def check_is_not_held(database: Database, tenant_id: TenantId) -> None:

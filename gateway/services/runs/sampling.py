@@ -20,10 +20,13 @@ _FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
 
 
 def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
-    """The tier that the request gets: no better one than its tenant may have."""
-    if request.service_tier == "flex":
+    """The tier that the request gets: no better one than its tenant and its project may have."""
+    asked: str | None = request.service_tier
+    if asked is None or asked == "auto":
+        asked = policy.tier_default
+    if asked == "flex" and policy.may_wait:
         return "flex"
-    is_faster = request.service_tier in _FASTER and policy.service_tier_max == "priority"
+    is_faster = asked in _FASTER and policy.service_tier_max == "priority"
     return "priority" if is_faster else "default"
 
 

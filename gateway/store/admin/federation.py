@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway import ids
 from gateway.store.admin.pages import PagedStatement
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
@@ -28,6 +29,7 @@ from gateway.tenancy.federation import (
     KeySource,
     TokenTerms,
     Transformation,
+    organizations_named,
 )
 
 if TYPE_CHECKING:
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantPolicy
 
-_CHANGEABLE: Final = (
+ISSUER_CHANGEABLE: Final = (
     *("name", "description", "issuer", "audience", "discovery_url", "jwks_url", "jwks"),
-    *("transformations", "bearer", "algorithms", "clock_skew_s", "lifetime_max_s", "enabled"),
+    *("transformations", "algorithms", "clock_skew_s", "lifetime_max_s", "enabled"),
 )
+"""Columns of issuers, whether tenants trust them or operators."""
+_CHANGEABLE: Final = (*ISSUER_CHANGEABLE, "bearer", "named_bearer")
 _PROVIDER: Final = f"tenant_id, id, {', '.join(_CHANGEABLE)}, created_at, updated_at"
 _RULE_CHANGEABLE: Final = ("name", "description", "matchers", "scopes", "enabled")
 _RULE: Final = (
@@ -55,7 +59,7 @@ _OF_PROVIDER: Final = (
 )
 
 
-def _inserted(table: str, columns: str) -> Statement:
+def insert_returning(table: str, columns: str) -> Statement:
     names = columns.removesuffix(", created_at, updated_at")
     values = ", ".join(f":{name}" for name in names.split(", "))
     return Statement(
@@ -63,7 +67,7 @@ def _inserted(table: str, columns: str) -> Statement:
     )
 
 
-def _changed(table: str, changeable: Sequence[str], columns: str) -> Statement:
+def change_returning(table: str, changeable: Sequence[str], columns: str) -> Statement:
     changes = ", ".join(f"{name} = :{name}" for name in changeable)
     return Statement(
         f"UPDATE {table} SET {changes}, updated_at = now()"  # noqa: S608 - constants only
@@ -71,15 +75,15 @@ def _changed(table: str, changeable: Sequence[str], columns: str) -> Statement:
     )
 
 
-_INSERT: Final = _inserted("identity_providers", _PROVIDER)
-_INSERT_RULE: Final = _inserted("federation_rules", _RULE)
-_CHANGE: Final = _changed("identity_providers", _CHANGEABLE, _PROVIDER)
-_CHANGE_RULE: Final = _changed("federation_rules", _RULE_CHANGEABLE, _RULE)
-# What it was trusted for stays its tenant's (`uq_identity_providers_bearer`), who may use it again.
+_INSERT: Final = insert_returning("identity_providers", _PROVIDER)
+_INSERT_RULE: Final = insert_returning("federation_rules", _RULE)
+_CHANGE: Final = change_returning("identity_providers", _CHANGEABLE, _PROVIDER)
+_CHANGE_RULE: Final = change_returning("federation_rules", _RULE_CHANGEABLE, _RULE)
+# What it was trusted for stays its tenant's (`uq_identity_providers_bearer`), who may use it again,
+# until an operator gives it to another one: only they see rows of several tenants here.
 _GIVE_WAY: Final = Statement("""
 UPDATE identity_providers SET bearer = false
-WHERE tenant_id = :tenant AND issuer = :issuer AND audience = :audience
-  AND deleted_at IS NOT NULL AND bearer
+WHERE issuer = :issuer AND audience = :audience AND deleted_at IS NOT NULL AND bearer
 """)
 _COUNT: Final = Statement("""
 SELECT count(*) FROM identity_providers WHERE tenant_id = :tenant AND deleted_at IS NULL
@@ -113,6 +117,11 @@ _FIND_ISSUERS: Final = Statement(f"""
 SELECT {_PROVIDER}
 FROM find_issuers(CAST(:id AS uuid), CAST(:issuer AS text), CAST(:audiences AS text[]))
 """)  # noqa: S608 - constants only
+_FIND_BEARERS: Final = Statement(f"""
+SELECT {_PROVIDER}
+FROM find_bearers(CAST(:issuer AS text), CAST(:audiences AS text[]), CAST(:tenant AS uuid),
+                  CAST(:name AS text))
+""")  # noqa: S608 - constants only
 _FIND_FEDERATED: Final = Statement(f"""
 SELECT {", ".join(f"(rule).{name}" for name in _RULE.split(", "))}, {FOUND_TERMS}, {FOUND_POLICY}
 FROM find_federated(CAST(:tenant AS uuid), CAST(:provider AS uuid), CAST(:rule AS uuid))
@@ -127,7 +136,8 @@ class Federated:
     principal: Principal
 
 
-def _provider(row: Row) -> IdentityProvider:
+def issuer_of(row: Row, *, bearer: bool = True, is_confirmed: bool = False) -> IdentityProvider:
+    """What a row with `ISSUER_CHANGEABLE` says."""
     transformations = orjson.loads(row.transformations)
     return IdentityProvider(
         id=row.id,
@@ -138,11 +148,18 @@ def _provider(row: Row) -> IdentityProvider:
         audience=row.audience,
         keys=KeySource(row.discovery_url, row.jwks_url, row.jwks),
         transformations=tuple(Transformation(*one) for one in transformations),
-        terms=TokenTerms(row.bearer, tuple(row.algorithms), row.clock_skew_s, row.lifetime_max_s),
+        terms=TokenTerms(bearer, tuple(row.algorithms), row.clock_skew_s, row.lifetime_max_s),
         enabled=row.enabled,
+        confirmed=is_confirmed,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
+
+
+def _provider(row: Row) -> IdentityProvider:
+    # The release before writes no `named_bearer`.
+    is_bearer = row.bearer or bool(row.named_bearer)
+    return issuer_of(row, bearer=is_bearer, is_confirmed=row.bearer)
 
 
 def _rule(row: Row) -> FederationRule:
@@ -167,6 +184,14 @@ _LIST_RULES: Final = PagedStatement("federation_rules", _RULE, _OF_PROVIDER, _ru
 
 
 def _row(provider: IdentityProvider) -> dict[str, Any]:
+    bearer = provider.terms.bearer
+    needs_no_name = provider.confirmed or bool(organizations_named(provider.audience))
+    told = {"bearer": bearer and needs_no_name, "named_bearer": bearer}
+    return issuer_row(provider) | told
+
+
+def issuer_row(provider: IdentityProvider) -> dict[str, Any]:
+    """The columns `ISSUER_CHANGEABLE`, and the key."""
     keys, terms = provider.keys, provider.terms
     return {
         "tenant_id": provider.tenant_id,
@@ -181,7 +206,6 @@ def _row(provider: IdentityProvider) -> dict[str, Any]:
         "transformations": orjson.dumps(
             [(one.attribute, one.expression) for one in provider.transformations]
         ),
-        "bearer": terms.bearer,
         "algorithms": list(terms.algorithms),
         "clock_skew_s": terms.clock_skew_s,
         "lifetime_max_s": terms.lifetime_max_s,
@@ -205,29 +229,27 @@ def _rule_row(rule: FederationRule) -> dict[str, Any]:
 
 
 async def insert(connection: Connection, provider: IdentityProvider) -> IdentityProvider:
-    """A new one; its times are the database's. Raises `StoreConflict`
-    (uq_identity_providers_bearer) where another one has its issuer and audience.
+    """A new one; its times are the database's. Raises `StoreConflict` where bearer tokens of its
+    issuer and audience are of another one: of this tenant (uq_identity_providers_named), or of any
+    where they need not name it (uq_identity_providers_bearer).
     """
     row = _row(provider)
-    if provider.terms.bearer:
+    if row["bearer"]:
         await _give_way(connection, provider)
     return _provider((await connection.execute(_INSERT, row)).one())
 
 
 async def change(connection: Connection, provider: IdentityProvider) -> IdentityProvider | None:
     """Write it anew. None: it was deleted meanwhile. Raises as `insert` does."""
-    if provider.terms.bearer:
+    changed = _row(provider)
+    if changed["bearer"]:
         await _give_way(connection, provider)
-    row = (await connection.execute(_CHANGE, _row(provider))).one_or_none()
+    row = (await connection.execute(_CHANGE, changed)).one_or_none()
     return None if row is None else _provider(row)
 
 
 async def _give_way(connection: Connection, provider: IdentityProvider) -> None:
-    asked = {
-        "tenant": provider.tenant_id,
-        "issuer": provider.issuer,
-        "audience": provider.audience,
-    }
+    asked = {"issuer": provider.issuer, "audience": provider.audience}
     await connection.execute(_GIVE_WAY, asked)
 
 
@@ -305,12 +327,26 @@ async def find_issuers(
     audiences: Sequence[str] = (),
 ) -> list[IdentityProvider]:
     """Providers that a token may be of, whoever's they are: the one of this id, and those whose
-    tokens are bearers', of this issuer for one of these audiences.
+    tokens are bearers' without naming a tenant, of this issuer for one of these audiences.
     """
     asked = {"id": provider_id, "issuer": issuer, "audiences": list(audiences)}
     async with database.owner_transaction() as connection:
         await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
         return [_provider(row) for row in await connection.execute(_FIND_ISSUERS, asked)]
+
+
+async def find_bearers(
+    database: Database, issuer: str, audiences: Sequence[str], organization: str
+) -> list[IdentityProvider]:
+    """Those of the tenant that has this id or name, which take bearer tokens of this issuer for one
+    of these audiences.
+    """
+    tenant_id = ids.parse_tenant_id(organization)
+    name = organization if tenant_id is None else None
+    asked = {"issuer": issuer, "audiences": list(audiences), "tenant": tenant_id, "name": name}
+    async with database.owner_transaction() as connection:
+        await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
+        return [_provider(row) for row in await connection.execute(_FIND_BEARERS, asked)]
 
 
 async def find_federated(
@@ -340,7 +376,7 @@ def _federated(row: Row, defaults: TenantPolicy) -> Federated:
         rule.tenant_id,
         row.tenant_name,
         rule.id,
-        NarrowedPolicy.of(found_policy(row, defaults), project.models),
+        NarrowedPolicy.of(found_policy(row, defaults), project.models, controls=project.controls),
         project_id=rule.project_id,
         key=terms,
         project_terms=project,

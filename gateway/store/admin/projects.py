@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.store.admin.pages import PagedStatement
 from gateway.store.postgres.statements import Statement
+from gateway.store.tenants import found_controls
 from gateway.tenancy import (
     DEFAULT_PROJECT_NAME,
     ModelPermissions,
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from gateway.store.admin.pages import Page, Place
     from gateway.store.postgres.database import Connection, Row
 
-_COLUMNS: Final = "tenant_id, id, name, created_at, archived_at, models_mode, models"
+_COLUMNS: Final = (
+    "tenant_id, id, name, created_at, archived_at, models_mode, models, tools_off, service_tiers,"
+    " service_tier_default"
+)
 # The default project need not have been written: a tenant may be older than projects.
 _ADD_DEFAULT: Final = Statement("""
 INSERT INTO projects (tenant_id, id, name, created_at)
@@ -49,6 +53,12 @@ UPDATE projects SET models_mode = :mode, models = CAST(:models AS text[])
 WHERE tenant_id = :tenant AND id = :id
 RETURNING {_COLUMNS}
 """)  # noqa: S608 - constants only
+_SET_CONTROLS: Final = Statement(f"""
+UPDATE projects SET tools_off = CAST(:tools_off AS text[]), service_tiers = CAST(:tiers AS text[]),
+                    service_tier_default = :tier_default
+WHERE tenant_id = :tenant AND id = :id
+RETURNING {_COLUMNS}
+""")  # noqa: S608 - constants only
 
 
 def _project(row: Row) -> Project:
@@ -62,6 +72,7 @@ def _project(row: Row) -> Project:
         row.created_at,
         row.archived_at,
         permissions,
+        found_controls(row),
     )
 
 
@@ -125,6 +136,17 @@ async def set_models(
     if permissions is not None:
         changed = {"mode": permissions.mode, "models": list(permissions.models)}
     return await _one(connection, _SET_MODELS, _of(tenant_id, project_id) | changed)
+
+
+async def set_controls(connection: Connection, project: Project) -> Project | None:
+    """Which tools and tiers it gives, as `project.controls` has them. None: unknown."""
+    controls = project.controls
+    changed = {
+        "tools_off": sorted(controls.tools_off),
+        "tiers": None if controls.tiers is None else list(controls.tiers),
+        "tier_default": controls.tier_default,
+    }
+    return await _one(connection, _SET_CONTROLS, _of(project.tenant_id, project.id) | changed)
 
 
 async def page(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
 
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.governance.resealing import KEYS
@@ -12,7 +14,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.schema import columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from uuid import UUID
 
     from gateway.encryption.cipher import ContentCipher
@@ -27,6 +29,11 @@ TABLES: Final = {
 }
 """What is exported, with the keys by which it is read. `events`, the logs, hold what is in the
 items of responses, too, but for what was said and taken back."""
+OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
+"""How columns are kept that have content."""
+ROWS_FIRST: Final = 16
+ROWS_MAX: Final = 500
+PAGE_BYTES: Final = 4 * 1024 * 1024
 _LEFT_OUT: Final = {
     "responses": {"plan", "prompt", "placement", "owner", "lease_until", "epoch"},
     "containers": {"owner", "handle"},
@@ -58,13 +65,51 @@ _FIRST: Final = {table: _page(table, is_first=True) for table in TABLES}
 _NEXT: Final = {table: _page(table, is_first=False) for table in TABLES}
 
 
-async def rows(
-    database: Database, tenant_id: TenantId, table: str, *, rows_max: int
-) -> AsyncIterator[dict[str, Any]]:
-    """The rows of one of `TABLES`, `rows_max` in memory at once, as values that JSON has: bytes are
-    text where they are UTF-8, else `{"hex": …}`. Raises `ContentSealed`.
+class ExportedPage(NamedTuple):
+    """Some rows of a table, not opened yet: that takes time, so it may be done in a thread."""
+
+    table: str
+    rows: Sequence[Row]
+    cipher: ContentCipher
+    with_content: bool
+
+    def lines(self) -> bytes:
+        """A line of JSON for each: bytes are text where they are UTF-8, else `{"hex": …}`. Without
+        content the columns that may have some are left out. Raises `ContentSealed`.
+        """
+        return b"".join(orjson.dumps(self._shown(row)) + b"\n" for row in self.rows)
+
+    def _shown(self, row: Row) -> dict[str, Any]:
+        kept = CONTENT[self.table]
+        bound_by = [row[name] for name in BOUND_BY.get(self.table, ())]
+        told: dict[str, Any] = {}
+        for name in _columns(self.table):
+            value, how = row[name], kept.get(name)
+            if how in OPENED:
+                if not self.with_content:
+                    continue
+                if how is Kept.LOG:
+                    value = self.cipher.open_entries(value, _response(row).bytes)
+                else:
+                    value = self.cipher.open(value, place_of(self.table, name), *bound_by)
+            told[name] = _json(value)
+        return told
+
+
+def rows_next(rows: int, size_bytes: int) -> int:
+    """How many rows the next page has: about `PAGE_BYTES` where they are like the last `rows`,
+    which had `size_bytes` together; at most twice as many as then.
     """
+    fitting = rows * PAGE_BYTES // max(size_bytes, 1)
+    return max(1, min(fitting, 2 * rows, ROWS_MAX))
+
+
+async def pages(
+    database: Database, tenant_id: TenantId, table: str, *, with_content: bool = True
+) -> AsyncIterator[ExportedPage]:
+    """The rows of one of `TABLES`, by their keys. One page is in memory at once."""
     after: dict[str, Any] = {}
+    rows_max = ROWS_FIRST
     while True:
         await database.keyring.ready([tenant_id])
         async with database.owner_transaction() as connection:
@@ -73,25 +118,17 @@ async def rows(
             bounds = {"tenant": tenant_id, "rows_max": rows_max}
             page = await connection.execute(statement, bounds | after)
             cipher = connection.cipher(tenant_id)
-        for row in page:
-            yield _shown(cipher, table, row)
+        if page:
+            yield ExportedPage(table, page, cipher, with_content)
         if len(page) < rows_max:
             return
         after = {f"after_{name}": page[-1][name] for name in TABLES[table]}
+        rows_max = rows_next(rows_max, sum(map(_size, page)))
 
 
-def _shown(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any]:
-    kept = CONTENT[table]
-    bound_by = [row[name] for name in BOUND_BY.get(table, ())]
-    told: dict[str, Any] = {}
-    for name in _columns(table):
-        value = row[name]
-        if kept.get(name) in {Kept.SEALED, Kept.NAME}:
-            value = cipher.open(value, place_of(table, name), *bound_by)
-        elif kept.get(name) is Kept.LOG:
-            value = cipher.open_entries(value, _response(row).bytes)
-        told[name] = _json(value)
-    return told
+def _size(row: Row) -> int:
+    """Bytes of the columns that may have many."""
+    return sum(len(value) for value in row if isinstance(value, (bytes, str)))
 
 
 def _response(row: Row) -> UUID:

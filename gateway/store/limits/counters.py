@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from gateway.limits.figures import Elsewhere, interval_starts
+from gateway.limits.storage import Measurement, account_of, project_of
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -122,6 +123,16 @@ GROUP BY s.tenant_id, s.meter
 """)
 
 
+_STORED: Final = Statement("""
+SELECT s.tenant_id, one.name, s.bytes,
+       CAST(extract(epoch FROM clock_timestamp() - s.at) AS double precision) AS age_s
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[]), CAST(:projects AS uuid[]))
+     AS one (tenant_id, name, project_id)
+JOIN stored_bytes AS s ON s.tenant_id = one.tenant_id AND s.project_id = one.project_id
+WHERE s.bytes IS NOT NULL
+""")
+
+
 class SpentSoFar(NamedTuple):
     """What the rows of a meter have in one interval: those of other processes, and our own."""
 
@@ -144,20 +155,22 @@ class SpendRow(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a process tells. `asks` by bucket; `reports` of what is under way, which is told again
-    while it is; `spend` what it has spent, `watched` the meters of which it wants to know more.
+    while it is; `spend` what it has spent, `watched` the meters of which it wants to know more, and
+    `stored` the accounts of stored bytes.
     """
 
     asks: Mapping[Key, Ask] = field(default_factory=dict)
     reports: Mapping[Key, int] = field(default_factory=dict)
     spend: Sequence[SpendRow] = ()
     watched: Sequence[SpendRow] = ()
+    stored: Sequence[Key] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
     """What it hears: of each bucket what is granted and what is left; of other replicas what is
-    under way (`elsewhere`), what they and this one have spent, and how many they are; of the first
-    and the last only with `is_round`.
+    under way (`elsewhere`), what they and this one have spent, how many they are, and what was
+    measured of stored bytes; of the first and the last two only with `is_round`.
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
@@ -165,6 +178,7 @@ class Heard:
     spent: Mapping[Key, SpentSoFar] = field(default_factory=dict)
     others: int = 0
     is_round: bool = False
+    stored: Mapping[Key, Measurement] = field(default_factory=dict)
 
 
 async def exchange(database: Database, replica: str, told: Told, *, is_round: bool) -> Heard:
@@ -176,7 +190,8 @@ async def exchange(database: Database, replica: str, told: Told, *, is_round: bo
         others = 0
         if is_round:
             elsewhere, others = await _report(connection, replica, told.reports)
-    return Heard(buckets, elsewhere, spent, others, is_round)
+        stored = await _stored(connection, told.stored)
+    return Heard(buckets, elsewhere, spent, others, is_round, stored)
 
 
 async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
@@ -186,6 +201,8 @@ async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
     buckets = [one for one in terms.limits if one.window_s]
     names = [one.name for one in terms.limits if not one.window_s]
     names += [one.meter for one in terms.budgets]
+    accounts = [(tenant_id, account_of(one)) for one in terms.stored]
+    names += [name for _, name in accounts]
     starts = interval_starts(terms, datetime.now(UTC))
     rows = [SpendRow(tenant_id, meter, at, 0) for meter, at in starts.items()]
     async with database.runs_transaction(durable=False) as connection:
@@ -200,11 +217,13 @@ async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
             _ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S}
         )
         spent = await _spend(connection, replica, Told(watched=rows))
+        stored = await _stored(connection, accounts)
     return Elsewhere(
         {(row.tenant_id, row.name): float(row.level) for row in levels},
         {(row.tenant_id, row.name): row.amount for row in others},
         {key: one.others for key, one in spent.items()},
         {key: one.mine for key, one in spent.items()},
+        {key: one.size_bytes for key, one in stored.items()},
     )
 
 
@@ -253,6 +272,14 @@ async def _report(
     found = {(row.tenant_id, row.name): row.amount for row in rows}
     others = found.pop(present, 0)
     return found, others
+
+
+async def _stored(connection: Connection, accounts: Sequence[Key]) -> dict[Key, Measurement]:
+    if not accounts:
+        return {}
+    projects = [project_of(name) for _, name in accounts]
+    rows = await connection.execute(_STORED, {**_keys(accounts), "projects": projects})
+    return {(row.tenant_id, row.name): Measurement(row.bytes, row.age_s) for row in rows}
 
 
 async def _spend(connection: Connection, replica: str, told: Told) -> dict[Key, SpentSoFar]:

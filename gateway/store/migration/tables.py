@@ -166,6 +166,12 @@ _table(
         unique=True,
         postgresql_where=text("bearer"),
     ),
+    Index(
+        "uq_identity_providers_named",
+        *("tenant_id", "issuer", "audience"),
+        unique=True,
+        postgresql_where=text("named_bearer AND deleted_at IS NULL"),
+    ),
 )
 _table(
     "federation_rules",
@@ -180,6 +186,16 @@ _table(
     Index(None, "tenant_id", "provider_id"),
 )
 _table("operator_keys", "tenant_id id", UniqueConstraint("hash"))
+_table(
+    "operator_issuers",
+    "tenant_id id",
+    Index(
+        "uq_operator_issuers_issuer",
+        *("tenant_id", "issuer", "audience"),
+        unique=True,
+        postgresql_where=text("deleted_at IS NULL"),
+    ),
+)
 responses = _table(
     "responses",
     "tenant_id id",
@@ -297,6 +313,7 @@ _table("spend", "tenant_id meter starts_at replica")
 _table("alert_firings", "tenant_id alert_id starts_at")
 _table("buckets", "tenant_id name", prefixes=["UNLOGGED"])
 _table("limit_reports", "tenant_id name replica", prefixes=["UNLOGGED"])
+_table("stored_bytes", "tenant_id project_id")
 _table("file_chunks", "tenant_id file_id number", _of_parent("file_id", "files"))
 # Of digests, because an index entry is limited to 2,704 bytes and a client's id is not.
 Index("ix_messages_tenant_id_item_id", messages.c.tenant_id, func.sha256(messages.c.item_id))

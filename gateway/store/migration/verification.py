@@ -62,6 +62,7 @@ CONFLICTS: Final = (
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
     *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
     *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
+    "pk_stored_bytes",
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -69,6 +70,7 @@ KEYS: Final = (
     *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
     *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
     *("uq_budgets_tenant_id_scope", "uq_identity_providers_bearer"),
+    *("uq_identity_providers_named", "uq_operator_issuers_issuer"),
 )
 """Those by which it is seen what is there already."""
 FUNCTIONS: Final = {
@@ -76,6 +78,9 @@ FUNCTIONS: Final = {
     **dict.fromkeys(("find_operator", "find_operator_role"), "bytea"),
     "find_issuers": "uuid, text, text[]",
     "find_federated": "uuid, uuid, uuid",
+    "find_bearers": "text, text[], uuid, text",
+    "find_operator_issuers": "text, text[]",
+    "find_named": "uuid, text, uuid",
 }
 """With the types of what they take: a key's hash, or what a token says of itself. The role of
 tenants may execute them, and nobody else but the owner."""
@@ -101,13 +106,13 @@ _OF_RUNS: Final = (
     "usage_end_user_days",
     "usage_cursors",
     *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
-    *("buckets", "limit_reports"),
+    *("buckets", "limit_reports", "stored_bytes"),
 )
 _OPERATED: Final = (
     *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
     *("projects", "service_accounts", "operator_keys", "audit_log"),
     *("limits", "budgets", "spend_alerts", "prices"),
-    *("identity_providers", "federation_rules"),
+    *("identity_providers", "federation_rules", "operator_issuers"),
 )
 OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
 """Tables of which a transaction for one project sees the rows of that one only."""
@@ -184,6 +189,7 @@ GRANTS: Final = {
         "usage_cursors": _EVERYTHING,
         **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
         **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
+        "stored_bytes": _EVERYTHING,
     },
 }
 """What each role may do to each table, or to some of its columns."""

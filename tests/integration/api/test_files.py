@@ -9,7 +9,9 @@ import openai
 import pytest
 
 from gateway import ids
+from gateway.services.limits import Limits, Place
 from gateway.settings.tools import Python, Tools
+from gateway.tenancy import TenantId, default_project
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 
@@ -103,6 +105,30 @@ async def test_a_file_is_uploaded_listed_downloaded_and_deleted(sdk: openai.Asyn
     for ask in (sdk.files.retrieve, sdk.files.content, sdk.files.delete):
         error = await refusal(ask(made.id))
         assert (error.status_code, error.type) == (404, "invalid_request_error")
+
+
+async def test_files_count_among_what_a_project_may_store(
+    running: RunningGateway, python_settings: Settings
+) -> None:
+    key = await new_key(python_settings, name := f"files-{ids.new_uuid()}")
+    limits = Limits(running.process.default.foundation.database)
+    project = default_project(await limits.tenant(name))
+    place = Place(TenantId(project), "project", project)
+    await limits.set_limits(place, {("stored_bytes", 0): 10_000})
+    sdk = openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0)
+    made = await sdk.files.create(file=("a", b"." * 4_000), purpose="evals")
+    container = await sdk.containers.create(name="c", file_ids=[made.id])
+    for asked in (
+        sdk.containers.files.create(container.id, file_id=made.id),
+        sdk.containers.files.create(container.id, file=("b", b"." * 3_000)),
+        sdk.containers.create(name="d", file_ids=[made.id]),
+        sdk.files.create(file=("b", b"." * 2_001), purpose="evals"),
+    ):
+        error = await refusal(asked)
+        assert (error.status_code, error.code) == (429, "insufficient_quota")
+        assert "stored bytes of project" in error.message
+    await sdk.files.create(file=("b", b"." * 2_000), purpose="evals")
+    await sdk.close()
 
 
 async def test_an_upload_may_expire(sdk: openai.AsyncOpenAI) -> None:

@@ -13,7 +13,9 @@ from websockets.exceptions import InvalidStatus
 from gateway.limits.money import NANO
 from gateway.limits.terms import DAY_S, MINUTE_S
 from gateway.replication.spend_audit import SpendAudit
+from gateway.replication.storage_meter import StorageMeter
 from gateway.services.limits import Limits, Place
+from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
@@ -242,6 +244,48 @@ async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
     assert error["message"].endswith("Lower 'max_output_tokens' or the input.")
     assert answer.headers["x-should-retry"] == "false"
     assert "retry-after" not in answer.headers
+
+
+async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else(
+    limited: Limited,
+) -> None:
+    base = limited.gateway.process.default.foundation
+    meter = StorageMeter(base.database, base.counters, base.metrics, MeasureTerms(1e-6))
+    await limited.set("stored_bytes", 30_000, 0)
+    body = {"model": MODEL, "input": "x" * 12_000, "max_output_tokens": 16}
+    answers = [await limited.client.post("/v1/responses", json=body) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    error = answers[2].json()["error"]
+    assert (error["type"], error["code"], error["param"]) == (
+        "insufficient_quota", "insufficient_quota", None
+    )  # fmt: skip
+    assert re.search(
+        rf"stored bytes of organization {limited.place_name} are used up: Limit 30000, Used 2\d+, "
+        r"Requested 12\d+\. Delete stored responses",
+        error["message"],
+    )
+    assert answers[2].headers["x-should-retry"] == "false"
+    items = {"items": [{"role": "user", "content": "x" * 9_000}]}
+    for path, sent in {
+        "/v1/conversations": items,
+        "/v1/responses": {**body, "background": True},
+    }.items():
+        assert (await limited.client.post(path, json=sent)).status_code == 429, path
+    unstored = await limited.client.post("/v1/responses", json={**body, "store": False})
+    assert unstored.status_code == 200
+    assert "x-ratelimit-limit-requests" not in unstored.headers
+    data = (await limited.client.get("/v1/key")).json()["data"]
+    assert data["harmony"]["limits"][0]["what"] == "stored_bytes"
+    assert 0 < data["harmony"]["limits"][0]["remaining"] < 6_000
+    for answer in answers[:2]:
+        await limited.client.delete(f"/v1/responses/{answer.json()['id']}")
+    while (await limited.client.post("/v1/conversations", json=items)).status_code == 429:
+        # What was stored within a second before a measurement counts beside it.
+        await meter.once()
+        await limited.gateway.process.default.replica.limiter.once()
+    metrics = (await limited.client.get("/metrics")).text
+    assert 'gateway_limit_refused_total{what="stored_bytes"}' in metrics
+    assert "gateway_stored_bytes_fullest" in metrics
 
 
 async def test_what_is_only_observed_refuses_nothing(limited: Limited) -> None:

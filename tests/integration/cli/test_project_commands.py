@@ -104,7 +104,10 @@ def test_an_issuer_is_trusted_and_its_tokens_are_let_in() -> None:
     assert [one["id"] for one in listed] == [rule["id"], again]
     assert again in printed("issuers", "rules", "acme", made["id"])
     assert again in printed("issuers", "disallow", "acme", made["id"], again)
-    assert issuer in printed("issuers", "list", "acme")
+    assert "header" in printed("issuers", "list", "acme")
+    assert "confirmed" in printed("issuers", "confirm", "acme", made["id"])
+    assert "operator" in printed("issuers", "list", "acme")
+    assert "withdrawn" in printed("issuers", "confirm", "acme", made["id"], "--withdraw")
     with pytest.raises(InvalidRequest, match="no NAME=VALUE"):
         printed(*words, "--match", "team")
     with pytest.raises(InvalidRequest, match="Supported values"):
@@ -114,3 +117,23 @@ def test_an_issuer_is_trusted_and_its_tokens_are_let_in() -> None:
     other = printed("issuers", "create", "acme", issuer, "other").strip()
     with pytest.raises(ResourceNotFound, match="No project"):
         printed("issuers", "allow", "acme", other, "proj_x", "--match", "a=b")
+
+
+def test_an_issuer_of_operators_names_tenants() -> None:
+    printed("tenants", "create", "acme")
+    words = ("operator-issuers", "create", "https://sso.example.com", "gateway")
+    claims = ("--tenant-claim", "assertion.org", "--role-claim", "assertion.roles")
+    role = ("--role", "user=responses.write,models.read")
+    made = json.loads(printed(*words, *claims, *role, "--tenant", "acme", "--json"))
+    assert made["tenants"] == ["acme"]
+    assert made["roles"] == {"user": ["models.read", "responses.write"]}
+    assert [one["attribute"] for one in made["attribute_transformations"]] == [
+        "harmony.tenant", "harmony.role",
+    ]  # fmt: skip
+    assert "acme" in printed("operator-issuers", "list")
+    with pytest.raises(InvalidRequest, match="already"):
+        printed(*words, *claims, "--tenant", "*")
+    with pytest.raises(InvalidRequest, match="no tenant 'nobody'"):
+        printed(*words, *claims, "--tenant", "nobody")
+    assert made["id"] in printed("operator-issuers", "delete", made["id"])
+    assert json.loads(printed("operator-issuers", "list", "--json")) == []

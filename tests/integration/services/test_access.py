@@ -120,9 +120,9 @@ async def test_an_unknown_key_that_comes_again_and_again_stays_known_as_one(
     looked_up = []
     decided = access._decided
 
-    async def counting(secret: str, *rest: object) -> object:
-        looked_up.append(secret)
-        return await decided(secret, *rest)  # type: ignore[arg-type]
+    async def counting(given: tuple[str, str | None], *rest: object) -> object:
+        looked_up.append(given[0])
+        return await decided(given, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(access, "_decided", counting)
     again, *others = [secret_of("project", os.urandom(32)) for _ in range(6)]

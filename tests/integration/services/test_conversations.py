@@ -25,6 +25,7 @@ from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import LIMITS
 from tests.fakes.harmony_script import harmony, script_ids
+from tests.fakes.limited import limiter
 from tests.fakes.turns import contents
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
             sealer=SEALER,
             format_=harmony(),
             executor=threads,
+            limiter=limiter(database, "one"),
             items_max=3,
         )
         yield Desk(database, conversations, await new_tenant(database))

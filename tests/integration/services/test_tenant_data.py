@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
@@ -26,6 +28,7 @@ from gateway.store import conversations, events, flushes, messages, responses, t
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
 from gateway.store.governance import audit_log
+from gateway.store.governance.export import PAGE_BYTES, ROWS_MAX, rows_next
 from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -292,9 +295,12 @@ async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     await place.fill(place.sealed)
     file = io.BytesIO()
-    manifest = await TenantData(place.sealed).export(place.name, file)
+    archived = await TenantData(place.sealed).export(place.name)
+    async for piece in archived.pieces():
+        file.write(piece)
     with zipfile.ZipFile(file) as archive:
-        assert orjson.loads(archive.read("manifest.json")) == manifest
+        manifest = orjson.loads(archive.read("manifest.json"))
+        assert manifest["files"] == archived.files
         for name, told in manifest["files"].items():
             content = archive.read(name)
             assert hashlib.sha256(content).hexdigest() == told["sha256"]
@@ -303,6 +309,29 @@ async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
             assert WORD in archive.read(f"{table}.jsonl")
         (line, *_) = archive.read("conversations.jsonl").splitlines()
         assert orjson.loads(orjson.loads(line)["metadata"]) == {"a": WORD.decode()}
+
+
+async def test_an_archive_without_content_has_the_same_rows(place: Place) -> None:
+    await place.encryption.enable(place.tenant)
+    await place.fill(place.sealed)
+    rows = []
+    for with_content in (True, False):
+        file = io.BytesIO()
+        archived = await TenantData(place.sealed).export(place.name, with_content=with_content)
+        async for piece in archived.pieces():
+            file.write(piece)
+        with zipfile.ZipFile(file) as archive:
+            everything = b"".join(map(archive.read, archive.namelist()))
+        assert (WORD in everything) == with_content
+        rows.append({name: told["rows"] for name, told in archived.files.items()})
+    assert rows[0] | {"audit_log.jsonl": 0} == rows[1] | {"audit_log.jsonl": 0}
+
+
+@given(st.integers(1, ROWS_MAX), st.integers(0, 100 * PAGE_BYTES))
+def test_pages_of_large_rows_are_short(rows: int, size_bytes: int) -> None:
+    following = rows_next(rows, size_bytes)
+    assert 1 <= following <= min(2 * rows, ROWS_MAX)
+    assert following == 1 or following * size_bytes <= PAGE_BYTES * rows
 
 
 async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(

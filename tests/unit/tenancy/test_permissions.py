@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tenancy import DEFAULT_POLICY, ModelPermissions, NarrowedPolicy, TenantPolicy
+from gateway.tenancy import (
+    DEFAULT_POLICY,
+    ModelPermissions,
+    NarrowedPolicy,
+    ProjectControls,
+    TenantPolicy,
+)
 from gateway.tenancy.permissions import (
     OPERATOR_PERMISSIONS,
     OPERATOR_ROLES,
@@ -17,7 +23,7 @@ from gateway.tenancy.permissions import (
 from gateway.tenancy.scopes import NEEDS, SCOPES, may
 
 if TYPE_CHECKING:
-    from gateway.tenancy import ModelsMode
+    from gateway.tenancy import ModelsMode, ServiceTierMax, ToolAccess
 
 NAMES = st.text("ab*-", min_size=1, max_size=4)
 
@@ -95,3 +101,30 @@ def test_a_model_must_be_allowed_by_all_that_say_something(
 def test_a_policy_that_nothing_narrows_stays_itself() -> None:
     assert NarrowedPolicy.of(DEFAULT_POLICY, None) is DEFAULT_POLICY
     assert DEFAULT_POLICY.shown()["models"] == "*"
+
+
+CONTROLS = st.builds(
+    ProjectControls,
+    st.frozensets(st.sampled_from(["web_search", "code_interpreter", "mcp"])),
+    st.none() | st.lists(st.sampled_from(["flex", "fast", "ultrafast"]), unique=True).map(tuple),
+    st.sampled_from(["standard", "fast", "scale"]),
+)
+
+
+@given(CONTROLS, st.sampled_from(["allowed", "refused"]), st.sampled_from(["default", "priority"]))
+def test_a_project_gives_no_more_than_its_tenant_may_have(
+    controls: ProjectControls, access: ToolAccess, tier_max: ServiceTierMax
+) -> None:
+    policy = TenantPolicy(
+        web_search=access, code_interpreter=access, mcp=access, service_tier_max=tier_max
+    )
+    narrowed = NarrowedPolicy.of(policy, controls=controls)
+    for tool in ("web_search", "code_interpreter", "mcp"):
+        gives = access == "allowed" and tool not in controls.tools_off
+        assert (getattr(narrowed, tool) == "allowed") == gives
+    gives_faster = controls.tiers is None or bool({"fast", "ultrafast"} & set(controls.tiers))
+    assert (narrowed.service_tier_max == "priority") == (tier_max == "priority" and gives_faster)
+    assert narrowed.may_wait == (controls.tiers is None or "flex" in controls.tiers)
+    assert narrowed.tier_default == controls.tier_default
+    assert (narrowed is policy) == (controls == ProjectControls())
+    assert (policy.may_wait, policy.tier_default) == (True, "standard")

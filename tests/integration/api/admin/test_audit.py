@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from gateway.api.admin import directory
@@ -15,6 +18,7 @@ from gateway.services.limits import Limits
 from gateway.store.governance import audit_log
 from gateway.tenancy.permissions import OPERATOR_ROLES
 from gateway.wiring.admin import admin_services, operator_services
+from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminRoute
     from gateway.governance.audit import AuditEntry
     from gateway.services.admin.services import AdminServices
+    from gateway.settings import Settings
     from gateway.tenancy.permissions import OperatorRole
     from tests.integration.api.admin.conftest import AdminSite
 
@@ -43,7 +48,20 @@ PROVIDERS = "/organization/workload_identity_providers"
 PROVIDER = f"{PROVIDERS}/{{workload_identity_provider_id}}"
 RULES = f"{PROVIDER}/federation_rules"
 RULE = f"{RULES}/{{workload_identity_federation_rule_id}}"
-ISSUER = {"name": "sso", "type": "oidc", "issuer": "https://x.example", "audience": "gateway"}
+ISSUER = {
+    "name": "sso",
+    "type": "oidc",
+    "issuer": "https://x.example",
+    "audience": "gateway",
+    "harmony": {"bearer": True},
+}
+SHARED = {
+    "name": "sso",
+    "issuer": "https://y.example",
+    "audience": "gateway",
+    "tenants": ["*"],
+    "attribute_transformations": [{"attribute": "harmony.tenant", "expression": "assertion.org"}],
+}
 TRUSTED = {
     "attribute_matchers": {"sub": "ci"},
     "project_id": "{project_id}",
@@ -54,6 +72,8 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", PROJECT, {"name": "two"}),
     ("POST", f"{PROJECT}/model_permissions", {"mode": "allow_list", "model_ids": [MODEL]}),
     ("DELETE", f"{PROJECT}/model_permissions", {}),
+    ("POST", f"{PROJECT}/hosted_tool_permissions", {"mcp": {"enabled": False}}),
+    ("POST", f"{PROJECT}/service_tier_settings", {"enabled_tiers": ["flex"]}),
     ("POST", f"{PROJECT}/service_accounts", {"name": "ci"}),
     ("POST", f"{PROJECT}/service_accounts/{{service_account_id}}", {"name": "cd"}),
     ("POST", f"{PROJECT}/service_accounts/{{service_account_id}}/api_keys", {}),
@@ -66,6 +86,7 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", RULE, {"name": "ci"}),
     ("DELETE", RULE, {}),
     ("DELETE", PROVIDER, {}),
+    ("POST", PROVIDERS, ISSUER),
     ("DELETE", f"{PROJECT}/service_accounts/{{service_account_id}}", {}),
     ("POST", f"{PROJECT}/rate_limits/{{id}}", {"max_requests_per_1_minute": 9}),
     ("POST", f"{PROJECT}/spend_limit", LIMIT),
@@ -88,6 +109,7 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/tenants/{name}", {"policy": {"containers_max": 3}}),
     ("POST", "/tenants/{name}/admin_api_keys", {}),
     ("POST", "/tenants/{name}/erasure", {"end_user": "somebody"}),
+    ("POST", "/tenants/{name}/export", {}),
     ("POST", "/tenants/{name}/hold", {}),
     ("POST", "/tenants/{name}/delete", {}),
     ("POST", "/tenants/{name}/restore", {}),
@@ -98,6 +120,11 @@ ORDERED: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/prices/end", {"model": "m", "tenant": "audited"}),
     ("POST", "/operators", {"name": "bo", "role": "support"}),
     ("POST", "/operators/{id}/disable", {}),
+    ("POST", "/issuers", SHARED),
+    ("POST", "/issuers/{issuer_id}", {"name": "single sign-on"}),
+    ("DELETE", "/issuers/{issuer_id}", {}),
+    ("POST", "/tenants/{name}/issuers/{workload_identity_provider_id}/confirm", {}),
+    ("POST", "/tenants/{name}/issuers/{workload_identity_provider_id}/withdraw", {}),
     ("POST", "/usage/reconcile", {}),
     ("POST", "/usage/sinks/{name}/resume", {}),
 ]
@@ -132,7 +159,8 @@ class Auditor:
             route.method, url, json=said if route.method == "POST" else None
         )
         assert answer.status_code == 200, (route.method, url, answer.text)
-        self.learn(route, answer.json())
+        if answer.headers["content-type"] == "application/json":
+            self.learn(route, answer.json())
 
     def named(self, text: str) -> str:
         """With the ids of what was made."""
@@ -148,6 +176,7 @@ class Auditor:
             "/organization/spend_alerts": "alert_id",
             "/organization/admin_api_keys": "api_key_id",
             "/operators": "id",
+            "/issuers": "issuer_id",
             PROVIDERS: "workload_identity_provider_id",
             RULES: "workload_identity_federation_rule_id",
         }
@@ -194,6 +223,8 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
         route = changing[method, path]
         names = {"/tenants": "audited", "/backends": backend, "/usage": "billing"}
         auditor.ids["name"] = names.get(f"/{path.split('/')[1]}", "")
+        if "/issuers/" in path:
+            auditor.ids["name"] = "acme"
         if path.endswith("rate_limits/{id}"):
             auditor.ids["id"] = f"rl-{MODEL}"
         if path == "/usage/sinks/{name}/resume":
@@ -279,6 +310,36 @@ async def test_responses_are_found_without_what_they_say(site: AdminSite, audito
     for wrong in ("status=done", "id=7", "limit=0", "created_at[gte]=1", "api_key_id=x"):
         refused = await auditor.operator.get(f"/admin/v1/responses?{wrong}")
         assert refused.status_code == 400, (wrong, refused.text)
+
+
+async def test_an_archive_has_content_for_owners_alone(
+    site: AdminSite, auditor: Auditor, admin_settings: Settings
+) -> None:
+    canary = "canary-2c44"
+    async with site.user(await new_key(admin_settings, "acme")) as user:
+        asked = {"model": MODEL, "input": canary, "metadata": {"a": canary}}
+        assert (await user.post("/v1/responses", json=asked)).status_code == 200
+    path = "/admin/v1/tenants/acme/export"
+    made = await auditor.operator.post("/admin/v1/operators", json={"name": "x", "role": "admin"})
+    headers = {"authorization": f"Bearer {made.json()['value']}"}
+    for body, has_content in (({}, False), ({"content": True}, True)):
+        answer = await auditor.operator.post(path, json=body)
+        assert answer.headers["content-type"] == "application/zip"
+        with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+            manifest = orjson.loads(archive.read("manifest.json"))
+            everything = b"".join(map(archive.read, archive.namelist()))
+        assert manifest["content"] == has_content
+        assert manifest["files"]["responses.jsonl"]["rows"] >= 1
+        assert (canary.encode() in everything) == has_content
+        async with http_client(site.admin_url, headers=headers) as client:
+            answer = await client.post(path, json=body)
+        assert answer.status_code == (403 if has_content else 200)
+    told = await auditor.operator.get(
+        "/admin/v1/audit_log?tenant=acme&event_types[]=harmony.export.begun&limit=3"
+    )
+    begun = [one["harmony.export.begun"]["data"]["content"] for one in told.json()["data"]]
+    assert begun == [True, False, False], "who was refused has begun none"
+    assert (await auditor.operator.post("/admin/v1/tenants/nobody/export")).status_code == 404
 
 
 async def test_prices_are_made_listed_and_ended(auditor: Auditor) -> None:

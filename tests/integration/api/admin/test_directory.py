@@ -55,9 +55,6 @@ async def test_lists_of_what_there_is_none_of_are_empty_and_end(admin: openai.As
     with pytest.raises(openai.NotFoundError, match="no POST") as refused:
         await organization.groups.create(name="admins")
     assert refused.value.code == "unsupported_endpoint"
-    with pytest.raises(openai.NotFoundError) as refused:
-        await organization.projects.hosted_tool_permissions.retrieve(project)
-    assert refused.value.code == "unsupported_endpoint"
 
 
 async def test_another_tenant_s_project_is_not_there(

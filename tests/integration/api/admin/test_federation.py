@@ -38,6 +38,7 @@ class Trust:
     rule_id: str
     project_id: str
     account_id: str
+    organization: str
 
 
 @pytest.fixture
@@ -53,14 +54,17 @@ async def trusted(
     *,
     matchers: dict[str, Any] | None = None,
     scopes: list[str] | None = None,
+    audience: str | None = None,
     **provider: Any,
 ) -> AsyncIterator[Trust]:
-    organization = admin.admin.organization
+    """The audience names the tenant, unless another one is given."""
+    organization, named = admin.admin.organization, await organization_of(admin)
+    issuer.audience = audience or f"{AUDIENCE}/{named}"
     project = await organization.projects.create(name="end users")
     account = await organization.projects.service_accounts.create(project.id, name="app")
     extra = {"bearer": True, **provider.pop("harmony", {})}
     made = await organization.workload_identity_providers.create(
-        name="sso", type="oidc", issuer=issuer.url, audience=AUDIENCE,
+        name="sso", type="oidc", issuer=issuer.url, audience=issuer.audience,
         extra_body={"harmony": extra}, **provider,
     )  # fmt: skip
     permissions: Any = {"type": "restricted", "scopes": scopes} if scopes else None
@@ -71,7 +75,14 @@ async def trusted(
         service_account_id=account.id,
         permissions=permissions or openai.omit,
     )
-    yield Trust(issuer, made.id, rule.id, project.id, account.id)
+    yield Trust(issuer, made.id, rule.id, project.id, account.id, named)
+
+
+async def organization_of(admin: openai.AsyncOpenAI) -> str:
+    """The id of the tenant, which its default project has, too."""
+    first = (await admin.admin.organization.projects.list(limit=1)).data[0]
+    assert first.name == "Default project"
+    return "org-" + first.id.removeprefix("proj_")
 
 
 @pytest.fixture
@@ -243,7 +254,7 @@ def forged(issuer: Issuer) -> dict[str, str]:
         "huge": issuer.token(filler="x" * 20_000),
         "deep": "eyJhbGciOiJFUzI1NiJ9." + base64.urlsafe_b64encode(b"[" * 9_000).decode() + ".AAAA",
         "no JSON": "eyJ.eyJ.eyJ",
-        "odd claims": key.sign({**claims, "aud": [AUDIENCE, 7]}),
+        "odd claims": key.sign({**claims, "aud": [issuer.audience, 7]}),
     }  # fmt: skip
 
 
@@ -488,7 +499,8 @@ async def test_the_sdk_manages_providers_and_rules(
     rules = providers.federation_rules
     async with trusted(admin, issuer) as trust:
         found = await providers.retrieve(trust.provider_id)
-        assert (found.issuer, found.audience, found.type) == (issuer.url, AUDIENCE, "oidc")
+        assert (found.issuer, found.audience) == (issuer.url, issuer.audience)
+        assert found.type == "oidc"
         assert found.verification.type == "discovery"
         assert trust.provider_id in [one.id async for one in providers.list(limit=2)]
         moved = await providers.update(trust.provider_id, issuer="https://new.example.com/sso/")
@@ -533,22 +545,17 @@ async def test_the_sdk_manages_providers_and_rules(
 async def test_an_issuer_of_one_tenant_makes_nobody_of_another(
     site: AdminSite, admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:
-    async with trusted(admin, issuer) as trust:
-        # The other tenant cannot have the first one's bearers call in its own name …
-        with pytest.raises(openai.BadRequestError, match="audience of your own"):
-            async with trusted(other_admin, issuer):
-                pass
-        # … nor after the first one has deleted its provider …
-        providers = admin.admin.organization.workload_identity_providers
-        await providers.delete(trust.provider_id)
-        with pytest.raises(openai.BadRequestError, match="audience of your own"):
-            async with trusted(other_admin, issuer):
-                pass
-    # … which the first one itself can make again.
+    providers = admin.admin.organization.workload_identity_providers
     async with (
         trusted(admin, issuer) as trust,
-        trusted(other_admin, issuer, harmony={"bearer": False}) as theirs,
+        trusted(other_admin, issuer, audience=issuer.audience, harmony={"bearer": False}) as theirs,
     ):
+        # The other tenant cannot have the first one's bearers call in its own name.
+        others_providers = other_admin.admin.organization.workload_identity_providers
+        with pytest.raises(openai.BadRequestError, match="names another organization"):
+            await others_providers.update(
+                theirs.provider_id, extra_body={"harmony": {"bearer": True}}
+            )
         token = issuer.token()
         async with site.user(token) as user:
             shown = (await user.get("/v1/key")).json()["data"]["harmony"]

@@ -15,8 +15,9 @@ from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.api.admin.table import admin_routes
 from gateway.app import routes
+from gateway.protocol.admin.federation import OperatorIssuerCreate
 from gateway.tenancy.permissions import ROLES
-from gateway.wiring.admin import admin_services
+from gateway.wiring.admin import admin_services, operator_issuers
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
 from tests.fakes.issuer import running_issuer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from gateway.api.admin.routes import AdminRoute
     from gateway.settings import Settings
+    from tests.fakes.issuer import Issuer
     from tests.integration.api.admin.conftest import AdminSite
 
 CANARY = "canary-7f3a"
@@ -130,7 +132,8 @@ async def victim(site: AdminSite) -> AsyncIterator[Victim]:
 @pytest.fixture(scope="module")
 async def intruders(site: AdminSite, admin_settings: Settings) -> AsyncIterator[list[str]]:
     """A key of another project, one of the default project, and one of another tenant; tokens of an
-    issuer of another project, and of another tenant, and what they are exchanged for.
+    issuer of another project, and of another tenant, and what they are exchanged for; and tokens of
+    an operator's issuer for the default project and for another tenant.
     """
     async with site.client() as admin:
         other = await new_project(admin, "Intruder")
@@ -139,7 +142,23 @@ async def intruders(site: AdminSite, admin_settings: Settings) -> AsyncIterator[
         for of, key in ((issuer, site.admin_key), (another, site.other_admin_key)):
             async with site.client(key) as admin, trusted(admin, of) as trust:
                 found += [of.token(), await exchanged(site, trust, of.token())]
-        yield found
+        async with running_issuer() as shared:
+            await trust_of_operators(site, shared)
+            found += [shared.token(org="acme"), shared.token(org="globex")]
+            yield found
+
+
+async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
+    """Trust an issuer whose tokens name their tenant, whichever it is."""
+    process = site.gateway.process
+    settings, database = process.shared.settings, process.default.foundation.database
+    named = {"attribute": "harmony.tenant", "expression": "assertion.org"}
+    body = {
+        "name": "sso", "issuer": issuer.url, "audience": issuer.audience, "tenants": ["*"],
+        "attribute_transformations": [named],
+    }  # fmt: skip
+    asked = OperatorIssuerCreate.model_validate(body)
+    await operator_issuers(settings, database, process.access).create(asked)
 
 
 def url_of(path: str, given: dict[str, str]) -> str:

@@ -1,0 +1,187 @@
+"""What tenants and projects have stored, as one process knows it.
+
+A job measures the tables now and then (`store.limits.storage`). A process reads the last figure in
+its rounds, adds what it has stored since, and tells the others how much that was, as it tells what
+is under way. So a request needs no figure of its own, and nothing is ever counted down: what was
+deleted or has expired is missing in the next measurement.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from gateway.limits.refusal import Where, out_of_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from gateway.errors import RateLimited
+    from gateway.limits.terms import Limit, Terms
+
+WHOLE_TENANT: Final = UUID(int=0)
+"""Stands for no project: all that a tenant has. The default project has the tenant's own id."""
+TOKEN_BYTES: Final = 16
+"""What a token that was generated is taken to need until it is measured: in the item as text and as
+an id, in the log, and in the body of the response."""
+STEP_S: Final = 1.0
+"""What is stored within so many seconds is remembered together."""
+STEPS_MAX: Final = 4_096
+"""That are remembered apart; beyond that the oldest count as if they were younger."""
+FORGOTTEN_S: Final = 120.0
+"""After so long nobody asks for a figure that no request needed."""
+DROPPED_S: Final = 86_400.0
+"""And after so long not even what was added is told any more: nobody measures it."""
+
+Key: TypeAlias = tuple[UUID, str]
+
+
+class Measurement(NamedTuple):
+    """The bytes that a measurement found, and how many seconds ago it began."""
+
+    size_bytes: int
+    age_s: float
+
+
+class Account:
+    """What one tenant, or one of its projects, has stored."""
+
+    __slots__ = ("_added", "is_known", "measured", "used_at")
+
+    def __init__(self, now: float) -> None:
+        self.is_known = False
+        """The database was asked; nobody may have measured yet all the same."""
+        self.measured = 0
+        self.used_at = now
+        self._added: deque[list[float]] = deque()
+
+    @property
+    def added(self) -> int:
+        """The bytes that this process has stored since the measurement; never below 0."""
+        return max(0, int(sum(size for _, size in self._added)))
+
+    def add(self, size: int, now: float) -> None:
+        """So many bytes more; below 0: they were not stored after all."""
+        if self._added and now - self._added[-1][0] < STEP_S:
+            self._added[-1][1] += size
+            return
+        self._added.append([now, size])
+        if len(self._added) > STEPS_MAX:
+            _, oldest = self._added.popleft()
+            self._added[0][1] += oldest
+
+    def told(self, measurement: Measurement | None, now: float) -> None:
+        """The last measurement; what was stored before it began is in it. None: there is none."""
+        self.is_known = True
+        if measurement is None:
+            return
+        self.measured = measurement.size_bytes
+        while self._added and self._added[0][0] + STEP_S <= now - measurement.age_s:
+            self._added.popleft()
+
+
+class StoredCharge:
+    """The bytes that one request is about to store. `end` is called once."""
+
+    __slots__ = ("_accounts", "_clock", "_size")
+
+    def __init__(
+        self, accounts: tuple[Account, ...], size: int, clock: Callable[[], float]
+    ) -> None:
+        self._accounts = accounts
+        self._clock = clock
+        self._size = size
+        self._add(size)
+
+    def end(self, tokens_in: int, tokens_out: int) -> None:
+        """It has ended, with so many tokens; without any, nothing was made of it."""
+        if tokens_in or tokens_out:
+            self._add(TOKEN_BYTES * tokens_out)
+        else:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Nothing was stored."""
+        self._add(-self._size)
+
+    def _add(self, size: int) -> None:
+        now = self._clock()
+        for account in self._accounts:
+            account.add(size, now)
+
+
+class Storage:
+    """Those of all tenants and projects whose limits a process has to keep."""
+
+    def __init__(
+        self, clock: Callable[[], float], refuse: Callable[[Limit, RateLimited, UUID], None]
+    ) -> None:
+        """`refuse` raises the refusal, or only counts it where the limit is observed."""
+        self._clock = clock
+        self._refuse = refuse
+        self._accounts: dict[Key, Account] = {}
+
+    def is_known(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
+        """Whether the database was asked for all of these; from now on it is."""
+        now, is_known = self._clock(), True
+        for limit in limits:
+            account = self._account((tenant_id, account_of(limit)), now)
+            is_known = is_known and account.is_known
+        return is_known
+
+    def hold(
+        self, tenant_id: UUID, terms: Terms, size: int, elsewhere: Mapping[Key, int]
+    ) -> StoredCharge:
+        """Count so many bytes. `elsewhere` is what other processes have added, by `watched`.
+        Raises `RateLimited` where they do not fit.
+        """
+        now, accounts = self._clock(), {}
+        for limit in terms.stored:
+            key = (tenant_id, account_of(limit))
+            accounts[key] = account = self._account(key, now)
+            used = account.measured + account.added + elsewhere.get(key, 0)
+            if used + size > limit.value:
+                where = Where(limit, terms, "")
+                self._refuse(limit, out_of_storage(where, used=used, asked=size), tenant_id)
+        return StoredCharge(tuple(accounts.values()), size, self._clock)
+
+    def used(self, key: Key) -> int:
+        """What this process has added to a measurement, as far as it is not in it."""
+        account = self._accounts.get(key)
+        return 0 if account is None else account.added
+
+    def watched(self) -> Iterator[tuple[Key, int]]:
+        """Whose figures are needed, and what this process has added to each."""
+        now = self._clock()
+        for key, account in list(self._accounts.items()):
+            idle_s = now - account.used_at
+            if (idle_s > FORGOTTEN_S and not account.added) or idle_s > DROPPED_S:
+                del self._accounts[key]
+            else:
+                yield key, account.added
+
+    def told(self, keys: Iterable[Key], measured: Mapping[Key, Measurement]) -> None:
+        """The last measurements of what was asked for."""
+        now = self._clock()
+        for key in keys:
+            if (account := self._accounts.get(key)) is not None:
+                account.told(measured.get(key), now)
+
+    def _account(self, key: Key, now: float) -> Account:
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account(now)
+        account.used_at = now
+        return account
+
+
+def account_of(limit: Limit) -> str:
+    """Of whose bytes a limit is, by a name within its tenant."""
+    holder = limit.scope_id if limit.scope == "project" else WHOLE_TENANT
+    return f"stored/{holder}"
+
+
+def project_of(account: str) -> UUID:
+    """The inverse: a project, or `WHOLE_TENANT`."""
+    return UUID(account.removeprefix("stored/"))
