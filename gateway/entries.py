@@ -26,7 +26,11 @@ Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit lit
                     shown and the state, each a number and as many bytes
     14 ToolsListed  label (UTF-8), tools and error, each a number and as many bytes
     15 ToolHandle   number: ordinal; the handle
-    0 Text          the text, with its marks (`gateway.text_ids.packed_text`)
+    0 Text          the text, with its marks (`gateway.text_ids.packed_text`); with logprobs: FF,
+                    the text as a number and as many bytes, then for each id a number: 0 where none
+                    are known, else 1 plus the tokens that begin there, each of which is its bytes
+                    (a number and as many), a 32-bit little-endian float, and a byte: how many
+                    alternatives, each as bytes and float
 
 `TurnEnded` of a turn of text may go on with four numbers: input, output, reasoning and cached
 tokens, as the server told them.
@@ -43,13 +47,23 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, get_args
 
-from gateway.generation import FinishReason, TokenLogprob, ToldUsage
+from gateway.generation import (
+    IN_TOKEN,
+    UNTOLD,
+    FinishReason,
+    TextLogprob,
+    TextToken,
+    TokenLogprob,
+    ToldUsage,
+)
 from gateway.text_ids import packed_text, unpacked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from gateway.generation import Likelihood
 
 FOLD_VERSION = 2
 """Raised by a release that folds an existing log to other events."""
@@ -59,8 +73,17 @@ TEXT_FOLD_VERSION: Final = 4
 """That of responses whose turns are text: a release that knows no such turns leaves them alone."""
 TEXT_TOOLS_FOLD_VERSION: Final = 5
 """That of those of them that have grants."""
-WITHOUT_TOOLS: Final = (FOLD_VERSION, TEXT_FOLD_VERSION)
-WITH_TOOLS: Final = (TOOLS_FOLD_VERSION, TEXT_TOOLS_FOLD_VERSION)
+TEXT_LOGPROBS_FOLD_VERSION: Final = 6
+"""That of responses of text whose tokens come with how likely they are: a release that knows no
+such text leaves them alone."""
+TEXT_LOGPROBS_TOOLS_FOLD_VERSION: Final = 7
+"""That of those of them that have grants."""
+WITHOUT_TOOLS: Final = (FOLD_VERSION, TEXT_FOLD_VERSION, TEXT_LOGPROBS_FOLD_VERSION)
+WITH_TOOLS: Final = (
+    TOOLS_FOLD_VERSION,
+    TEXT_TOOLS_FOLD_VERSION,
+    TEXT_LOGPROBS_TOOLS_FOLD_VERSION,
+)
 FOLD_VERSIONS: Final = (*WITHOUT_TOOLS, *WITH_TOOLS)
 """Those that are folded here."""
 HANDLE_BYTES_MAX: Final = 1024
@@ -91,7 +114,7 @@ class Tokens:
     """Ids as the model said them, in order; `logprobs`, if asked for, has one for each."""
 
     ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[Likelihood, ...] = ()
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -327,6 +350,9 @@ _ONE_ID_HEAD: Final = _ID_BYTES << _TAG_BITS | _TOKENS
 _ONE_ID_HEADS: Final = bytes([_ONE_ID_HEAD])
 _LOGPROB: Final = struct.Struct("<fB")
 _ALTERNATIVE: Final = struct.Struct("<If")
+_FLOAT: Final = struct.Struct("<f")
+_SPELLED: Final = b"\xff"
+"""Begins a text whose tokens are told; no text begins so."""
 _NUMBER_BITS_MAX: Final = 63
 
 
@@ -461,8 +487,33 @@ def _pack_tokens(entry: Tokens) -> tuple[int, bytes]:
     if len(entry.logprobs) != len(entry.ids):
         raise ValueError("not one logprob for each id")
     return _TOKENS_WITH_LOGPROBS, _pack_counted(entry.ids) + b"".join(
-        map(_pack_logprob, entry.logprobs)
+        map(_pack_logprob, cast("tuple[TokenLogprob, ...]", entry.logprobs))
     )
+
+
+def _pack_text_ids(entry: Text) -> bytes:
+    text = packed_text(entry.ids)
+    if not entry.logprobs:
+        return text
+    if len(entry.logprobs) != len(entry.ids):
+        raise ValueError("not one logprob for each id")
+    told = cast("tuple[TextLogprob, ...]", entry.logprobs)
+    return _SPELLED + _pack_bytes(text) + b"".join(map(_pack_text_logprob, told))
+
+
+def _pack_text_logprob(told: TextLogprob) -> bytes:
+    if told.tokens is None:
+        return _pack_number(0)
+    return _pack_number(1 + len(told.tokens)) + b"".join(map(_pack_text_token, told.tokens))
+
+
+def _pack_text_token(token: TextToken) -> bytes:
+    _require_numbers(token)
+    try:
+        own = _pack_bytes(token.piece) + _LOGPROB.pack(token.logprob, len(token.top))
+        return own + b"".join(_pack_bytes(other) + _FLOAT.pack(one) for other, one in token.top)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"a logprob cannot be packed: {error}") from error
 
 
 def _pack_turn_ended(entry: TurnEnded) -> bytes:
@@ -499,7 +550,7 @@ _PACKERS: Final[Mapping[type[Entry], tuple[int, Callable[[Any], bytes]]]] = {
         _TURN_STARTED,
         lambda entry: _pack_number(entry.input_tokens) + _pack_ids(entry.prefill),
     ),
-    Text: (_TEXT, lambda entry: packed_text(entry.ids)),
+    Text: (_TEXT, _pack_text_ids),
     TurnEnded: (_TURN_ENDED, _pack_turn_ended),
     Finished: (_FINISHED, _pack_finished),
     Hop: (
@@ -539,6 +590,37 @@ def _unpack_turn_ended(body: _Reader) -> TurnEnded:
     return TurnEnded(finish, cached_tokens, ToldUsage(*counts))
 
 
+def _unpack_text_ids(body: _Reader) -> Text:
+    content = body.rest()
+    if content[:1] != _SPELLED:
+        return Text(unpacked_text(content))
+    body = _Reader(content[1:])
+    ids = unpacked_text(body.counted())
+    told = Text(ids, tuple(_unpack_text_logprob(body) for _ in ids))
+    if not body.is_at_end:
+        raise ValueError("a log entry is longer than it should be")
+    return told
+
+
+def _unpack_text_logprob(body: _Reader) -> TextLogprob:
+    count = body.number()
+    if count < 2:
+        return IN_TOKEN if count else UNTOLD
+    return TextLogprob(tuple(_unpack_text_token(body) for _ in range(count - 1)))
+
+
+def _unpack_text_token(body: _Reader) -> TextToken:
+    piece = body.counted()
+    logprob, count = _LOGPROB.unpack(body.take(_LOGPROB.size))
+    top = []
+    for _ in range(count):
+        other = body.counted()
+        top.append((other, _FLOAT.unpack(body.take(_FLOAT.size))[0]))
+    token = TextToken(piece, logprob, tuple(top))
+    _require_numbers(token)
+    return token
+
+
 def _unpack_tokens(body: _Reader) -> Tokens:
     ids = body.counted_ids()
     return Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
@@ -551,7 +633,7 @@ def _unpack_finished(body: _Reader) -> Finished:
 
 _UNPACKERS: Final[Mapping[int, Callable[[_Reader], Entry]]] = {
     _TURN_STARTED: lambda body: TurnStarted(body.number(), _unpack_ids(body.rest())),
-    _TEXT: lambda body: Text(unpacked_text(body.rest())),
+    _TEXT: _unpack_text_ids,
     _TURN_ENDED: _unpack_turn_ended,
     _FINISHED: _unpack_finished,
     _HOP: lambda body: Hop(_pick(_HOP_REASONS, body), body.number()),
@@ -604,7 +686,7 @@ def _pack_text(text: str | None) -> bytes:
 
 
 def _pack_logprob(told: TokenLogprob) -> bytes:
-    _require_finite(told)
+    _require_numbers(told)
     try:
         own = _LOGPROB.pack(told.logprob, len(told.top))
         return own + b"".join(_ALTERNATIVE.pack(*one) for one in told.top)
@@ -615,14 +697,15 @@ def _pack_logprob(told: TokenLogprob) -> bytes:
 def _unpack_logprob(body: _Reader) -> TokenLogprob:
     logprob, count = _LOGPROB.unpack(body.take(_LOGPROB.size))
     top = _ALTERNATIVE.iter_unpack(body.take(count * _ALTERNATIVE.size))
-    return _require_finite(TokenLogprob(logprob, tuple(top)))
+    told = TokenLogprob(logprob, tuple(top))
+    _require_numbers(told)
+    return told
 
 
-def _require_finite(told: TokenLogprob) -> TokenLogprob:
-    """JSON has no word for anything else."""
+def _require_numbers(told: TokenLogprob | TextToken) -> None:
+    """JSON has no word for anything else. Raises `ValueError`."""
     if not (math.isfinite(told.logprob) and all(math.isfinite(one) for _, one in told.top)):
         raise ValueError("a logprob in a log entry is not a number")
-    return told
 
 
 def _pack_counted(ids: Sequence[int]) -> bytes:

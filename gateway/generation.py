@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from array import array
@@ -312,6 +312,31 @@ class TokenLogprob:
 
 
 @dataclass(slots=True, unsafe_hash=True)
+class TextLogprob:
+    """The same of a character of a text whose server told how likely its tokens were: the `tokens`
+    that begin there, none where it is in the middle of one. None: it is not known.
+    """
+
+    tokens: tuple[TextToken, ...] | None = ()
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class TextToken:
+    """One token of such a text: its bytes, how likely it was, and the likeliest in its place."""
+
+    piece: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+IN_TOKEN: Final = TextLogprob()
+UNTOLD: Final = TextLogprob(None)
+
+Likelihood: TypeAlias = "TokenLogprob | TextLogprob"
+"""What is told of one id."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
 class TokenChunk:
     """What one read from a backend brought: any number of ids, and at the end why it ended.
 
@@ -324,7 +349,7 @@ class TokenChunk:
     ids: list[int]
     finish: FinishReason | None = None
     cached_tokens: int | None = None
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: Sequence[Likelihood] | None = None
     constrained: bool = False
     upstream: str = field(default="", compare=False)
     usage: ToldUsage | None = None

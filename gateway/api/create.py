@@ -11,7 +11,7 @@ from starlette.responses import Response
 from gateway.api import dialects
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.streaming import EventStream
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.responses.create import parse_create, request_key
 from gateway.services.runs.spec_builder import CreateCommand
 
@@ -107,6 +107,10 @@ class CreateEndpoint:
                 await work
             except InvalidRequest as error:
                 raise (places.restated(error) if places else error) from None
+            except RateLimited as error:
+                if places is not None and error.param is not None:
+                    error.param = places.original(error.param)
+                raise
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, create: CreateRequest, body: bytes

@@ -23,6 +23,8 @@ from gateway.entries import (
     FOLD_VERSION,
     FOLD_VERSIONS,
     TEXT_FOLD_VERSION,
+    TEXT_LOGPROBS_FOLD_VERSION,
+    TEXT_LOGPROBS_TOOLS_FOLD_VERSION,
     TEXT_TOOLS_FOLD_VERSION,
     TOOLS_FOLD_VERSION,
     WITH_TOOLS,
@@ -66,8 +68,20 @@ _FOLD_VERSIONS: Final = {
     (True, True): TEXT_TOOLS_FOLD_VERSION,
 }
 """Whether turns are text, and whether tools are granted → the version of the log."""
+_TOLD_FOLD_VERSIONS: Final = {
+    False: TEXT_LOGPROBS_FOLD_VERSION,
+    True: TEXT_LOGPROBS_TOOLS_FOLD_VERSION,
+}
+"""The same of text whose tokens come with how likely they are."""
 QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
+
+
+def _fold_version(spec: RunSpec) -> int:
+    has_grants = spec.head.grants is not None
+    if spec.is_text and spec.sampling.logprobs is not None:
+        return _TOLD_FOLD_VERSIONS[has_grants]
+    return _FOLD_VERSIONS[spec.is_text, has_grants]
 
 
 def begun(spec: RunSpec, **fields: Any) -> NewResponse:
@@ -85,7 +99,7 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
         conversation=spec.conversation,
         background=head.background,
         streamed=spec.streamed,
-        fold_version=_FOLD_VERSIONS[spec.is_text, head.grants is not None],
+        fold_version=_fold_version(spec),
         # A conversation knows its last response alone; chains look for the last that used some.
         tool_state=spec.tool_state if spec.conversation else None,
         **fields,

@@ -477,7 +477,9 @@ class TurnRunner:
         if not self.guard.has_checks:
             return
         self._engine.observer.constrained(first.upstream, is_constrained=first.constrained)
-        if not first.constrained and not self._fold.is_held:
+        # Servers of text are believed, where somebody waits for each word.
+        is_believed = first.constrained and (self._spec.streamed or not self._is_text)
+        if not (is_believed or self._fold.is_held):
             self._journal.append(Hold())
 
     def _hop(self, hop: Hop) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from gateway.protocol.context_item import Columns, ContextItem
     from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.items import InputItem
     from gateway.protocol.tools import FunctionTool
 
 AFTER_ANSWER_RULE = "after_answer_dropped"
@@ -39,6 +40,8 @@ SEES: Final = "vision"
 IMAGE_QUESTION: Final = b"image "
 """Begins a question (`Unrendered`) that is the URL of an image. The gateway fetches that, and asks
 no server of the model: the answer is a data URL, or why there is none."""
+IMAGE_NO_ROOM: Final = "no room: "
+"""Begins such an answer where others are held or fetched in its place: it may be had later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,8 @@ class RenderOptions:
     request whose call the response begins with: that stands at the end, and the result behind it.
     `runs_tools`: the gateway runs some of the tools itself. `asked_effort` is the effort that the
     request names, `none` for one without thoughts. `rendered` are the answers that there are to the
-    questions of formats that a server renders (`Unrendered`).
+    questions of formats that a server renders (`Unrendered`). `new_items` are those of the request
+    as it has them, for errors that name one.
     """
 
     instructions: str | None
@@ -120,6 +124,7 @@ class RenderOptions:
     runs_tools: bool = False
     asked_effort: str | None = None
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
+    new_items: Sequence[InputItem] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ class FormatOptions:
     `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name how it writes thoughts
     and calls, None: as its family does. `template_kwargs` are given to the chat template as they
     are, as JSON. `sees`: images can be shown to it, at most `images_max` of `image_bytes_max` each
-    in one context.
+    in one context, and `images_bytes_max` together.
     """
 
     model: str = ""
@@ -165,6 +170,7 @@ class FormatOptions:
     sees: bool = False
     image_bytes_max: int = 8 * 1024 * 1024
     images_max: int = 32
+    images_bytes_max: int = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

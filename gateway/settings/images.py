@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from gateway.settings.sections import MIB, Section
 from gateway.settings.web import known_host, network, printable
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Images(Section):
@@ -18,6 +28,20 @@ class Images(Section):
     )
     images_max: PositiveInt = Field(
         32, description="Images of one context, those of earlier turns among them."
+    )
+    context_bytes_max: PositiveInt = Field(
+        32 * MIB, description="Bytes of all images of one context together, as files."
+    )
+    held_bytes_max: PositiveInt = Field(
+        512 * MIB,
+        description="Bytes of fetched images in this process, from their first byte to the end of "
+        "the response that they are shown for.",
+    )
+    tenant_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="The part of held_bytes_max and of visits_max that one tenant may have.",
     )
     public: bool = Field(
         default=True, description="Whether images may be fetched from the public internet."
@@ -34,3 +58,15 @@ class Images(Section):
     user_agent: Annotated[str, AfterValidator(printable)] = Field(
         "HarmonyGateway/1.0", description="How the gateway introduces itself."
     )
+
+    @model_validator(mode="after")
+    def _nested(self) -> Self:
+        """What is within another bound is not above it."""
+        if self.bytes_max > self.context_bytes_max:
+            raise ValueError("bytes_max of one image is above context_bytes_max of all of them")
+        if self.context_bytes_max > self.held_bytes_max * self.tenant_share:
+            raise ValueError(
+                "context_bytes_max is above tenant_share of held_bytes_max: such a context could "
+                "never be shown"
+            )
+        return self

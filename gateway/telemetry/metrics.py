@@ -150,6 +150,9 @@ class Metrics:
         )
         self._mcp_servers: set[str] = set()
         self._web = self._counters_of_web()
+        self.image_bytes_held = self._summed_gauge(
+            "image_bytes_held", "Bytes of fetched images that requests hold."
+        )
         self._add_ledger()
 
     def _add_ledger(self) -> None:

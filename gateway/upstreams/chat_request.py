@@ -6,15 +6,18 @@ from nothing in OpenAI's API.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.errors import ContextOverflow, InvalidRequest
 from gateway.text_ids import unpacked_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gateway.errors import UpstreamRejected
     from gateway.generation import TokenRequest
     from gateway.upstreams.backend import Served
     from gateway.upstreams.engines.engine import InferenceEngine
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
 _MESSAGE: Final = b'{"role":'
 _ASSISTANT: Final = b'{"role":"assistant"'
 _RESULT: Final = b'{"role":"tool"'
+FORMAT: Final = "response_format"
+_OF_A_FORMAT: Final = re.compile(
+    r"response_?format|json_?schema|json_?object|grammar|guided|structured", re.IGNORECASE
+)
+"""In words of a refusal: it is the format of the answer that a server does not take."""
+_OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
 def chat_body(request: TokenRequest, served: Served, engine: InferenceEngine) -> list[bytes]:
@@ -40,12 +49,47 @@ def chat_body(request: TokenRequest, served: Served, engine: InferenceEngine) ->
         "stream": True,
         "stream_options": {"include_usage": True},
         **_sampling(request),
+        **_logprobs(request.sampling.logprobs),
         **options,
         **bound,
         **engine.chat_fields(request),
     }
     messages = b",".join(_answering(line for line in lines if line.startswith(_MESSAGE)))
     return [b'{"messages":[', messages, b"],", orjson.dumps(body)[1:]]
+
+
+def _logprobs(alternatives: int | None) -> dict[str, Any]:
+    if alternatives is None:
+        return {}
+    return {"logprobs": True, **({"top_logprobs": alternatives} if alternatives else {})}
+
+
+def binds_answer(request: TokenRequest) -> bool:
+    """Whether the server is asked to hold the model to a format, which all that take one do."""
+    return request.constraint is not None and FORMAT in (request.constraint.chat or ())
+
+
+def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> InvalidRequest | None:
+    """What to tell the caller of a request that a server refused because of a parameter that it has
+    not; None where it refused something else.
+    """
+    if isinstance(error, ContextOverflow):
+        return None
+    if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):
+        return InvalidRequest(
+            "The server of this model tells no log probabilities, or not so many. Leave "
+            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
+            code="unsupported_parameter",
+            param="include",
+        )
+    if binds_answer(request) and _OF_A_FORMAT.search(error.reason):
+        return InvalidRequest(
+            "The server of this model does not take this format of an answer. Leave 'text.format' "
+            "out, or use another schema, or another model.",
+            code="unsupported_parameter",
+            param="text.format",
+        )
+    return None
 
 
 def _allowed(tools: Iterable[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:

@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from typing_extensions import Unpack, override
 
-from gateway.generation import FinishReason, ToldUsage
+from gateway.generation import IN_TOKEN, UNTOLD, FinishReason, TextLogprob, ToldUsage
 from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, estimated_tokens, ids_of
 from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.problems import as_json, code_of, message_of
+from gateway.upstreams.text_logprobs import spelled, tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from gateway.generation import Sampling, TokenChunk
+    from gateway.generation import Sampling, TextToken, TokenChunk
     from gateway.upstreams.generate import Asked
 
 _FINISH: Final = {
@@ -57,6 +58,8 @@ CALLS_MAX: Final = 128
 
 _STRUCTURE: Final = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 """What of a JSON text tells where its values end; an escape is one match."""
+DUE_TOKENS_MAX: Final = 64
+"""Tokens without a text, each a part of a character: more of them are not waited with."""
 ID_CHARACTERS_MAX: Final = 256
 """Of the id of a call, which is never told."""
 
@@ -295,7 +298,7 @@ def _front_at_end(text: str, tag: str) -> int:
 class ChatReader(CompletionReader):
     """As `CompletionReader`, for events of a chat completion, whose text becomes ids of text."""
 
-    __slots__ = ("_calls", "_content", "_mark", "_usage_told")
+    __slots__ = ("_calls", "_content", "_due", "_is_untold", "_mark", "_usage_told")
 
     def __init__(
         self,
@@ -312,7 +315,10 @@ class ChatReader(CompletionReader):
         # An id is a character, or a mark: see `tokens_taken`.
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
         self._ids_left_before = self._ids_max
-        self._alternatives = None
+        self._due: list[TextToken] = []
+        """Tokens whose text is yet to be told."""
+        self._is_untold = False
+        """How likely the next text was nobody told."""
         self._mark: int | None = None
         self._content = None if thought is None else TaggedThought(*thought)
         self._calls = _Calls()
@@ -374,7 +380,7 @@ class ChatReader(CompletionReader):
     def _take_choice(self, choice: dict[str, Any]) -> None:
         delta = choice.get("delta") or choice.get("message")
         if isinstance(delta, dict):
-            self._take_delta(delta)
+            self._take_delta(delta, choice.get("logprobs"))
             self._bound_kept_back()
         reason = choice.get("finish_reason")
         if self._is_over or reason is None or reason == "":
@@ -389,16 +395,12 @@ class ChatReader(CompletionReader):
             self._say([END])
         self.finish = self.finish or finish
 
-    def _take_delta(self, delta: dict[str, Any]) -> None:
+    def _take_delta(self, delta: dict[str, Any], likely: object) -> None:
         thought = next((delta[name] for name in _THOUGHTS if delta.get(name)), None)
         if isinstance(thought, str):
             self._tell(THOUGHT, thought)
-        content = delta.get("content")
-        if isinstance(content, str):
-            self._tell_content(content)
-        elif isinstance(content, list):
-            for part in content:
-                self._take_part(part)
+        # Beside a thought nobody tells whose the tokens are.
+        self._take_content(delta.get("content"), None if thought else likely)
         if isinstance(refusal := delta.get("refusal"), str):
             self._tell(ANSWER, refusal)
         calls = delta.get("tool_calls")
@@ -409,6 +411,15 @@ class ChatReader(CompletionReader):
         for fragment in calls if isinstance(calls, list) else ():
             if isinstance(fragment, dict) and not self._is_over:
                 self._take_call(fragment)
+
+    def _take_content(self, content: object, likely: object) -> None:
+        if isinstance(content, list):
+            for part in content:
+                self._take_part(part)
+        elif isinstance(content, str) and self._alternatives is None:
+            self._tell_content(content)
+        elif isinstance(content, str):
+            self._tell_spelled(content, tokens_of(likely, self._alternatives or 0))
 
     def _take_part(self, part: object) -> None:
         """A part of a content that is a list: `{"type": "text", "text"}`, or a thought, which is a
@@ -430,6 +441,7 @@ class ChatReader(CompletionReader):
         if not isinstance(function, dict):
             return
         self._tell_held()
+        self._due.clear()
         name, arguments = function.get("name"), function.get("arguments")
         call = self._calls.of(fragment, name if isinstance(name, str) else "")
         if len(self._calls.begun) > CALLS_MAX:
@@ -475,6 +487,22 @@ class ChatReader(CompletionReader):
         if not self._is_over:
             self._break("what it calls has no name")
 
+    def _tell_spelled(self, text: str, tokens: list[TextToken] | None) -> None:
+        """Content with its tokens; None: those are not told."""
+        if tokens is None or len(self._due) > DUE_TOKENS_MAX:
+            self._is_untold = self._is_untold or bool(text)
+            self._due.clear()
+            self._tell_content(text)
+            return
+        tokens = [*self._due, *tokens]
+        if not text:
+            self._due = tokens
+            return
+        self._due = []
+        for part, begun in spelled(text, tokens):
+            self._due += begun
+            self._tell_content(part)
+
     def _tell_content(self, text: str) -> None:
         if self._content is None:
             self._tell(ANSWER, text)
@@ -492,6 +520,8 @@ class ChatReader(CompletionReader):
         """More of a thought, or of the answer. White space behind a call is neither: some servers
         send it between two fragments of one.
         """
+        if mark == THOUGHT:
+            self._due.clear()  # its tokens, and those of its tags
         if not text or (self._mark == CALL and text.isspace()):
             return
         if self._mark != mark:
@@ -499,11 +529,27 @@ class ChatReader(CompletionReader):
             self._calls.open = None
             self._mark = mark
             self._say([mark])
-        self._say(ids_of(text))
+        ids = ids_of(text)
+        self._say(ids, self._likelihoods(len(ids)) if mark == ANSWER else ())
 
-    def _say(self, ids: list[int]) -> None:
-        if not self._is_over:
-            self._keep(ids, ())
+    def _likelihoods(self, characters: int) -> Sequence[TextLogprob]:
+        """What is told of each character of more of an answer."""
+        if self._alternatives is None:
+            return ()
+        told = [IN_TOKEN] * characters
+        if self._is_untold:
+            told[0] = UNTOLD
+        elif self._due:
+            told[0] = TextLogprob(tuple(self._due))
+        self._due, self._is_untold = [], False
+        return told
+
+    def _say(self, ids: list[int], told: Sequence[TextLogprob] = ()) -> None:
+        if self._is_over:
+            return
+        if self._alternatives is not None and not told:
+            told = [IN_TOKEN] * len(ids)
+        self._keep(ids, told)
 
     def _note_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):

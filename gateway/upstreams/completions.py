@@ -19,7 +19,7 @@ from gateway.upstreams.problems import NoTokenIds, breakage, code_of, message_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from gateway.generation import Sampling
+    from gateway.generation import Likelihood, Sampling
 
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
@@ -125,7 +125,7 @@ class CompletionReader:
         self._read_bytes = 0
         self._ids_left_before = self._ids_max
         self._ids: list[int] = []
-        self._logprobs: list[TokenLogprob] = []
+        self._logprobs: list[Likelihood] = []
         self._last_id: int | None = None
         self._cached: int | None = None
         self._is_over = False
@@ -264,7 +264,7 @@ class CompletionReader:
                 return False
         return self._keep(ids, told)
 
-    def _keep(self, ids: list[int], told: Sequence[TokenLogprob]) -> bool:
+    def _keep(self, ids: list[int], told: Sequence[Likelihood]) -> bool:
         """Keep ids with what is told of them, up to the limit; False: nothing may follow them."""
         known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
         self._ids += known

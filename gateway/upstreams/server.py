@@ -19,7 +19,7 @@ from gateway.errors import (
 )
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.backend import Served, StreamLimits
-from gateway.upstreams.chat_request import chat_body
+from gateway.upstreams.chat_request import binds_answer, chat_body, refused_parameter
 from gateway.upstreams.chat_stream import ChatReader
 from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
@@ -178,9 +178,30 @@ class InferenceServer:
         """
         # Not a coroutine of its own: it would be there as long as the stream.
         attempt = _Attempt(request, self._writer, on_end=on_end)
-        if request.constraint is None or request.chat:
+        if request.chat is not None:
+            return self._complete_chat(attempt, sink, on_first, on_finish)
+        if request.constraint is None:
             return self._complete(attempt, sink, on_first, on_finish)
         return self._complete_bound(attempt, request.constraint, sink, on_first, on_finish)
+
+    async def _complete_chat(
+        self,
+        attempt: _Attempt,
+        sink: TokenSink,
+        on_first: Callable[[], None] | None,
+        on_finish: Callable[[], None] | None,
+    ) -> None:
+        """The same of a conversation. Raises `InvalidRequest` where the server has not a parameter
+        that it takes: nobody else can mend that but the caller.
+        """
+        try:
+            await self._complete(attempt, sink, on_first, on_finish)
+        except UpstreamRejected as error:
+            refused = refused_parameter(attempt.request, error)
+            if refused is None:
+                raise
+            _log.warning("backend refuses a parameter", upstream=self.name, error=error)
+            raise refused from error
 
     async def _complete_bound(
         self,
@@ -324,6 +345,7 @@ class InferenceServer:
             "constrained": attempt.grammar is not None and attempt.grammar.holds,
         }
         if request.chat is not None:
+            asked["constrained"] = binds_answer(request)
             return ChatReader(self.name, sampling, thought=request.chat.thought, **asked)
         return READERS[endpoint.events](self.name, sampling, **asked)
 

@@ -157,6 +157,7 @@ def _format_options(model: Model, images: Images) -> FormatOptions:
         sees="image" in model.modalities,
         image_bytes_max=images.bytes_max,
         images_max=images.images_max,
+        images_bytes_max=images.context_bytes_max,
     )
 
 

@@ -6,6 +6,7 @@ is the dialect's: those of vLLM 0.32, llama.cpp (b6881), Ollama (0.6) and TGI (3
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,7 +16,6 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from starlette.requests import Request
@@ -56,6 +56,7 @@ class TextServer:
     finish: str | None = None
     """Why a turn ends; by default because it is over."""
     tells_usage: bool = True
+    tells_logprobs: bool = True
     breaks_after: int | None = None
     """So many events are sent of the next turn, and then the connection is lost."""
     breaks_always: bool = False
@@ -67,6 +68,10 @@ class TextServer:
     """An event in the middle of the next turn, which is then over."""
     holds: asyncio.Event | None = None
     """What the next turn waits for in its middle."""
+    holds_at: int = 3
+    """Before which of its events."""
+    abandoned: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    """Released by each turn whose client hung up."""
 
     @property
     def app(self) -> Starlette:
@@ -111,13 +116,28 @@ class TextServer:
             self.breaks_after = None
         held, self.holds = self.holds, None
         failure, self.fails_with = self.fails_with, None
+        try:
+            async for frame in self._frames(body, left, failure, held):
+                yield frame
+        except asyncio.CancelledError:
+            self.abandoned.release()
+            raise
+
+    async def _frames(
+        self,
+        body: dict[str, Any],
+        left: int | None,
+        failure: dict[str, Any] | None,
+        held: asyncio.Event | None,
+    ) -> AsyncIterator[str]:
         for number, event in enumerate(self._events(body)):
             if left is not None and number >= left:
                 raise ConnectionResetError
             if failure is not None and number == 3:
                 yield f"data: {json.dumps(failure)}\n\n"
                 return
-            if held is not None and number == 3:
+            if held is not None and number == self.holds_at:
+                yield ": a comment is no token\n\n"
                 await held.wait()
             yield f"data: {json.dumps(event)}\n\n"
         yield "data: [DONE]\n\n"
@@ -133,8 +153,12 @@ class TextServer:
         if self.dialect in {"vllm", "llamacpp"}:
             first = {"role": "assistant", "content": "" if self.dialect == "vllm" else None}
             yield {**base, "choices": [_choice(first)]}
+        alternatives = body.get("top_logprobs", 0) if body.get("logprobs") else None
         for delta in self._deltas(said):
-            yield {**base, "choices": [_choice(delta)]}
+            choice = _choice(delta)
+            if alternatives is not None and self.tells_logprobs:
+                choice["logprobs"] = _likely(delta.get("content") or "", alternatives)
+            yield {**base, "choices": [choice]}
         reason = self.finish
         if reason is None:
             # TGI ends with "stop" behind a call, too.
@@ -187,6 +211,22 @@ class TextServer:
 
 def _choice(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+def _likely(words: str, alternatives: int) -> dict[str, Any]:
+    """Tokens of two bytes each, some of which are half a character."""
+    content = words.encode()
+    told = []
+    for at in range(0, len(content), 2):
+        piece = content[at : at + 2]
+        token = {
+            "token": piece.decode("utf-8", "replace"),
+            "logprob": -0.5,
+            "bytes": list(piece),
+        }
+        others = [{"token": "?", "logprob": -2.0, "bytes": None}] * alternatives
+        told.append({**token, "top_logprobs": others})
+    return {"content": told}
 
 
 def _pieces(words: str) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 from gateway.constraints.rules import OutputRules
 from gateway.entries import Entry, Finished, Text, TurnEnded, TurnStarted, pack, unpack
 from gateway.eventlog.fold.fold import Fold
-from gateway.generation import FinishReason, ToldUsage
+from gateway.generation import (
+    IN_TOKEN,
+    UNTOLD,
+    FinishReason,
+    TextLogprob,
+    TextToken,
+    ToldUsage,
+)
 from gateway.models.chat.passthrough.format import FRAMING
 from gateway.models.chat.passthrough.parsing import TextParser
 from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
@@ -33,7 +41,8 @@ ENDINGS = st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.
 
 
 def new_fold() -> Fold:
-    return Fold(response_head(), lambda _: TextParser(RULES), FRAMING, RULES)
+    parser = partial(TextParser, RULES)
+    return Fold(response_head(), lambda trace: parser(trace=trace), FRAMING, RULES)
 
 
 def texts(ids: Sequence[int], cuts: Sequence[int]) -> list[Entry]:
@@ -65,7 +74,7 @@ def test_no_cut_counts(
     told = whole["usage"]
     if usage is not None:
         assert (told["input_tokens"], told["output_tokens"]) == (9, 8)
-    assert told.get("estimated", False) is (usage is None and bool(said))
+    assert told.get("estimated", False) is (usage is None)
 
 
 @given(TURNS, TURNS, CUTS)
@@ -89,3 +98,39 @@ def test_a_turn_that_was_lost_is_incomplete_and_free(
 def _bare(item: dict[str, Any]) -> dict[str, Any]:
     """Without what depends on its place."""
     return {name: value for name, value in item.items() if name not in {"id", "call_id"}}
+
+
+TOLD_WORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["Os", "lo,", " né?", "\n\n", " ", "😀"]), st.floats(-9, 0, width=16)
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(TOLD_WORDS, CUTS, st.booleans())
+def test_what_is_told_of_tokens_is_told_of_the_same_text_however_it_was_cut(
+    said: list[tuple[str, float]], cuts: list[int], is_told: bool
+) -> None:
+    ids, told = [ANSWER], [IN_TOKEN]
+    for word, logprob in said:
+        token = TextToken(word.encode(), logprob)
+        ids += ids_of(word)
+        told += [TextLogprob((token,)), *[IN_TOKEN] * (len(word) - 1)]
+    ids.append(END)
+    told.append(IN_TOKEN)
+    if not is_told:
+        told[1] = UNTOLD
+    bounds = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
+    cut_up = [Text(tuple(ids[a:b]), tuple(told[a:b])) for a, b in pairwise(bounds) if a < b]
+    ending: list[Entry] = [TurnEnded(FinishReason.STOP), Finished("completed", 5)]
+    made = folded([TurnStarted(20), *cut_up, *ending])
+    assert made == folded([TurnStarted(20), Text(tuple(ids), tuple(told)), *ending])
+    text = "".join(word for word, _ in said)
+    if not text.strip():
+        return
+    (part,) = made["output"][0]["content"]
+    assert part["text"] == text
+    spelled = bytes(chain.from_iterable(one["bytes"] for one in part["logprobs"])).decode()
+    assert spelled == (text if is_told else "")

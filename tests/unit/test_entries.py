@@ -19,6 +19,7 @@ from gateway.entries import (
     Hop,
     Queued,
     Repair,
+    Text,
     Tokens,
     ToolEnded,
     ToolHandle,
@@ -30,7 +31,8 @@ from gateway.entries import (
     pack,
     unpack,
 )
-from gateway.generation import FinishReason, TokenLogprob
+from gateway.generation import FinishReason, TextLogprob, TextToken, TokenLogprob
+from gateway.text_ids import ANSWER, END, ids_of
 
 laws = settings(deadline=None)
 _counts = st.integers(0, 2**63 - 1)
@@ -46,7 +48,23 @@ _logprobs = st.builds(
 _told = st.lists(st.tuples(st.integers(0, 2**32 - 1), _logprobs), max_size=4).map(
     lambda said: Tokens(tuple(token for token, _ in said), tuple(told for _, told in said))
 )
+_text_tokens = st.builds(
+    TextToken, _bytes, _floats, st.lists(st.tuples(_bytes, _floats), max_size=2).map(tuple)
+)
+_spelled = st.lists(
+    st.tuples(
+        st.sampled_from([ANSWER, END, *ids_of("a\u00e9\U0001f600")]),
+        st.none() | st.lists(_text_tokens, max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=4,
+).map(
+    lambda said: Text(
+        tuple(one for one, _ in said), tuple(TextLogprob(tokens) for _, tokens in said)
+    )
+)
 _entries = st.one_of(
+    _spelled,
     st.builds(TurnStarted, _counts, _ids),
     st.builds(Tokens, _ids),
     _told,
@@ -170,6 +188,8 @@ def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> No
         pytest.param("011300", "longer", id="an entry that is too long"),
         pytest.param("011600", "longer", id="a mark that says something"),
         pytest.param("0110fd", "mark", id="an unknown mark"),
+        pytest.param("0130ff0161", "cut off", id="a text without what is told of it"),
+        pytest.param("0150ff01610100", "longer", id="a text with more than is told of it"),
         pytest.param("012c0002", "does not exist", id="a tool that may be run again perhaps"),
         pytest.param("015d0000000000", "needs ids", id="a result that tells the model nothing"),
         pytest.param("018d01000100000000ff0000", "does not exist", id="an unknown outcome"),
@@ -217,6 +237,15 @@ def test_damage_is_a_value_error(damaged: str, words: str) -> None:
         Tokens((1,), (TokenLogprob(1e300),)),
         Tokens((1,), (TokenLogprob(0.0, ((-1, 0.0),)),)),
         Tokens((1,), (TokenLogprob(0.0, ((1, 0.0),) * 256),)),
+        *(
+            Text((ANSWER,), (TextLogprob((token,)),))
+            for token in (
+                TextToken(b"a", float("nan")),
+                TextToken(b"a", 0.0, ((b"b", float("inf")),)),
+                TextToken(b"a", 1e300),
+                TextToken(b"a", 0.0, ((b"b", 0.0),) * 256),
+            )
+        ),
     ],
 )
 def test_what_has_no_packed_form_is_refused(entry: Entry) -> None:
@@ -227,6 +256,15 @@ def test_what_has_no_packed_form_is_refused(entry: Entry) -> None:
 def test_every_id_has_its_logprob() -> None:
     with pytest.raises(ValueError, match="one logprob for each id"):
         pack([Tokens((1, 2), (TokenLogprob(0.0),))])
+    with pytest.raises(ValueError, match="one logprob for each id"):
+        pack([Text((ANSWER, END), (TextLogprob(),))])
+
+
+def test_the_packed_form_of_a_spelled_text_never_changes() -> None:
+    token = TextToken(b"ab", -0.5, ((b"c", -2.0),))
+    told = (TextLogprob(), TextLogprob((token,)), TextLogprob(), TextLogprob(None))
+    packed = pack([Text((ANSWER, *ids_of("ab!")), told)])
+    assert packed.hex() == "018003ff04f96162210102026162000000bf010163000000c00100"
 
 
 def test_a_handle_is_short() -> None:

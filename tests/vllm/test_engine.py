@@ -19,6 +19,7 @@ from gateway.generation import (
     Sampling,
     Token,
     TokenChunk,
+    TokenLogprob,
     TokenRequest,
 )
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS, VOCABULARY_SIZE
@@ -117,6 +118,7 @@ async def test_logprobs_are_told_of_every_id(
     assert turn.logprobs is not None
     assert len(turn.logprobs) == len(turn.ids)
     for id_, one in zip(turn.ids, turn.logprobs, strict=True):
+        assert isinstance(one, TokenLogprob)
         assert len(one.top) == alternatives
         assert LOGPROB_MIN <= one.logprob <= 0
         assert dict(one.top).get(id_, one.logprob) == one.logprob

@@ -461,7 +461,7 @@ class Fold:
             raise ValueError("a turn started inside of another")
         if self._hosted.call is not None or self._builder.asked is not None:
             raise ValueError("a turn started behind a call without its result")
-        turn = Turn(entry.input_tokens, entry.prefill)
+        turn = Turn(entry.input_tokens, entry.prefill, is_text=self._framing.is_text)
         new_screen = self._new_screen() if self._is_screened else None
         self._reader = TurnReader(turn, self._new_parser, new_screen, is_traced=self._is_traced)
         self.turns.append(turn)

@@ -24,7 +24,7 @@ from gateway.eventlog.fold.lifecycle import (
     ItemStatus,
     advance,
 )
-from gateway.generation import SegmentText, TokenLogprob
+from gateway.generation import SegmentText, TextLogprob, TokenLogprob
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 from gateway.protocol.hosted.includable import divided
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import Summary
     from gateway.eventlog.fold.lifecycle import Envelope
+    from gateway.generation import Likelihood, TextToken
 
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
@@ -378,7 +379,7 @@ class Spelling(Protocol):
 
     def piece(self, token: int) -> bytes: ...
 
-    def token_at(self, position: int) -> tuple[int, TokenLogprob | None]:
+    def token_at(self, position: int) -> tuple[int, Likelihood | None]:
         """The id at a position, and what the backend told of it."""
         ...
 
@@ -404,14 +405,23 @@ def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText
 
 
 def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any]] | None:
-    """The logprobs of a text as the API shows them, one for each id; None where they are not known.
+    """The logprobs of a text as the API shows them, one for each token; None where they are not
+    known.
 
-    Their `bytes`, joined, are the text: of an id that says more than it the rest is left out.
+    Their `bytes`, joined, are the text: of an id that says more than it the rest is left out. Of a
+    text without ids a token is told as a whole where it begins.
     """
     left = len(text.text.encode())
     told: list[dict[str, Any]] = []
+    is_told = False
     for position in text.tokens:
         token, logprob = spelling.token_at(position)
+        if isinstance(logprob, TextLogprob):
+            if logprob.tokens is None:
+                return None
+            told += map(_text_token_entry, logprob.tokens)
+            is_told = True
+            continue
         if logprob is None:
             return None
         piece = spelling.piece(token)[:left]
@@ -422,7 +432,15 @@ def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any
                 "top_logprobs": _top_logprobs(logprob, spelling),
             }
         )
-    return told or None
+    return told if told or is_told else None
+
+
+def _text_token_entry(token: TextToken) -> dict[str, Any]:
+    """A token of a text as its server told it, white space in front included."""
+    return {
+        **_logprob_entry(token.piece, token.logprob),
+        "top_logprobs": [_logprob_entry(*one) for one in token.top],
+    }
 
 
 def _top_logprobs(told: TokenLogprob, spelling: Spelling) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gateway.entries import Tokens
     from gateway.eventlog.fold.screen import Body, Screen
-    from gateway.generation import SegmentEvent, TokenLogprob, TokenParser
+    from gateway.generation import Likelihood, SegmentEvent, TokenParser
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Turn:
     input_tokens: int
     prefill: tuple[int, ...]
     said: array[int] = field(default_factory=partial(array, "I"))
-    logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    logprobs: list[Likelihood | None] = field(default_factory=list)
     finish: FinishReason | None = None
     hops: int = 0
     hopped_at: int = 0
@@ -257,7 +257,7 @@ class TurnReader:
         """The bytes of an id."""
         return self.parser.piece(token)
 
-    def token_at(self, position: int) -> tuple[int, TokenLogprob | None]:
+    def token_at(self, position: int) -> tuple[int, Likelihood | None]:
         """The id at a position, and how likely it was."""
         turn = self.turn
         at = position - len(turn.prefill)

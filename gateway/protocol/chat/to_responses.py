@@ -120,6 +120,7 @@ def parse_chat(
 def _members(request: ChatRequest, places: Places) -> Json:
     """What the Responses API has under other names, or in another shape."""
     options = request.stream_options
+    places.add("include", "logprobs")
     text = {"format": format_of(request.response_format, places), "verbosity": request.verbosity}
     members: Json = {
         "input": items_of(request.messages, places),

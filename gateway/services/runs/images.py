@@ -10,15 +10,19 @@ from base64 import b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin
+from weakref import WeakValueDictionary
 
-from gateway.models.format import IMAGE_QUESTION
+from gateway.models.chat.passthrough.images import LONG_TOGETHER
+from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION
+from gateway.services.runs.image_budget import ImageBudget, ImageHold, NoRoom
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, BodyTooLong, EncodedBody, normalised
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gateway.telemetry.metrics import Metrics
+    from gateway.tenancy import TenantId
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
 
@@ -27,21 +31,74 @@ TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 
 @dataclass(frozen=True, slots=True)
 class ImageVisits:
-    """Bounds of fetching one image, and how many are fetched at the same time. Who waits for one
-    of these places does so within `timeout_s`.
+    """Bounds of fetching images: how long one may be, and may take (`timeout_s`, waiting for its
+    turn is part of that), how many are fetched at the same time, how many bytes those of one
+    context are, and how many bytes of images are held together (`image_budget`). One tenant may
+    have `tenant_share` of the visits and of the bytes that are held.
     """
 
+    bytes_max: int = 8 * 1024 * 1024
     timeout_s: float = 10.0
     redirects_max: int = 3
     visits_max: int = 16
+    context_bytes_max: int = 32 * 1024 * 1024
+    held_bytes_max: int = 512 * 1024 * 1024
+    tenant_share: float = 0.25
+
+    @property
+    def tenant_visits_max(self) -> int:
+        """How many images of one tenant are fetched at the same time."""
+        return max(1, int(self.visits_max * self.tenant_share))
 
 
 class _NoImage(Exception):
     """Why there is no image to show; the message is for the caller."""
 
 
+class _Coming:
+    """The images of one context that are being fetched, those that matter most first: when they get
+    too long together, the last of those that have come is given up.
+    """
+
+    def __init__(self, count: int, hold: ImageHold, bytes_max: int) -> None:
+        self._sizes = [0] * count
+        self._hold = hold
+        self._bytes_max = bytes_max
+        self._given_up: set[int] = set()
+
+    def check(self, at: int) -> None:
+        """Raises `_NoImage` where there is no room for the image at that index."""
+        if at in self._given_up or sum(self._sizes[:at]) >= self._bytes_max:
+            raise self._too_long
+
+    def add(self, at: int, size: int) -> None:
+        """More of it has come. Raises `_NoImage` and `NoRoom`."""
+        self.check(at)
+        while sum(self._sizes) + size > self._bytes_max:
+            last = max(i for i, come in enumerate(self._sizes) if come or i == at)
+            self._given_up.add(last)
+            self.drop(last)
+            self.check(at)
+        self._hold.add(size)
+        self._sizes[at] += size
+
+    def drop(self, at: int) -> None:
+        """It is not shown."""
+        self._hold.give_back(self._sizes[at])
+        self._sizes[at] = 0
+
+    def told(self, answers: Sequence[str]) -> list[str]:
+        """The answers, once there are all of them: of what was given up meanwhile, why."""
+        why = str(self._too_long)
+        return [why if at in self._given_up else one for at, one in enumerate(answers)]
+
+    @property
+    def _too_long(self) -> _NoImage:
+        return _NoImage(LONG_TOGETHER.format(self._bytes_max))
+
+
 class ImageFetcher:
-    """Fetches images for all tenants of a process. `client` bounds how long they are."""
+    """Fetches images for all tenants of a process. `client` ends a body behind `bytes_max`."""
 
     def __init__(
         self,
@@ -58,38 +115,71 @@ class ImageFetcher:
         self._user_agent = user_agent
         self._metrics = metrics
         self._places = asyncio.Semaphore(visits.visits_max)
+        self._places_of: WeakValueDictionary[TenantId, asyncio.Semaphore] = WeakValueDictionary()
+        """Of each tenant that has images fetched."""
+        self.budget = ImageBudget(
+            bytes_max=visits.held_bytes_max,
+            tenant_bytes_max=int(visits.held_bytes_max * visits.tenant_share),
+        )
+        metrics.image_bytes_held.append(lambda: self.budget.held_bytes)
 
-    async def answers(self, questions: Sequence[bytes]) -> dict[bytes, str]:
-        """A data URL for each of these questions, or why there is none."""
+    async def answers(
+        self, questions: Sequence[bytes], tenant_id: TenantId
+    ) -> tuple[Mapping[bytes, str], ImageHold]:
+        """A data URL for each of these questions, or why there is none: it begins with
+        `IMAGE_NO_ROOM` where there would be one at another time. Of those that are too long
+        together the first are fetched. The bytes count as long as the hold lives.
+        """
+        hold = ImageHold(self.budget, tenant_id)
+        coming = _Coming(len(questions), hold, self._visits.context_bytes_max)
+        places = self._places_of.get(tenant_id)
+        if places is None:
+            places = asyncio.Semaphore(self._visits.tenant_visits_max)
+            self._places_of[tenant_id] = places
         async with asyncio.TaskGroup() as group:
-            fetching = {one: group.create_task(self._answer(one)) for one in questions}
-        return {question: task.result() for question, task in fetching.items()}
+            fetching = [
+                group.create_task(self._answer(question, at, coming, places))
+                for at, question in enumerate(questions)
+            ]
+        answers = coming.told([task.result() for task in fetching])
+        return dict(zip(questions, answers, strict=True)), hold
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
 
-    async def _answer(self, question: bytes) -> str:
-        url = question.removeprefix(IMAGE_QUESTION).decode()
+    async def _answer(
+        self, question: bytes, at: int, coming: _Coming, places: asyncio.Semaphore
+    ) -> str:
+        url = urldefrag(question.removeprefix(IMAGE_QUESTION).decode()).url
+        is_turn = False
         try:
-            async with asyncio.timeout(self._visits.timeout_s), self._places:
-                return await self._fetch(urldefrag(url).url)
+            async with asyncio.timeout(self._visits.timeout_s), places, self._places:
+                is_turn = True
+                coming.check(at)
+                return await self._fetch(url, at, coming)
         except EgressRefused as error:
             self._metrics.egress_refused(purpose="image", reason=error.reason)
-            return f"its URL is not fetched: {error}"
+            why = f"its URL is not fetched: {error}"
         except TimeoutError:
-            return "it did not come in time"
-        except (_NoImage, BodyTooLong, EncodedBody) as error:
-            return str(error)
+            why = "it did not come in time" if is_turn else _NO_TURN
+        except NoRoom as error:
+            why = f"{IMAGE_NO_ROOM}{error}"
+        except BodyTooLong:
+            why = f"it is longer than {self._visits.bytes_max} bytes"
+        except (_NoImage, EncodedBody) as error:
+            why = str(error)
         except (*EGRESS_ERRORS, ValueError) as error:
-            return f"its server could not be read ({type(error).__name__})"
+            why = f"its server could not be read ({type(error).__name__})"
+        coming.drop(at)
+        return why
 
-    async def _fetch(self, url: str) -> str:
+    async def _fetch(self, url: str, at: int, coming: _Coming) -> str:
         self._policy.origin(url)
         url = normalised(url)
         origin = self._policy.origin(url)
         for _ in range(self._visits.redirects_max + 1):
-            found = await self._get(url)
+            found = await self._get(url, at, coming)
             if isinstance(found, tuple):
                 kind, content = found
                 return f"data:{kind};base64,{b64encode(content).decode()}"
@@ -97,7 +187,7 @@ class ImageFetcher:
             origin = self._policy.redirected(origin, url)
         raise _NoImage("its URL redirects too often")
 
-    async def _get(self, url: str) -> tuple[str, bytes] | str:
+    async def _get(self, url: str, at: int, coming: _Coming) -> tuple[str, bytes] | str:
         """Type and content, or where it has moved."""
         headers = {"user-agent": self._user_agent, "accept": ", ".join(TYPES)}
         async with self._client.stream("GET", url, headers=headers) as answer:
@@ -108,4 +198,14 @@ class ImageFetcher:
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in TYPES:
                 raise _NoImage(f"what its URL leads to is none of {', '.join(TYPES)}")
-            return kind, await answer.aread()
+            parts = []
+            async for part in answer.aiter_bytes():
+                coming.add(at, len(part))
+                parts.append(part)
+            return kind, b"".join(parts)
+
+
+_NO_TURN: Final = (
+    f"{IMAGE_NO_ROOM}As many images as may be are being fetched for your requests, or for all. Try "
+    "again in a moment, or send the image as a data URL."
+)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gateway.models.format import Rendering
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model
+    from gateway.tenancy import TenantId
 
 T = TypeVar("T")
 Given = TypeVar("Given", bound="Renderable")
@@ -32,8 +33,12 @@ class Tokenizers(Protocol):
 class Images(Protocol):
     """Who fetches images (`services.runs.images`)."""
 
-    async def answers(self, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
-        """A data URL for each question (`IMAGE_QUESTION`), or why there is none."""
+    async def answers(
+        self, questions: Sequence[bytes], tenant_id: TenantId
+    ) -> tuple[Mapping[bytes, str], object]:
+        """A data URL for each question (`IMAGE_QUESTION`), or why there is none; and what counts
+        their bytes while it is there.
+        """
 
 
 class Renderable(Protocol):
@@ -43,8 +48,12 @@ class Renderable(Protocol):
     def model(self) -> Model:
         """Whose prompt it is."""
 
-    def with_renderings(self, answers: Mapping[bytes, Rendering]) -> Self:
-        """The same, with more of what servers rendered for it."""
+    @property
+    def tenant_id(self) -> TenantId:
+        """Whose request it is."""
+
+    def with_renderings(self, answers: Mapping[bytes, Rendering], hold: object = None) -> Self:
+        """The same, with more of what servers rendered for it. `hold` counts images among that."""
 
 
 class PromptExecutor:
@@ -72,10 +81,12 @@ class PromptExecutor:
                 questions = lacking.questions
             images = [one for one in questions if one.startswith(IMAGE_QUESTION)]
             if images and self._images is not None:
-                answers = await self._images.answers(images)
+                fetched, hold = await self._images.answers(images, given.tenant_id)
+                given = given.with_renderings(fetched, hold)
+                size_bytes += sum(map(len, fetched.values()))
             else:
                 answers = await self._tokenizers.render(given.model.id, questions)
-            given = given.with_renderings(answers)
+                given = given.with_renderings(answers)
         raise ContextLengthExceeded(
             "Your input exceeds the context window of this model, and did not come to fit when its "
             "older turns were left out one after the other. Please send less of it."

@@ -158,7 +158,8 @@ class RunInput:
     `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
     seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
     are messages without ids. `compacted` is the summary that its context ends with. `granted` is
-    what it may use of the tools that the gateway runs. `rendered` is what servers rendered for it.
+    what it may use of the tools that the gateway runs. `rendered` is what servers rendered for it,
+    `image_holds` count the images that were fetched for it (`services.runs.image_budget`).
     """
 
     command: CreateCommand
@@ -171,10 +172,17 @@ class RunInput:
     compacted: Compacted | None = None
     granted: Granted = NOTHING_GRANTED
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
+    image_holds: tuple[object, ...] = ()
 
-    def with_renderings(self, more: Mapping[bytes, Rendering]) -> RunInput:
-        """The same, with more of them."""
-        return replace(self, rendered={**self.rendered, **more})
+    @property
+    def tenant_id(self) -> TenantId:
+        """Whose request it is."""
+        return self.command.principal.tenant_id
+
+    def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:
+        """The same, with more of them; `hold` counts the images among them."""
+        holds = self.image_holds if hold is None else (*self.image_holds, hold)
+        return replace(self, rendered={**self.rendered, **more}, image_holds=holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +282,7 @@ class SpecBuilder:
             runs_tools=grants is not None,
             asked_effort=request.reasoning.effort,
             rendered=given.rendered,
+            new_items=request.input,
         )
         prompt = format_.render(items, options, repeated)
         return Written(
@@ -352,6 +361,7 @@ class SpecBuilder:
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
             who=self._who(command),
+            image_holds=given.image_holds,
         )
 
     def _who(self, command: CreateCommand) -> Metering:
@@ -487,14 +497,6 @@ def _is_bound(tool: Tool) -> bool:
 
 def _require_no_ids(request: CreateResponse) -> None:
     """Raises `InvalidRequest` for what takes token ids, of a prompt that is sent as messages."""
-    if request.wants_logprobs:
-        raise InvalidRequest(
-            "This request goes to the chat endpoint of a server, of which no log probabilities are "
-            "known. Leave 'message.output_text.logprobs' out of include, and top_logprobs out of "
-            "the request.",
-            code="unsupported_parameter",
-            param="include",
-        )
     if request.wants_input_ids or request.wants_output_ids:
         raise InvalidRequest(
             "This request goes to the chat endpoint of a server, which has no token ids. Leave "

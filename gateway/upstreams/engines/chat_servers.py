@@ -54,7 +54,7 @@ class ChatServer(InferenceEngine):
 
     @override
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
-        return Capabilities()
+        return Capabilities(logprobs=True)  # who tells none refuses them, or leaves them out
 
     @override
     def request_fields(self, request: TokenRequest, served: Served) -> Fields:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import UpstreamError, UpstreamFailed
-from gateway.generation import LOGPROB_MIN, Sampling, TokenChunk, TokenRequest
+from gateway.generation import LOGPROB_MIN, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.engines.registry import ENGINES
 from gateway.upstreams.server import InferenceServer
@@ -113,6 +113,7 @@ async def test_recorded_logprobs_are_those_of_the_ids_they_come_with(
         assert chunk.logprobs is not None
         assert len(chunk.logprobs) == len(chunk.ids)
     for id_, one in ((i, p) for c in chunks for i, p in zip(c.ids, c.logprobs or [], strict=True)):
+        assert isinstance(one, TokenLogprob)
         assert len(one.top) == profile.told[name]
         likelihoods = [logprob for _, logprob in one.top]
         assert likelihoods == sorted(likelihoods, reverse=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 import pytest
 
@@ -13,22 +14,25 @@ from gateway.models.format import Unrendered
 from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Model
 from gateway.services.runs.prompt_executor import RENDERINGS_MAX, PromptExecutor
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.models.format import Rendering
 
+TENANT = TenantId(UUID(int=1))
 MODEL = Model("m", 0, 100, (), "medium")
 
 
 @dataclass(frozen=True)
 class Given:
     model: Model = MODEL
+    tenant_id: TenantId = TENANT
     rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
 
-    def with_renderings(self, answers: Mapping[bytes, Rendering]) -> Self:
-        return type(self)(self.model, {**self.rendered, **answers})
+    def with_renderings(self, answers: Mapping[bytes, Rendering], hold: object = None) -> Self:
+        return replace(self, rendered={**self.rendered, **answers})
 
 
 class Server:

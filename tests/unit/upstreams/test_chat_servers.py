@@ -36,7 +36,7 @@ def test_it_says_what_it_is(kind: type[ChatServer], told: dict[str, Any], text: 
     assert str(found) == text
     assert kind.read(kind.questions[0], {}) is None
     assert found.unusable is None
-    assert found.capabilities(grammars=True, priorities=True) == Capabilities()
+    assert found.capabilities(grammars=True, priorities=True) == Capabilities(logprobs=True)
 
 
 def test_any_other_is_told_nothing_that_was_not_asked_for() -> None:

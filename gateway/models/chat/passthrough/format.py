@@ -133,7 +133,9 @@ class PassThroughFormat:
             thinks=options.reasoning != NONE,
             calls=options.calls != NONE,
             sees=options.sees,
-            images=ImageLimits(options.image_bytes_max, options.images_max),
+            images=ImageLimits(
+                options.image_bytes_max, options.images_max, options.images_bytes_max
+            ),
             template_kwargs=orjson.loads(options.template_kwargs),
         )
 
@@ -182,7 +184,9 @@ class PassThroughFormat:
     ) -> Prompt:
         """The conversation, with its images; its spans are estimates."""
         items = [_worded(item) for item in items]
-        see = Gallery(items, options.rendered, self._images).part if self._sees else None
+        see = None
+        if self._sees:
+            see = Gallery(items, options.rendered, self._images, options.new_items).part
         made = conversation(items, options, ANY, see)
         messages = made.messages if self._switched else _without_thoughts(made.messages)
         lines = [orjson.dumps(self._options(options)), *map(orjson.dumps, messages)]
@@ -262,9 +266,9 @@ class PassThroughFormat:
 
     # Turns.
 
-    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:  # noqa: ARG002 - no ids are known
-        """A parser of one turn."""
-        return TextParser(rules)
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
+        """A parser of one turn; its ids are characters."""
+        return TextParser(rules, trace=trace)
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """As many ids as these turns take of a prompt."""

@@ -12,17 +12,17 @@ from binascii import a2b_base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, RateLimited
 from gateway.models.chat.messages import images_of
-from gateway.models.format import IMAGE_QUESTION, Unrendered
-from gateway.models.history import is_answer
+from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION, Unrendered
+from gateway.models.history import Placed, is_answer, since_compaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.models.format import Rendering
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.items import InputImage
+    from gateway.protocol.items import InputImage, InputItem
 
 SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
@@ -35,66 +35,134 @@ _DATA: Final = "data:"
 _BASE64: Final = ";base64"
 _WEB: Final = ("http://", "https://")
 _DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
+RETRY_AFTER_S: Final = 1.0
+"""After so long a request may find room for its images that found none."""
+TOO_MANY: Final = "the context has {} images, and at most {} are shown"
+LONG_TOGETHER: Final = "the images of the context are longer than {} bytes together"
 _MISSING: Final = "[an image stood here: {}]"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Of the images of one context: `bytes_max` of each as a file, and how many of them."""
+    """Of the images of one context: `bytes_max` of each as a file, how many of them, and
+    `context_bytes_max` of all of them together.
+    """
 
     bytes_max: int = 8 * 1024 * 1024
     images_max: int = 32
+    context_bytes_max: int = 32 * 1024 * 1024
 
 
 class Gallery:
-    """The images of one context. `rendered` has those that were fetched, by their questions."""
+    """The images of one context. `rendered` has those that were fetched, by their questions.
+
+    Later images go first: where there are too many of them, or they are too long together, those
+    are left out that the model has answered before, the oldest ones.
+    """
 
     def __init__(
         self,
         items: Sequence[ContextItem],
         rendered: Mapping[bytes, Rendering],
         limits: ImageLimits,
+        new_items: Sequence[InputItem] = (),
     ) -> None:
-        """Raises `InvalidRequest` for more than there may be, and for one that cannot be shown and
-        is new; of what was answered before the model is told that one is missing. `Unrendered`
-        names those that have to be fetched.
+        """`new_items` are those of the request as it has them, for errors that name an image.
+
+        Raises `InvalidRequest` for a new image that cannot be shown, and for more new ones than
+        there may be; of what was answered before the model is told that one is missing.
+        `Unrendered` names those that have to be fetched, the latest first, `RateLimited` one that
+        could not be because others are held.
         """
         self._limits = limits
         self._new_from = _new_from(items)
+        self._new_items = new_items
         self._rendered = rendered
-        found = [one for item in items if _may_show(item) for one in images_of(item.item())]
-        if len(found) > limits.images_max:
-            raise _refused(
-                f"The context has {len(found)} images, and at most {limits.images_max} can be "
-                "shown to the model. Send fewer of them."
-            )
-        urls = [one.image_url for one in found if (one.image_url or "").startswith(_WEB)]
-        questions = [IMAGE_QUESTION + url.encode() for url in dict.fromkeys(filter(None, urls))]
-        if lacking := [one for one in questions if one not in rendered]:
-            raise Unrendered(lacking)
+        self._left_out: dict[tuple[int, str | None], str] = {}
+        found = _found(items)
+        new = [one for one in found if one[0] >= self._new_from]
+        self._bound([*new, *(one for one in reversed(found) if one[0] < self._new_from)])
         self.is_empty = not found
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
         """The part of a message that shows it, or says that it is missing. Raises as above."""
         try:
-            url = self._data_url(image)
+            url = self._data_url(source, image)
         except _Unshowable as error:
-            if source >= self._new_from:
-                raise _refused(f"An image cannot be shown to the model: {error}.") from None
+            self._leave_out(source, image, str(error))
             return {"type": "text", "text": _MISSING.format(error)}
         shown = {"url": url}
         if image.detail in _DETAILS:
             shown["detail"] = _DETAILS[image.detail]
         return {"type": "image_url", "image_url": shown}
 
-    def _data_url(self, image: InputImage) -> str:
+    def _bound(self, found: Sequence[tuple[int, InputImage]]) -> None:
+        """Leave out what is too much of the images, of which the first matter most."""
+        limits, length = self._limits, 0
+        lacking: dict[bytes, None] = {}
+        for number, (source, image) in enumerate(found):
+            url = self._known_url(image)
+            length += 0 if url is None else _file_bytes(url)
+            if number >= limits.images_max:
+                count = f"the context has {len(found)} images"
+                self._leave_out(
+                    source, image, f"{count}, and at most {limits.images_max} are shown"
+                )
+            elif length > limits.context_bytes_max:
+                self._leave_out(source, image, LONG_TOGETHER.format(limits.context_bytes_max))
+            elif url is None:
+                lacking[_question(image)] = None
+        if lacking:
+            raise Unrendered(list(lacking))
+
+    def _known_url(self, image: InputImage) -> str | None:
+        """Its URL, of one that is fetched the answer; None while there is none."""
+        url = image.image_url or ""
+        if not url.startswith(_WEB):
+            return url
+        answer = self._rendered.get(_question(image))
+        if answer is None:
+            return None
+        told = str(answer)
+        if told.startswith(IMAGE_NO_ROOM):
+            raise RateLimited(
+                told.removeprefix(IMAGE_NO_ROOM),
+                code="rate_limit_exceeded",
+                param=self._param(image),
+                retry_after_s=RETRY_AFTER_S,
+            )
+        return told
+
+    def _leave_out(self, source: int, image: InputImage, why: str) -> None:
+        """Raises `InvalidRequest` for one that is new."""
+        if source >= self._new_from:
+            raise InvalidRequest(
+                f"An image cannot be shown to the model: {why}.",
+                code="invalid_image",
+                param=self._param(image),
+            )
+        self._left_out[source, image.image_url] = why
+
+    def _param(self, image: InputImage) -> str:
+        """Where the request has it; `input` for one of its history."""
+        for at, item in enumerate(self._new_items):
+            for name in ("content", "output"):
+                parts = getattr(item, name, None)
+                for number, part in enumerate(parts if isinstance(parts, tuple) else ()):
+                    if part is image:
+                        return f"input[{at}].{name}[{number}]"
+        return "input"
+
+    def _data_url(self, source: int, image: InputImage) -> str:
         url = image.image_url
+        if (why := self._left_out.get((source, url))) is not None:
+            raise _Unshowable(why)
         if url is None:
             raise _Unshowable("images of files are not known here, send it as 'image_url'")
         if url.startswith(_WEB):
-            answer = self._rendered[IMAGE_QUESTION + url.encode()]
-            if not isinstance(answer, str) or not answer.startswith(_DATA):
-                raise _Unshowable(str(answer))
+            answer = str(self._rendered[_question(image)])
+            if not answer.startswith(_DATA):
+                raise _Unshowable(answer)
             url = answer
         return _checked(url, self._limits)
 
@@ -103,8 +171,25 @@ class _Unshowable(ValueError):
     """Why an image cannot be shown."""
 
 
-def _refused(message: str) -> InvalidRequest:
-    return InvalidRequest(message, code="invalid_image", param="input")
+def _question(image: InputImage) -> bytes:
+    """What is asked about one that is to be fetched."""
+    return IMAGE_QUESTION + (image.image_url or "").encode()
+
+
+def _found(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
+    """The images that a context shows, each with the index of its item."""
+    return [
+        (one.source, image)
+        for one in since_compaction(Placed(at, item) for at, item in enumerate(items))
+        if _may_show(one.item)
+        for image in images_of(one.item.item())
+    ]
+
+
+def _file_bytes(url: str) -> int:
+    """How long the file in a data URL is; of what is none, 0."""
+    head, _, encoded = url.partition(",")
+    return (len(encoded) - encoded.count("=")) * 3 // 4 if head.startswith(_DATA) else 0
 
 
 def _may_show(item: ContextItem) -> bool:
@@ -141,4 +226,5 @@ def _checked(url: str, limits: ImageLimits) -> str:
 
 def has_images(items: Sequence[ContextItem]) -> bool:
     """Whether there is anything to be seen in a context."""
-    return any(_may_show(item) and images_of(item.item()) for item in items)
+    may_have = any(map(_may_show, items))
+    return may_have and bool(_found(items))

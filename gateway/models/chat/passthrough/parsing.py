@@ -41,11 +41,12 @@ class TextParser:
 
     __slots__ = (
         "_call", "_ended_by", "_events", "_has_arguments", "_has_called", "_is_finished",
-        "_is_over", "_name", "_position", "_prose", "_rules", "_start", "_visible",
+        "_is_over", "_name", "_position", "_prose", "_rules", "_start", "_trace", "_visible",
         "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
-    def __init__(self, rules: OutputRules) -> None:
+    def __init__(self, rules: OutputRules, *, trace: bool = False) -> None:
+        self._trace = trace
         self.recoveries: dict[str, int] = {}
         self.reasoning_tokens = 0
         self._rules = rules
@@ -124,7 +125,8 @@ class TextParser:
                 prose = self._begin(self._said, self._position)
             if prose.kind is SegmentKind.REASONING:
                 self.reasoning_tokens += size
-            prose.write(Unit(text, self._position, self._position + size))
+            end = self._position + size
+            prose.write(Unit(text, self._position, end, is_exact=self._trace))
             is_shown = prose.is_started and prose.kind is not SegmentKind.REASONING
             self._visible = self._visible or is_shown
 
@@ -136,7 +138,9 @@ class TextParser:
 
     def _begin(self, kind: SegmentKind, start: int) -> Prose:
         self._start = start
-        self._prose = Prose(kind, start, self._events)
+        # A token that is told of may begin with white space, which is told as a part of it.
+        trace = self._trace
+        self._prose = Prose(kind, start, self._events, keeps_front=trace, trace=trace)
         return self._prose
 
     def _mark(self, mark: int) -> None:

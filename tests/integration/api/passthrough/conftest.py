@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 
@@ -44,6 +45,7 @@ class Passing:
     client: httpx2.AsyncClient
     gateway: RunningGateway
     servers: dict[str, TextServer]
+    settings: Settings
     pair: list[TextServer] = field(default_factory=list)
 
     def of(self, model: str) -> list[TextServer]:
@@ -78,7 +80,7 @@ async def gateway(postgres: PostgresServer, template: str) -> AsyncIterator[Pass
         made = type(gateway_settings(database_url, [])).model_validate(settings)
         running = await stack.enter_async_context(running_gateway(made))
         client = http_client(running.url, headers=running.headers)
-        yield Passing(await stack.enter_async_context(client), running, servers, pair)
+        yield Passing(await stack.enter_async_context(client), running, servers, made, pair)
 
 
 @pytest.fixture
@@ -89,4 +91,5 @@ def passing(gateway: Passing) -> Passing:
         server.script = lambda _: text("Hello.")
         server.finish = server.breaks_after = server.refuses = server.fails_with = None
         server.breaks_always, server.tells_usage, server.holds = False, True, None
+        server.tells_logprobs = True
     return gateway

@@ -85,7 +85,7 @@ async def test_a_url_is_fetched_by_the_gateway(passing: Passing, site: str, path
 async def test_what_is_no_image_is_refused(passing: Passing, site: str, url: str, why: str) -> None:
     body = shown(url.format(site=site))
     error = await refused(passing.client, 400, model="toy-vllm", input=body)
-    assert (error["code"], error["param"]) == ("invalid_image", "input")
+    assert (error["code"], error["param"]) == ("invalid_image", "input[0].content[1]")
     assert why in error["message"]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai import AsyncOpenAI
 
-from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.mcp_server import serving as serving_tools
 from tests.fakes.serving import serving
@@ -17,7 +17,16 @@ from tests.fakes.stream import stream, texts
 from tests.fakes.text_server import DIALECTS, Said, TextServer, call, text
 from tests.fakes.websocket import connected
 from tests.integration.api.bodies import ADD, WEATHER, create, refused
-from tests.integration.api.following import created, ended, id_in, is_delta, listed, resumed, taken
+from tests.integration.api.following import (
+    created,
+    data_of,
+    ended,
+    id_in,
+    is_delta,
+    listed,
+    resumed,
+    taken,
+)
 from tests.integration.api.passthrough.conftest import model
 
 if TYPE_CHECKING:
@@ -132,6 +141,118 @@ async def test_an_answer_in_a_format_is_checked_and_said_again(passing: Passing)
     told = server.asked[0]["response_format"]
     assert told["json_schema"]["schema"] == schema
     assert [one["role"] for one in server.asked[1]["messages"]] == ["system", "user"]
+
+
+NUMBER = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+NUMBERED = {"type": "json_schema", "name": "number", "schema": NUMBER, "strict": True}
+FORMATS = [NUMBERED, {"type": "json_object"}]
+LONG_NUMBER = '{"n": 1234567890123456789012}'
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form["type"])
+@pytest.mark.parametrize("name", MODELS)
+async def test_an_answer_in_a_format_comes_as_it_is_written(
+    passing: Passing, name: str, form: dict[str, Any]
+) -> None:
+    """The stream has the beginning while the server has not said the rest."""
+    server = passing.servers[name]
+    server.script = lambda _: text(LONG_NUMBER)
+    server.holds = released = asyncio.Event()
+    frames = created(
+        passing.client,
+        model=name,
+        input="Number? JSON.",
+        text={"format": form},
+        background=False,
+    )
+    begun = [await anext(frames)]
+    while not is_delta(begun[-1]):
+        begun.append(await anext(frames))
+    released.set()
+    last = [data_of(frame) async for frame in frames if frame.startswith("event:")][-1]
+    assert last["type"] == "response.completed"
+    assert texts(last["response"]) == [LONG_NUMBER]
+    assert server.asked[0]["response_format"]["type"] == form["type"]
+
+
+async def test_a_chat_completion_in_a_format_comes_as_it_is_written(passing: Passing) -> None:
+    server = passing.servers["toy-vllm"]
+    server.script = lambda _: text(LONG_NUMBER)
+    server.holds = released = asyncio.Event()
+    async with AsyncOpenAI(
+        base_url=f"{passing.gateway.url}/v1", api_key=passing.gateway.key
+    ) as openai:
+        chunks = await openai.chat.completions.create(
+            model="toy-vllm",
+            messages=[{"role": "user", "content": "Number? JSON."}],
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "number", "schema": NUMBER, "strict": True},
+            },
+            stream=True,
+        )
+        said = []
+        async for chunk in chunks:
+            said += [one.delta.content for one in chunk.choices if one.delta.content]
+            if said:
+                released.set()
+    assert "".join(said) == LONG_NUMBER
+    assert len(said) > 1
+
+
+async def test_an_answer_that_was_shown_and_does_not_fit_fails_the_stream(passing: Passing) -> None:
+    server = passing.servers["toy-vllm"]
+    server.script = lambda _: text('{"n": "not a number, and too long to be taken back"}')
+    body = {"model": "toy-vllm", "input": "One?", "text": {"format": NUMBERED}}
+    last = (await stream(passing.client, body))[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["error"]["code"] == "invalid_structured_output"
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "refusal"),
+    [
+        (
+            "toy-tgi",
+            422,
+            {"error": "Grammar error: not supported by this model", "error_type": "validation"},
+        ),
+        ("toy-vllm", 400, {"error": {"message": "response_format is not supported", "code": 400}}),
+    ],
+)
+async def test_a_server_that_takes_no_formats_says_so(
+    passing: Passing, name: str, status: int, refusal: dict[str, Any]
+) -> None:
+    server = passing.servers[name]
+    server.refuses = status, refusal
+    body = {"model": name, "input": "One? JSON.", "text": {"format": {"type": "json_object"}}}
+    error = await refused(passing.client, 400, **body)
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "text.format")
+    assert error["type"] == "invalid_request_error"
+    server.refuses = status, refusal
+    chat = await passing.client.post(
+        "/v1/chat/completions",
+        json={
+            "model": name,
+            "messages": [{"role": "user", "content": "One? JSON."}],
+            "response_format": {"type": "json_object"},
+        },
+    )
+    assert (chat.status_code, chat.json()["error"]["param"]) == (400, "response_format")
+    server.refuses = status, refusal
+    assert (await refused(passing.client, 400, **body, stream=True))["param"] == "text.format"
+    server.refuses = status, refusal
+    background = await create(passing.client, **body, background=True)
+    made = await ended(passing.client, background["id"])
+    assert (made["status"], made["error"]["code"]) == ("failed", "unsupported_parameter")
+    server.refuses = 400, {"error": {"message": "the prompt has too many vowels"}}
+    assert (await refused(passing.client, 502, **body))["code"] is None
 
 
 @pytest.mark.parametrize(
@@ -277,14 +398,11 @@ async def test_a_failure_in_a_stream_fails_the_response(passing: Passing) -> Non
 
 
 async def test_what_takes_ids_is_refused(passing: Passing) -> None:
-    error = await refused(
-        passing.client,
-        400,
-        model="toy-ollama",
-        input="go",
-        include=["message.output_text.logprobs"],
-    )
-    assert error["param"] == "include"
+    key = await new_key(passing.settings, "trusted", {"response_messages": "allowed"})
+    body = {"model": "toy-ollama", "input": "go", "include": ["output_messages.token_ids"]}
+    headers = {"authorization": f"Bearer {key}"}
+    answer = await passing.client.post("/v1/responses", json=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "include")
 
 
 async def test_the_sdk_streams_chat_completions(passing: Passing) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, RateLimited
 from gateway.models.chat.passthrough.format import PassThroughFormat
-from gateway.models.chat.passthrough.images import Gallery, ImageLimits, has_images
+from gateway.models.chat.passthrough.images import Gallery, ImageLimits, _found, has_images
 from gateway.models.format import IMAGE_QUESTION, Unrendered
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.tools import FunctionTool
@@ -39,8 +39,10 @@ def picture(url: str | None, role: str = "user", **fields: Any) -> ContextItem:
     return items.from_wire({"type": "message", "role": role, "content": [image]})
 
 
-def shown(*context: ContextItem, rendered: Any = None, **limits: int) -> list[dict[str, Any]]:
-    gallery = Gallery(context, rendered or {}, ImageLimits(**limits))
+def shown(
+    *context: ContextItem, rendered: Any = None, new: Any = (), **limits: int
+) -> list[dict[str, Any]]:
+    gallery = Gallery(context, rendered or {}, ImageLimits(**limits), new)
     return [
         gallery.part(at, image)
         for at, item in enumerate(context)
@@ -100,6 +102,64 @@ def test_what_could_not_be_fetched_says_why() -> None:
 def test_there_are_not_too_many() -> None:
     with pytest.raises(InvalidRequest, match="2 images, and at most 1"):
         shown(picture(data_url()), picture(data_url()), images_max=1)
+
+
+ROOM = len(FILES["image/png"])
+"""Bytes of one of them."""
+
+
+def test_they_are_not_too_long_together() -> None:
+    one = picture(data_url())
+    assert len(shown(one, one, context_bytes_max=2 * ROOM)) == 2
+    with pytest.raises(InvalidRequest, match=f"longer than {2 * ROOM - 1} bytes together"):
+        shown(one, one, context_bytes_max=2 * ROOM - 1)
+
+
+@pytest.mark.parametrize("limits", [{"images_max": 2}, {"context_bytes_max": 2 * ROOM}])
+def test_old_ones_give_way_to_later_ones(limits: dict[str, int]) -> None:
+    urls = [data_url(content=FILES["image/png"][:-2] + b"%02d" % at) for at in range(4)]
+    old = (picture(urls[0]), picture(urls[1]), picture(urls[2]), items.answer())
+    parts = shown(*old, picture(urls[3]), **limits)
+    kinds = [one["type"] for one in parts]
+    assert kinds == ["text", "text", "image_url", "image_url"]
+    assert parts[3]["image_url"]["url"] == urls[3]
+    assert "[an image stood here: the" in parts[0]["text"]
+
+
+def test_what_was_fetched_counts_as_long_as_it_is() -> None:
+    context = picture(data_url()), items.answer(), picture(URL)
+    question = IMAGE_QUESTION + URL.encode()
+    with pytest.raises(Unrendered):
+        shown(*context, context_bytes_max=ROOM)
+    parts = shown(*context, rendered={question: data_url()}, context_bytes_max=ROOM)
+    assert [one["type"] for one in parts] == ["text", "image_url"]
+
+
+def test_refusals_name_the_part_of_the_request() -> None:
+    text, image = {"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": URL}
+    asked = {"type": "message", "role": "user", "content": [text, image]}
+    output = {"type": "function_call_output", "call_id": "c", "output": [image]}
+    question = IMAGE_QUESTION + URL.encode()
+    for wire, param in ((asked, "input[1].content[1]"), (output, "input[1].output[0]")):
+        item = items.from_wire(wire)
+        new = [items.user().item(), item.item()]
+        gallery = Gallery((items.user(), item), {question: "no"}, ImageLimits(), new)
+        (_, image_of_it), *_ = _found((items.user(), item))
+        with pytest.raises(InvalidRequest) as caught:
+            gallery.part(1, image_of_it)
+        assert caught.value.param == param
+        with pytest.raises(RateLimited, match="later") as limited:
+            Gallery((items.user(), item), {question: "no room: later"}, ImageLimits(), new)
+        assert (limited.value.param, limited.value.retry_after_s) == (param, 1.0)
+
+
+def test_what_a_summary_stands_for_is_not_fetched() -> None:
+    image = {"type": "input_image", "image_url": URL}
+    output = items.from_wire({"type": "function_call_output", "call_id": "c1", "output": [image]})
+    summary = ContextItem("compaction", "", b"", ids=array("I", FORMAT.render_item(items.user())))
+    context = items.call(), output, items.answer(), summary
+    assert Gallery(context, {}, ImageLimits()).is_empty
+    assert not has_images(context)
 
 
 def test_only_messages_of_the_user_and_results_have_some() -> None:
