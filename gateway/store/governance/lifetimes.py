@@ -62,12 +62,13 @@ LIFETIMES: Final[Mapping[str, Lifetime]] = {
     "prices": Lifetime(purged=False, stays=_NUMBERS),
     "audit_log": Lifetime(expires="400 days", purged=False, stays="who did what, without content"),
     "tenants": Lifetime(purged=False, stays="its name, and when it was purged"),
+    "background_shares": Lifetime(expires="7 days after they were used"),
     **dict.fromkeys(
         (
             *("projects", "service_accounts", "api_keys", "identity_providers"),
             *("federation_rules", "mcp_servers", "web_documents", "limits", "budgets"),
             *("spend_alerts", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
-            *("reseals", "background_shares"),
+            "reseals",
         ),
         _SETTINGS,
     ),

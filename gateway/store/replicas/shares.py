@@ -60,7 +60,10 @@ FROM unnest(CAST(:tenants AS uuid[]), CAST(:served AS double precision[]))
 WHERE s.tenant_id = one.tenant_id
 """)
 _FORGET: Final = Statement(f"""
-DELETE FROM background_shares WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days'
+DELETE FROM background_shares AS s
+WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days' AND NOT EXISTS (
+    SELECT FROM tenants WHERE tenants.id = s.tenant_id AND tenants.held_at IS NOT NULL
+)
 """)  # noqa: S608 - constants only
 
 
