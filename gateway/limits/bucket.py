@@ -43,7 +43,7 @@ class Bucket:
     """
 
     __slots__ = (
-        "_asked", "_asked_at", "_demand", "_level", "_level_at", "_needed", "_own_rate",
+        "_asked", "_asked_at", "_change", "_demand", "_level", "_level_at", "_needed", "_own_rate",
         "_own_until", "_short_at", "capacity", "held", "is_asked", "rate", "used_at",
     )  # fmt: skip
 
@@ -58,6 +58,7 @@ class Bucket:
         self._needed = 0.0
         self._demand = 0.0
         self._asked = 0.0
+        self._change = 0.0
         self._asked_at = now
         self._short_at = float("-inf")
         self._own_rate: float | None = None
@@ -94,8 +95,7 @@ class Bucket:
 
     def available(self, now: float) -> float:
         """About how much could be used now, of the slice and of what is left in the row."""
-        left = self.held + self._estimate(now)
-        return max(0.0, left)
+        return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
         """Whether the row may have what is missing: what was refused is not asked for again before
@@ -136,12 +136,12 @@ class Bucket:
         if not change and not want:
             return None
         self.held -= change
-        self._asked, self.is_asked = want, True
+        self._asked, self._change, self.is_asked = want, change, True
         return Ask(self.rate, self.capacity, change, want)
 
     def answered(self, granted: float, level: float, now: float) -> None:
         """The row gave `granted`, and has `level` left."""
-        self._own_rate, self.is_asked = None, False
+        self._own_rate, self._change, self.is_asked = None, 0.0, False
         self.held += granted
         self._level, self._level_at = level, now
         if granted < self._asked:
@@ -152,7 +152,7 @@ class Bucket:
         process's share of the rate among so many replicas.
         """
         self.held += ask.change
-        self.is_asked = False
+        self._change, self.is_asked = 0.0, False
         if self._own_rate is None:
             self.held = max(self.held, self._estimate(now) / max(1, replicas))
             self._own_rate = self.rate / max(1, replicas)
@@ -173,9 +173,10 @@ class Bucket:
         return self.held - share if self.held > 2 * share + self._needed else 0.0
 
     def _estimate(self, now: float) -> float:
+        """What the row has. What is on its way back to it is there before anything asks again."""
         if self._own_rate is not None:
             return 0.0
         if self._level is None:
             return self.capacity
-        level = self._level + self.rate * (now - self._level_at)
+        level = self._level + self._change + self.rate * (now - self._level_at)
         return min(self.capacity, level)

@@ -20,8 +20,8 @@ RATE, CAPACITY, REPLICAS = 10.0, 600.0, 3
 class Row:
     """The row of a bucket, as the statement of `store.limits.counters` has it."""
 
-    def __init__(self) -> None:
-        self.level, self.at = CAPACITY, 0.0
+    def __init__(self, level: float = CAPACITY) -> None:
+        self.level, self.at = level, 0.0
 
     def answer(self, ask: Ask, now: float) -> tuple[float, float]:
         filled = min(ask.capacity, self.level + ask.rate * (now - self.at)) + ask.change
@@ -95,6 +95,35 @@ def test_what_is_idle_goes_back() -> None:
     ask = bucket.ask(IDLE_S + 1)
     assert ask is not None
     assert (ask.change, ask.want, bucket.held) == (held, 0.0, 0.0)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 5), st.sampled_from(["use", "ask", "hear"])), max_size=30)
+)
+def test_who_is_alone_may_use_what_is_left_while_an_answer_is_under_way(
+    steps: list[tuple[float, str]],
+) -> None:
+    """What goes back to the row counts as left from the moment that it goes: a request that comes
+    before the answer of a slow database waits for the next one, and is not refused.
+    """
+    bucket, row, now, used = Bucket(2 / 60, 2.0, 0.0), Row(2.0), 0.0, 0.0
+    under_way: tuple[float, float] | None = None
+    for seconds, step in steps:
+        now += seconds
+        if step == "hear" and under_way is not None:
+            bucket.answered(*under_way, now)
+            under_way = None
+        elif step == "ask" and under_way is None and (ask := bucket.ask(now)) is not None:
+            under_way = row.answer(ask, now)
+        elif step == "use":
+            bucket.demand(1, now)
+            if used + 1 <= 2:
+                assert bucket.held >= 1 or bucket.is_worth_asking(1, now)
+            if bucket.held >= 1:
+                bucket.take(1)
+                used += 1
+            elif bucket.is_worth_asking(1, now):
+                bucket.need(1)
 
 
 def test_what_was_refused_is_not_asked_for_before_it_can_be_there() -> None:
