@@ -33,6 +33,7 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
         "keepalive_timeout_s": 3,
     },
     "limits": {"body_timeout_s": 3},
+    "rate_limits": {"reads_per_minute_max": 0},  # probes ask as often as they can
 }
 AT_ONCE: Final = 8
 WAIT_S: Final = 30.0

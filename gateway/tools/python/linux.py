@@ -18,7 +18,9 @@ import os
 import platform
 import secrets
 import shutil
+import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -195,6 +197,7 @@ class LinuxEngine(Engine):
 
     @override
     async def describe(self) -> Capabilities:
+        await asyncio.to_thread(_end_orphans)
         container = await self.open(ContainerLimits())
         await container.close()
         return Capabilities(f"CPython {container.version}", container.packages)
@@ -264,8 +267,8 @@ class LinuxEngine(Engine):
             os.write(write, program(platform.machine()))
             os.close(write)
             words = command(interpreter, limits, filter_fd=read, bwrap=bwrap)
-            # It ends with us once it is ready to (`--die-with-parent`). Killed before, it leaves a
-            # process that waits for it for ever; a worker finds out that nobody is there.
+            # It ends with us once it is ready to (`--die-with-parent`). Killed before, it leaves an
+            # orphan that waits for it for ever; a worker finds out that nobody is there.
             launched = _launched(uid, "goes on")
             return await WorkerContainer.start([*launched, *words], pass_fds=[read])
         finally:
@@ -296,3 +299,38 @@ def _launched(uid: int | None, when_killed: Literal["ends", "goes on"]) -> list[
     of it when we are killed.
     """
     return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(uid or 0), when_killed]
+
+
+def _end_orphans() -> None:
+    """Kill what gateways that were killed while they opened containers have left on this machine:
+    the first process of a namespace whose bubblewrap is gone before it said how to go on. It has
+    run nothing, and waits for ever.
+    """
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # Held, so that its number cannot become another process's meanwhile.
+            process = os.pidfd_open(int(entry.name))
+            try:
+                if _is_orphan(entry):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)
+
+
+def _is_orphan(entry: Path) -> bool:
+    """Whether a process of `/proc` is such a one. Raises `OSError` where it cannot be read."""
+    if str(WORKER).encode() not in (entry / "cmdline").read_bytes().split(b"\0"):
+        return False
+    status = _status(entry)
+    if status["Name"] != "bwrap" or status["NSpid"].split()[1:] != ["1"]:
+        return False
+    try:
+        return _status(entry.with_name(status["PPid"]))["Name"] != "bwrap"
+    except OSError:
+        return True
+
+
+def _status(entry: Path) -> dict[str, str]:
+    """Source: proc(5)."""
+    lines = (entry / "status").read_text().splitlines()
+    return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}

@@ -399,23 +399,63 @@ def _named(name: str) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("round_number", range(4))
-def test_nothing_is_left_of_containers_that_were_being_opened(
+async def test_nothing_is_left_of_containers_that_were_being_opened(
     tmp_path: Path, round_number: int
 ) -> None:
-    """Its process is killed when the first of them begins, and others are anywhere on the way."""
+    """Its process is killed when the first of them begins, and others are anywhere on the way. What
+    bubblewrap leaves when it is killed before it is ready to is ended by the next engine.
+    """
     interpreter = tmp_path / "python3"
     interpreter.symlink_to(SYSTEM_PYTHON)
     name = str(interpreter)
-    with subprocess.Popen([sys.executable, "-c", _OPENING, name], cwd=ROOT) as opening:
-        deadline = time.monotonic() + 30
-        while "bwrap" not in _names_of_children(opening.pid):
-            assert time.monotonic() < deadline, "no container was begun"
-        time.sleep(_STEP_S * round_number)
-        opening.kill()
+    opening = await asyncio.create_subprocess_exec(sys.executable, "-c", _OPENING, name, cwd=ROOT)
+    await _until_begun(opening)
+    await asyncio.sleep(_STEP_S * round_number)
+    opening.kill()
+    await opening.wait()
+    await LinuxEngine(LinuxOptions(interpreter=SYSTEM_PYTHON)).describe()
+    await _until_gone(name)
+
+
+async def test_the_next_engine_ends_what_bubblewrap_left_when_it_was_killed(tmp_path: Path) -> None:
+    """A first process of a namespace waits for its bubblewrap until that has said how to go on:
+    here that is stopped before it does, as if it were slow, and killed.
+    """
+    interpreter = tmp_path / "python3"
+    interpreter.symlink_to(SYSTEM_PYTHON)
+    found = await Interpreter.found(interpreter)
+    bwrap = shutil.which("bwrap") or "bwrap"
+    blocked, unblock = os.pipe()
+    words = command(found, ContainerLimits(), filter_fd=0, bwrap=bwrap)
+    words[1:1] = ["--block-fd", str(blocked)]
+    opening = await asyncio.create_subprocess_exec(
+        *words, stdin=asyncio.subprocess.PIPE, pass_fds=[blocked]
+    )
+    await _until_begun(opening)
+    living = LinuxEngine(LinuxOptions(interpreter=SYSTEM_PYTHON))
+    container = await living.open(ContainerLimits())
+    opening.kill()
+    await opening.wait()
+    await living.describe()
+    await _until_gone(str(interpreter))
+    assert (await container.run("1 + 1", timeout_s=30)).status == "ok"
+    await container.close()
+    os.close(blocked)
+    os.close(unblock)
+
+
+async def _until_begun(opening: asyncio.subprocess.Process) -> None:
+    deadline = time.monotonic() + 30
+    while "bwrap" not in _names_of_children(opening.pid):
+        assert time.monotonic() < deadline, "no container was begun"
+        await asyncio.sleep(0)
+
+
+async def _until_gone(name: str) -> None:
     deadline = time.monotonic() + 10
     while left := _named(name):
         assert time.monotonic() < deadline, f"left over: {left}"
-        time.sleep(_STEP_S)
+        await asyncio.sleep(_STEP_S)
 
 
 def _names_of_children(pid: int) -> set[str]:
@@ -441,7 +481,4 @@ async def test_nothing_is_left_of_containers_whose_opening_is_cancelled(tmp_path
         for opened in await asyncio.gather(*opening, return_exceptions=True):
             if not isinstance(opened, BaseException):
                 await opened.close()
-    deadline = time.monotonic() + 10
-    while left := _named(str(interpreter)):
-        assert time.monotonic() < deadline, f"left over: {left}"
-        await asyncio.sleep(_STEP_S)
+    await _until_gone(str(interpreter))
