@@ -11,7 +11,7 @@ gate says so, and is asked again when the row was.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
 from gateway.limits.bucket import Bucket
@@ -33,7 +33,7 @@ from gateway.limits.storage import Storage
 from gateway.limits.terms import MINUTE_S, Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from gateway.errors import RateLimited
@@ -54,6 +54,7 @@ JITTER: Final = 0.2
 REFUSED_FACTOR: Final = 10
 """Times a limit of requests may be refused for it, before nothing of it is let through."""
 
+T = TypeVar("T")
 Key = tuple[UUID, str]
 """A tenant, and the name of something that is counted for it."""
 
@@ -107,8 +108,8 @@ class Gates:
         self._observer = observer
         self._refused_factor = refused_factor
         self._refused: Paces[Key] = Paces()
-        self._buckets: dict[Key, Bucket] = {}
-        self._meters: dict[Key, SpendMeter] = {}
+        self._buckets: defaultdict[UUID, dict[str, Bucket]] = defaultdict(dict)
+        self._meters: defaultdict[UUID, dict[str, SpendMeter]] = defaultdict(dict)
         self._estimates: Estimates[tuple[UUID, str]] = Estimates()
         self.storage = Storage(clock, self._refuse)
         self.places: dict[Key, int] = defaultdict(int)
@@ -135,31 +136,33 @@ class Gates:
     def known(self) -> Iterator[tuple[Key, Bucket]]:
         """Every bucket that was used lately."""
         now = self._clock()
-        for key, bucket in list(self._buckets.items()):
+        for (tenant_id, name), bucket in _all(self._buckets):
             if not bucket.held and not bucket.is_asked and now - bucket.used_at > FORGOTTEN_S:
-                del self._buckets[key]
+                _forget(self._buckets, tenant_id, name)
             else:
-                yield key, bucket
+                yield (tenant_id, name), bucket
 
     def meters(self) -> Iterator[tuple[Key, SpendMeter]]:
         """Every meter that was used lately, or has something to tell."""
         now = self._clock()
-        for key, meter in list(self._meters.items()):
+        for (tenant_id, name), meter in _all(self._meters):
             # Made again, it goes on from the row of this process.
             is_idle = meter.is_told and not meter.reserved
             if is_idle and now - meter.used_at > FORGOTTEN_S:
-                del self._meters[key]
+                _forget(self._meters, tenant_id, name)
             else:
-                yield key, meter
+                yield (tenant_id, name), meter
 
     def held(self, key: Key) -> float:
         """What this process has of a bucket beside its row; below 0 where it used more."""
-        bucket = self._buckets.get(key)
+        tenant_id, name = key
+        bucket = self._buckets.get(tenant_id, {}).get(name)
         return 0.0 if bucket is None else bucket.held
 
     def spending(self, key: Key, now: datetime) -> tuple[int, int]:
         """What this process has spent of a meter in the interval of `now`, and set aside."""
-        meter = self._meters.get(key)
+        tenant_id, name = key
+        meter = self._meters.get(tenant_id, {}).get(name)
         return (0, 0) if meter is None else (meter.own_spent(now), meter.reserved)
 
     def enter(self, caller: Caller, rules: Rules, attempt: int = 0) -> Charge | None:
@@ -172,7 +175,8 @@ class Gates:
             return None
         if not self._has_budget(caller, rules, attempt):
             return None
-        costs = [Cost(one, self._bucket(caller, one), 1.0) for one in rules.requests]
+        buckets = self._buckets[caller.tenant_id]
+        costs = [Cost(one, self._bucket(buckets, one), 1.0) for one in rules.requests]
         if self._take(costs, caller, attempt) is None:
             return None
         charge = Charge(self, caller.tenant_id, caller.project, caller.model, caller.tier)
@@ -196,7 +200,8 @@ class Gates:
         }  # fmt: skip
         price = self._price(caller.tenant_id, caller.model, caller.tier) if rules.meters else None
         spend = self._set_aside(caller, rules, price, (tokens_in, expected, most))
-        costs = [Cost(one, self._bucket(caller, one), amounts[one.what]) for one in rules.tokens]
+        buckets = self._buckets[caller.tenant_id]
+        costs = [Cost(one, self._bucket(buckets, one), amounts[one.what]) for one in rules.tokens]
         taken = self._take(costs, caller, attempt)
         if taken is None:
             return False
@@ -216,16 +221,16 @@ class Gates:
         settled here. Raises `ValueError`, `TypeError` or `LookupError` for what is damaged.
         """
         charge = Charge(self, tenant_id, UUID(packed["project"]), model, packed["tier"])
-        tokens = []
+        tokens, buckets = [], self._buckets[tenant_id]
         for name, what, rate, capacity, reserved in packed["tokens"]:
-            bucket = self._buckets.get((tenant_id, name))
+            bucket = buckets.get(name)
             if bucket is None:
-                bucket = Bucket(rate, capacity, self._clock())
-                self._buckets[tenant_id, name] = bucket
+                bucket = buckets[name] = Bucket(rate, capacity, self._clock())
             tokens.append(TokenCharge(name, cast("What", what), bucket, reserved))
         charge.tokens = tuple(tokens)
         charge.spend = tuple(
-            SpendCharge(self._meter(tenant_id, Meter(*one)), 0) for one in packed["meters"]
+            SpendCharge(self._meter(self._meters[tenant_id], Meter(*one)), 0)
+            for one in packed["meters"]
         )
         charge.price = self._price(tenant_id, model, charge.tier) if charge.spend else None
         return charge
@@ -238,11 +243,11 @@ class Gates:
         amounts = {
             "tokens": spent, "input_tokens": used.input_tokens, "output_tokens": used.output_tokens
         }  # fmt: skip
-        now = self._clock()
+        now, buckets = self._clock(), self._buckets[charge.tenant_id]
         for one in charge.tokens:
             actual = 0 if is_refunded else amounts[one.what]
             # One that is in use again may be a new one: what is due is due there.
-            bucket = self._buckets.setdefault((charge.tenant_id, one.name), one.bucket)
+            bucket = buckets.setdefault(one.name, one.bucket)
             bucket.give_back(one.reserved - actual)
             bucket.used_at = max(bucket.used_at, now) if bucket.held < 0 else bucket.used_at
         if used.is_whole:
@@ -304,13 +309,12 @@ class Gates:
         """False: nobody knows yet what is spent. Raises `RateLimited`."""
         if not rules.meters:
             return True
-        now = self._now()
-        are_known = [self._meter(caller.tenant_id, one).is_known for one in rules.meters]
+        now, meters = self._now(), self._meters[caller.tenant_id]
+        are_known = [self._meter(meters, one).is_known for one in rules.meters]
         if not attempt and not all(are_known):
             return False
         for budget in rules.budgets:
-            meter = self._meters[caller.tenant_id, budget.meter]
-            if meter.spent(now) >= budget.cap:
+            if meters[budget.meter].spent(now) >= budget.cap:
                 self._over(caller, budget, now)
         return True
 
@@ -318,9 +322,9 @@ class Gates:
         self, caller: Caller, rules: Rules, price: Price | None, size: tuple[int, int, int]
     ) -> list[SpendCharge]:
         tokens_in, expected, most = size
-        now, aside = self._now(), {}
+        now, aside, meters = self._now(), {}, self._meters[caller.tenant_id]
         for one in rules.meters:
-            meter = self._meter(caller.tenant_id, one)
+            meter = self._meter(meters, one)
             aside[one.name] = SpendCharge(meter, _amount(one, price, tokens_in, expected))
         for budget in rules.budgets:
             meter = aside[budget.meter].meter
@@ -412,15 +416,16 @@ class Gates:
                 continue
             most, now = self._refusals_of(limit), self._clock()
             if wait_s := self._refused.wait_s(key, most, now):
-                cost = Cost(limit, self._bucket(caller, limit), 1.0)
+                cost = Cost(limit, self._bucket(self._buckets[caller.tenant_id], limit), 1.0)
                 refusal = self._refusal(cost, caller, now, least_s=wait_s)
                 self._refuse(limit, refusal, caller.tenant_id)
 
     def _tightest(self, limits: Sequence[Limit], caller: Caller) -> Headroom | None:
         """The bucket that has the least of its limit left; None where that is not known."""
         least, tightest, now = 2.0, None, self._clock()
+        buckets = self._buckets[caller.tenant_id]
         for limit in limits:
-            bucket = self._buckets[caller.tenant_id, limit.name]
+            bucket = buckets[limit.name]
             if bucket.is_detached:
                 return None
             available = bucket.available(now)
@@ -433,20 +438,20 @@ class Gates:
         is_project = limit.scope == "project"
         return Headroom(limit.value, min(left, limit.value), bucket.until_full_s(now), is_project)
 
-    def _bucket(self, caller: Caller, limit: Limit) -> Bucket:
-        key = (caller.tenant_id, limit.name)
-        bucket = self._buckets.get(key)
+    def _bucket(self, buckets: dict[str, Bucket], limit: Limit) -> Bucket:
+        """That of a limit, of those of its tenant."""
+        bucket = buckets.get(limit.name)
         if bucket is None:
-            bucket = self._buckets[key] = Bucket(limit.rate, limit.value, self._clock())
+            bucket = buckets[limit.name] = Bucket(limit.rate, limit.value, self._clock())
         elif bucket.capacity != limit.value:
             bucket.resize(limit.rate, limit.value)
         return bucket
 
-    def _meter(self, tenant_id: UUID, meter: Meter) -> SpendMeter:
-        key = (tenant_id, meter.name)
-        known = self._meters.get(key)
+    def _meter(self, meters: dict[str, SpendMeter], meter: Meter) -> SpendMeter:
+        """What is spent of one, of those of its tenant."""
+        known = meters.get(meter.name)
         if known is None:
-            known = self._meters[key] = SpendMeter(meter, self._now())
+            known = meters[meter.name] = SpendMeter(meter, self._now())
         known.used_at = self._clock()
         return known
 
@@ -454,6 +459,20 @@ class Gates:
         found = self.prices.of(tenant_id, self.nobody, model, tier, self._now())
         self.lacks_price = self.lacks_price or found is None
         return found
+
+
+def _all(kept: Mapping[UUID, Mapping[str, T]]) -> list[tuple[Key, T]]:
+    return [
+        ((tenant_id, name), one)
+        for tenant_id, of_tenant in kept.items()
+        for name, one in of_tenant.items()
+    ]
+
+
+def _forget(kept: dict[UUID, dict[str, T]], tenant_id: UUID, name: str) -> None:
+    del kept[tenant_id][name]
+    if not kept[tenant_id]:
+        del kept[tenant_id]
 
 
 def _amount(meter: Meter, price: Price | None, tokens_in: int, tokens_out: int) -> int:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 STATUSES: Final = frozenset({200, 201, 202, 204, 400, 401, 403, 404, 405, 413, 426, 429})
 ENVELOPE: Final = {"message", "type", "param", "code"}
-LEAKS: Final = (b"Traceback", b'File "/', b"site-packages", b"asyncpg", b"sqlalchemy")
+LEAKS: Final = (b'File "/', b'File \\"/', b"site-packages", b"asyncpg", b"sqlalchemy")
+"""Tracebacks of ours name files; one of code that the model ran names its cell, and is content."""
 SHOWN_CHARS: Final = 300
 OPEN_RESPONSES: Final = "/openresponses/"
 """Its streams leave out what that dialect has no word for."""

@@ -64,7 +64,7 @@ async def test_no_request_finds_anything(tmp_path: Path, database_url: str, own_
         (200, GOOD, b"{"),
         (200, {"content-type": "application/json"}, b"{}"),
         (400, GOOD | {"content-type": "text/plain"}, b"Bad Request"),
-        (200, GOOD, b'{"a":"Traceback (most recent call last)"}'),
+        (200, GOOD, b'{"a":"  File \\"/x.py\\", line 1"}'),
         (200, STREAM, b'event: x\ndata: {"type":"x"}\n\n'),
         (200, STREAM, b"event: x\ndata: {\n\ndata: [DONE]\n\n"),
         (200, STREAM, _frames({"sequence_number": 0}, {"sequence_number": 2})),
@@ -102,7 +102,7 @@ ERROR = {"code": "c", "type": "t", "message": "m", "headers": {"x-request-id": "
         {"type": "response.nonsense", "sequence_number": 0},
         {"type": "response.created", "sequence_number": 1},
         {"type": "response.in_progress", "sequence_number": 0, "stream_id": "a"},
-        {"type": "response.created", "sequence_number": 0, "x": "Traceback (most recent"},
+        {"type": "response.created", "sequence_number": 0, "x": 'File "/x.py"'},
     ],
 )
 def test_the_judge_finds_what_is_wrong_with_a_frame(frame: dict[str, Any]) -> None:

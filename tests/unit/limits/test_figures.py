@@ -69,7 +69,7 @@ def test_a_budget_is_spent_by_all_processes_in_its_own_interval() -> None:
     told = Elsewhere(spent={(TENANT, MONTH): 30}, under_way={(TENANT, MONTH): 4})
     (figure,) = figures_of(gates, TENANT, terms, told, NOON).budgets
     assert (figure.spent, figure.reserved, figure.remaining) == (30, 4, 70)
-    meter = gates._meter(TENANT, Meter(MONTH, "usd", "month"))
+    meter = gates._meter(gates._meters[TENANT], Meter(MONTH, "usd", "month"))
     meter.spend(50, NOON)
     meter.reserved = 6
     (figure,) = figures_of(gates, TENANT, terms, told, NOON).budgets

@@ -316,7 +316,7 @@ def test_what_nobody_uses_is_forgotten() -> None:
 def test_what_was_spent_in_this_interval_is_not_forgotten() -> None:
     """Its own row is what a process does not read again, so it has to know it."""
     desk = Desk(caller(budgets=[budget(100)]))
-    meter = desk.gates._meter(TENANT, Meter("m", "usd", "month"))
+    meter = desk.gates._meter(desk.gates._meters[TENANT], Meter("m", "usd", "month"))
     meter.spend(70, NOW)
     meter.told(meter.rows(NOW), others=5, others_reserved=0)
     desk.clock += 10_000
