@@ -254,7 +254,8 @@ class ChatTerms:
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
-    `tenant` names whose it is where requests wait for each other; no backend is told.
+    `tenant` names whose it is where requests wait for each other, and `share` how many times the
+    usual share of the backends that tenant has; no backend is told.
 
     `stop_ids` end the turn: a stream that breaks after one of them has lost nothing. `id_end` is
     the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
@@ -282,6 +283,7 @@ class TokenRequest:
     surplus_ids: int = 0
     route: Route | None = field(default=None, compare=False, repr=False)
     tenant: str = ""
+    share: float = 1.0
 
     @property
     def prompt_tokens(self) -> int:

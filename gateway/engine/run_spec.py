@@ -37,7 +37,7 @@ class RunSpec:
 
     `rules` are what the request demands of the output, `checker` knows whether a body meets them.
     `reasoning_budget` is how many tokens the model may think, None: as many as it likes. `priority`
-    is that of `TokenRequest`.
+    is that of `TokenRequest`, `share_weight` the tenant's when it was accepted, in hundredths.
 
     `compacted` is what its log begins with, if its context was compacted for it; then come the
     `listings` of MCP servers. `secrets` are what the request gave to be sent to these, by label:
@@ -73,6 +73,7 @@ class RunSpec:
     checker: Checker
     reasoning_budget: int | None = None
     priority: int = 0
+    share_weight: int = 100
     durable: bool = False
     streamed: bool = False
     inputs: int = 0

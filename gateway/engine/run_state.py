@@ -25,7 +25,7 @@ from gateway.protocol.calls import call_fields
 from gateway.protocol.hosted.grants import grants_json, grants_of
 from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, kept_echo, rules_of
 from gateway.sealing import Binding
-from gateway.tenancy import Principal
+from gateway.tenancy import DEFAULT_POLICY, Principal
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -54,6 +54,7 @@ def plan_of(spec: RunSpec) -> bytes:
         "inputs": spec.inputs,
         "reasoning_budget": spec.reasoning_budget,
         "priority": spec.priority,
+        "share_weight": spec.share_weight,
     }
     if spec.who != NOBODY:
         fields["who"] = spec.who.as_json()
@@ -153,6 +154,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
         checker=Checker(rules, call_fields),
         reasoning_budget=plan["reasoning_budget"],
         priority=plan["priority"],
+        share_weight=plan.get("share_weight", DEFAULT_POLICY.share_weight),
         durable=True,
         streamed=claimed.streamed,
         inputs=plan["inputs"],

@@ -43,6 +43,7 @@ from gateway.errors import (
 )
 from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest, Where
 from gateway.models.format import GrammarOptions
+from gateway.tenancy import DEFAULT_POLICY
 from gateway.text_ids import CHARACTERS_PER_TOKEN, prompt_tokens, surplus_ids
 from gateway.upstreams.problems import GrammarFailed
 
@@ -523,6 +524,7 @@ class TurnRunner:
             surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
             tenant=spec.principal.tenant_id.hex,
+            share=spec.share_weight / DEFAULT_POLICY.share_weight,
         )
 
     @property

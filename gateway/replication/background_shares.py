@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.replicas.shares import Ended
+from gateway.tenancy import DEFAULT_POLICY
 from gateway.upstreams.admission.fair import CLASS_WEIGHTS, OUTPUT_WEIGHT
 from gateway.upstreams.admission.policy import class_of
 
@@ -27,7 +28,7 @@ class BackgroundShares:
 
     def ended(self, spec: RunSpec, usage: TokenUsage, *, counted: float) -> None:
         """A response has its end, generated here; `counted` is what its claim was."""
-        cost = cost_of(spec.priority, usage)
+        cost = cost_of(spec, usage)
         self.put_back([Ended(spec.principal.tenant_id, cost, counted)])
 
     def take(self) -> list[Ended]:
@@ -40,7 +41,10 @@ class BackgroundShares:
         self._ended = [*self._ended, *ended][-TOLD_MAX:]
 
 
-def cost_of(priority: int, usage: TokenUsage) -> float:
-    """What a response in background cost, weighted as admission weighs it in its tier."""
-    weight = CLASS_WEIGHTS[class_of(priority, is_background=True)]
+def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
+    """What a response in background cost, weighted as admission weighs it: by its tier, and by the
+    share of its tenant.
+    """
+    share = spec.share_weight / DEFAULT_POLICY.share_weight
+    weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
     return (usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight

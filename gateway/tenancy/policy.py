@@ -141,6 +141,7 @@ class TenantPolicy:
     `background_running_max` and `background_queued_max` are of all replicas together.
     `tool_calls_max`, `tool_time_max_s`, `tool_result_ids_max` and `tool_result_bytes_max` are of
     all hosted tools of one response. `container_memory_max` is a bound beside the configuration's.
+    `share_weight` is in hundredths of the usual share.
     """
 
     on_disconnect: OnDisconnect = "cancel"
@@ -169,6 +170,7 @@ class TenantPolicy:
     models: str = ALL_MODELS
     usage_tags: str = ""
     projects_share_responses: ToolAccess = "refused"
+    share_weight: int = 100
 
     @property
     def may_wait(self) -> bool:
@@ -507,6 +509,13 @@ _VALUES: Final = (
         option_help="Whether keys of one of its projects see stored responses and conversations of "
         "the others. Without a policy they do not.",
         words=get_args(ToolAccess),
+    ),
+    PolicyValue(
+        "share_weight",
+        option_help="Its share of the backends where tenants wait for each other: with 300 it is "
+        "served three times as many tokens as one with 100, as without a policy.",
+        least=1,
+        most=10_000,
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

@@ -481,7 +481,7 @@ class Pool:
         member, watched = self._dispatch(roomy or choices, request, sink, turn)
         prompt = request.prompt_tokens
         slot = slots(member.name).take(work, prompt, is_beyond=is_beyond)
-        service = admission.shares.serve(request.tenant, prompt, work)
+        service = admission.shares.serve(request.tenant, prompt, work, request.share)
         placed = Placed(member, watched, request, slot, admission, service)
         if is_alone and (overdue_s := slots(member.name).overdue_s(prompt)) is not None:
             placed.expect(overdue_s)

@@ -347,6 +347,7 @@ class SpecBuilder:
             checker=written.checker,
             reasoning_budget=self._reasoning_budget(given, prompt, sampling, format_),
             priority=PRIORITIES[written.echo["service_tier"]],
+            share_weight=command.principal.policy.share_weight,
             durable=is_durable,
             streamed=request.stream,
             inputs=len(added),

@@ -108,14 +108,16 @@ class FairShares:
         """It waits no more, whatever becomes of it."""
         self._accounts[tenant].queued -= 1
 
-    def serve(self, tenant: str, prompt: int, work: WorkClass) -> Service:
-        """A request with so many tokens goes to a backend."""
+    def serve(self, tenant: str, prompt: int, work: WorkClass, share: float = 1.0) -> Service:
+        """A request with so many tokens goes to a backend. `share` is how many times the usual
+        share its tenant has.
+        """
         account = self.account(tenant)
         self._accounts.move_to_end(tenant)
         if not account.queued:
             account.served = max(account.served, self._now)
         self._now = max(self._now, account.served)
-        return Service(account, prompt, CLASS_WEIGHTS[work])
+        return Service(account, prompt, CLASS_WEIGHTS[work] * share)
 
     def is_idle(self, tenant: str) -> bool:
         """Whether nothing of a tenant runs."""

@@ -341,3 +341,27 @@ async def test_a_full_queue_takes_no_key(single: httpx2.AsyncClient) -> None:
     await ended(single, waiting["id"])
     frames = await listed(created(single, headers, input=BRIEF))
     assert texts(parse_stream("".join(frames))[-1]["response"]) == ["ok"]
+
+
+async def test_a_tenant_is_counted_by_its_share_where_requests_wait(
+    gateway: RunningGateway, settings: Settings
+) -> None:
+    """With four times the usual share a token counts a quarter, in person and in background."""
+    admission = gateway.process.shared.pool.admission
+    assert admission is not None
+    key = await new_key(settings, "with-a-share", {"share_weight": 400})
+    async with client_of(gateway, key) as client:
+        asked = {"model": MODEL, "input": "x"}
+        for more, counted in (({}, 4.0), ({"background": True}, 2.0)):
+            (await client.post("/v1/responses", json={**asked, "store": False})).raise_for_status()
+            tenant = next(reversed(admission.shares._accounts))
+            before = admission.shares.account(tenant).served
+            made = (await client.post("/v1/responses", json=asked | more)).json()
+            while made["status"] in {"queued", "in_progress"}:
+                made = (await client.get(path_of(made["id"]))).json()
+            usage = made["usage"]
+            cost = usage["input_tokens"] + 4 * usage["output_tokens"]
+            while admission.shares.account(tenant).running:
+                await client.get(path_of(made["id"]))
+            served = admission.shares.account(tenant).served - before
+            assert served == pytest.approx(cost / counted)

@@ -52,6 +52,7 @@ GIVEN = {
     "--models": "gpt-oss-20b,team-*",
     "--usage-tags": "team,cost",
     "--projects-share-responses": "allowed",
+    "--share-weight": "300",
 }
 
 
@@ -185,6 +186,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "models": "*",
         "usage_tags": "",
         "projects_share_responses": "refused",
+        "share_weight": 100,
     }
     assert set(shown["own"].values()) == {None}
 
@@ -197,7 +199,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     terms += ["team,cost", "allowed"]
     numbers = [8, 60]
     assert list(changed["own"].values()) == [
-        *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms)
+        *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms, 300)
     ]
 
     kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))

@@ -102,7 +102,7 @@ async def test_what_was_generated_counts_for_the_share_of_its_tenant_once_it_was
         await one.runs.queue(begun)
         await one.idle()
         (ended,) = one.runs.shares._ended
-        assert ended == (tenant, cost_of(0, TokenUsage(len(begun.prompt_ids), 0, 5)), 0.0)
+        assert ended == (tenant, cost_of(begun, TokenUsage(len(begun.prompt_ids), 0, 5)), 0.0)
         for spec in (claimed, last):
             await one.archive.accept(spec, None, owned=False)
             await one.scheduler.look()

@@ -106,6 +106,7 @@ def made_of(spec: RunSpec, plan: bytes | None = None) -> RunSpec:
     root_created_at=st.integers(0, 2**31),
     reasoning_budget=st.none() | st.integers(1, 2**31),
     priority=st.integers(-1, 1),
+    share_weight=st.integers(1, 10_000),
 )
 def test_any_replica_makes_the_same_run_of_an_accepted_response(
     *, has_parent: bool, **fields: Any

@@ -91,6 +91,30 @@ def test_the_last_slots_are_left_for_others() -> None:
     assert shares.has_share("b", 5)
 
 
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(1, 10_000), min_size=2),
+    st.lists(st.integers(1, 2_000), min_size=50, max_size=50),
+)
+def test_who_always_waits_is_served_by_its_share(
+    weights: dict[str, int], outputs: list[int]
+) -> None:
+    """As tokens over shares their services differ by one request at most."""
+    shares = FairShares()
+    order: FairOrder[Service] = FairOrder(shares)
+    served = dict.fromkeys(weights, 0.0)
+    for number, name in enumerate(weights):
+        order.push(ticket(number, name))
+    for number, output in enumerate(outputs, len(weights)):
+        head = order.head()
+        order.push(ticket(number, head.tenant))
+        order.remove(head)
+        share = weights[head.tenant] / 100
+        shares.serve(head.tenant, 100, DEFAULT, share).end(output)
+        served[head.tenant] += (100 + 4 * output) / share
+    one = max((100 + 4 * 2_000) / weight * 100 for weight in weights.values())
+    assert max(served.values()) - min(served.values()) <= one + 1e-6
+
+
 def test_the_best_class_costs_least() -> None:
     shares = FairShares()
     for work in WorkClass:
