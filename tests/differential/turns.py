@@ -224,12 +224,19 @@ def reasons_in(family: Family, known: Vocabulary, ids: Sequence[int]) -> Iterato
         yield "line_break"
     if re.search(r"[\x00-\x08\x0b-\x1f]", spelled):
         yield "control_character"
-    if known.special("[CALL_ID]") in ids:
+    decoded = known.decode(list(ids))
+    if "[CALL_ID]" in decoded:
         yield "call_id"
-    if "\ufffd" in known.decode(list(ids)):
+    if re.search(_EMPTY_CALLS, decoded):
+        yield "text_behind_call"
+    if re.search(_SPACED_NAME, spelled):
+        yield "spaced_name"
+    if "\ufffd" in decoded:
         yield "half_character"
 
 
+_EMPTY_CALLS: Final = r"calls\u2581begin\uff5c>\s*<\uff5ctool\u2581calls\u2581end\uff5c>\s*[^\s<]"
+_SPACED_NAME: Final = r"<(?:parameter|function)=(?:\s[^>]*|[^>]*\s)>"
 _LINE_BREAKS: Final = {
     "deepseek_v3": r"```json\n[^`]*\n(?!```)",
     "deepseek_v31": r"\n\{",
