@@ -225,17 +225,19 @@ def reasons_in(family: Family, known: Vocabulary, ids: Sequence[int]) -> Iterato
     if re.search(r"[\x00-\x08\x0b-\x1f]", spelled):
         yield "control_character"
     decoded = known.decode(list(ids))
-    if "[CALL_ID]" in decoded:
-        yield "call_id"
-    if re.search(_EMPTY_CALLS, decoded):
-        yield "text_behind_call"
+    yield from (reason for reason, pattern in _IN_DECODED.items() if re.search(pattern, decoded))
     if re.search(_SPACED_NAME, spelled):
         yield "spaced_name"
-    if "\ufffd" in decoded:
-        yield "half_character"
 
 
-_EMPTY_CALLS: Final = r"calls\u2581begin\uff5c>\s*<\uff5ctool\u2581calls\u2581end\uff5c>\s*[^\s<]"
+_IN_DECODED: Final = {
+    "call_id": r"\[CALL_ID\]",
+    "text_behind_call": (
+        r"calls\u2581begin\uff5c>\s*<\uff5ctool\u2581calls\u2581end\uff5c>\s*[^\s<]"
+    ),
+    "second_list": r"(?s)\[TOOL_CALLS\]\s*\[.*\[TOOL_CALLS\]",
+    "half_character": "\ufffd",
+}
 _SPACED_NAME: Final = r"<(?:parameter|function)=(?:\s[^>]*|[^>]*\s)>"
 _LINE_BREAKS: Final = {
     "deepseek_v3": r"```json\n[^`]*\n(?!```)",

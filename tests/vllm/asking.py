@@ -57,6 +57,18 @@ ENDLESS: dict[str, Any] = {
     "text": {"format": {"type": "json_schema", "name": "all", "strict": True, "schema": _ALL}},
 }
 """Takes long to answer, where it may not be refused."""
+ENDLESS_CHAT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hello"}],
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "all", "strict": True, "schema": _ALL},
+    },
+}
+ENDLESS_COMPLETION: dict[str, Any] = {
+    "prompt": "Hello",
+    "max_tokens": 4000,
+    "logit_bias": {"200002": -100, "200012": -100},  # it may not return, nor call
+}
 _MARK = "<|"
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.fakes.chat_streams import chunks_of
 from tests.fakes.stream import texts
 from tests.vllm.asking import (
+    ENDLESS_CHAT,
+    ENDLESS_COMPLETION,
     LONG_ASKED,
     WEATHER,
     WEATHER_ASKED,
@@ -148,17 +150,16 @@ async def test_the_bounds_of_chats_and_completions_are_exact(
     assert usage["completion_tokens"] == 3
 
 
-@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize(
+    ("path", "asked"), [("chat/completions", ENDLESS_CHAT), ("completions", ENDLESS_COMPLETION)]
+)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_a_chat_frees_the_server(
-    client: httpx2.AsyncClient, vllm: Vllm, path: str, stream: bool
+    blunt_client: httpx2.AsyncClient, vllm: Vllm, path: str, asked: Json, stream: bool
 ) -> None:
     await vllm.until_idle()
-    text = "long " * 3000
-    asked: Json = {"prompt": text, "messages": [{"role": "user", "content": text}]}
-    del asked["messages" if path == "completions" else "prompt"]
-    body = {"model": vllm.model, "temperature": 0, "stream": stream, **asked}
-    asking = asyncio.create_task(client.post(f"/v1/{path}", json=body))
+    body = {"model": vllm.model, "stream": stream, **asked}
+    asking = asyncio.create_task(blunt_client.post(f"/v1/{path}", json=body))
     await vllm.until_busy()
     asking.cancel()
     await asyncio.wait([asking])

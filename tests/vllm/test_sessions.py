@@ -98,11 +98,11 @@ async def test_lanes_are_answered_at_once_and_each_in_its_order(peer: Peer, mode
 
 
 async def test_a_client_that_leaves_a_connection_frees_the_server(
-    gateway: RunningGateway, vllm: Vllm
+    blunt_gateway: RunningGateway, vllm: Vllm
 ) -> None:
     await vllm.until_idle()
-    async with connected(gateway.url, gateway.key) as peer:
-        await peer.ask("long " * 3000, model=vllm.model, temperature=0)
+    async with connected(blunt_gateway.url, blunt_gateway.key) as peer:
+        await peer.ask(model=vllm.model, **ENDLESS)
         await vllm.until_busy()
     await vllm.until_idle()
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.models.harmony.vocabulary import MESSAGE, RETURN, START
 from tests.fakes.stream import texts
-from tests.vllm.asking import ENDED_WELL, WEATHER, WEATHER_ASKED, create, streamed
+from tests.vllm.asking import ENDED_WELL, ENDLESS, WEATHER, WEATHER_ASKED, create, streamed
 
 if TYPE_CHECKING:
     import httpx2
@@ -110,11 +110,11 @@ async def test_an_answer_stays_in_the_prompt_id_for_id(
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_hangs_up_frees_the_server(
-    client: httpx2.AsyncClient, vllm: Vllm, stream: bool
+    blunt_client: httpx2.AsyncClient, vllm: Vllm, stream: bool
 ) -> None:
     await vllm.until_idle()
-    body = {"model": vllm.model, "input": "long " * 3000, "temperature": 0, "stream": stream}
-    asking = asyncio.create_task(client.post("/v1/responses", json=body))
+    body = {"model": vllm.model, "stream": stream, **ENDLESS}
+    asking = asyncio.create_task(blunt_client.post("/v1/responses", json=body))
     await vllm.until_busy()
     asking.cancel()
     await asyncio.wait([asking])
@@ -123,10 +123,10 @@ async def test_a_client_that_hangs_up_frees_the_server(
 
 
 async def test_a_stream_that_is_left_is_stored_as_cancelled(
-    client: httpx2.AsyncClient, vllm: Vllm
+    blunt_client: httpx2.AsyncClient, vllm: Vllm
 ) -> None:
-    body = {"model": vllm.model, "input": "Tell me a long story", "stream": True}
-    async with client.stream("POST", "/v1/responses", json=body) as answer:
+    body = {"model": vllm.model, "stream": True, **ENDLESS}
+    async with blunt_client.stream("POST", "/v1/responses", json=body) as answer:
         received = ""
         async for text in answer.aiter_text():
             received += text
@@ -135,7 +135,7 @@ async def test_a_stream_that_is_left_is_stored_as_cancelled(
     created = json.loads(received.split("\n", 2)[1].removeprefix("data: "))
     path = f"/v1/responses/{created['response']['id']}"
     async with asyncio.timeout(WAIT_S):
-        while (got := await client.get(path)).status_code == 404:  # noqa: ASYNC110 - another process
+        while (got := await blunt_client.get(path)).status_code == 404:  # noqa: ASYNC110 - another process
             await asyncio.sleep(STEP_S)
     assert got.json()["status"] == "cancelled"
     await vllm.until_idle()
