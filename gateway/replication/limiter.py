@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
+from gateway.limits.charge import NOTHING_USED
 from gateway.limits.figures import Figures, figures_of
 from gateway.limits.gates import REFUSED_FACTOR, Caller, Gates
 from gateway.limits.money import Prices
@@ -205,7 +206,7 @@ class Limiter:
         self, charge: Charge | None, principal: Principal, *, tokens: int, most: int
     ) -> None:
         """Gate 2, for so many tokens of input and the most of output. Raises `RateLimited`; then
-        what the charge holds is let go.
+        the charge is settled: nothing is used, and nothing stored.
         """
         if charge is None:
             return
@@ -215,7 +216,7 @@ class Limiter:
         try:
             await self._reserve(charge, principal, rules, (tokens, most))
         except BaseException:
-            charge.leave()
+            charge.settle(NOTHING_USED)
             raise
 
     async def _reserve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import NO_TLS, http_client
+from tests.fakes.stored import let_time_pass
 from tests.fakes.stream import stream
 from tests.fakes.websocket import connected
 from tests.integration.api.bodies import MODEL
@@ -41,6 +43,10 @@ COST = Statement("""
 SELECT input_tokens, cached_tokens, output_tokens, price_id, cost_nano, input_cost_nano,
        cached_cost_nano, output_cost_nano, tools_cost_nano
 FROM usage WHERE tenant_id = :tenant
+""")
+LOCKED = Statement("LOCK TABLE responses IN SHARE MODE")
+BLOCKED = Statement("""
+SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'responses'::regclass
 """)
 DOUBLED = Statement("UPDATE spend SET amount = 2 * amount WHERE tenant_id = :tenant")
 DRAINED = Statement(
@@ -95,6 +101,13 @@ async def limited(
     place = Place.of_tenant(await service.tenant(name))
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
         yield Limited(gateway, client, key, service, place, name)
+
+
+async def usage_lines(limited: Limited) -> int:
+    database = limited.gateway.process.default.foundation.database
+    async with database.transaction(limited.place.tenant_id) as connection:
+        rows = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    return len(list(rows))
 
 
 def said(usage: dict[str, int]) -> int:
@@ -178,6 +191,67 @@ async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
         await limited.client.get("/v1/models")
     used = A_DAY - limited.left("tokens")
     assert 0 < used < 1_024  # what was reserved was more
+
+
+async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_twice(
+    limited: Limited,
+) -> None:
+    """It is recorded all the same, and whoever generates it settles."""
+    await limited.set("tokens", A_DAY)
+    supervisor = limited.gateway.process.default.replica.dependencies.supervisor
+    database = limited.gateway.process.default.foundation.database
+    body = {"model": MODEL, "input": "Hello there", "background": True}
+    async with database.runs_transaction() as connection:
+        await connection.execute(LOCKED, {})
+        asking = asyncio.create_task(limited.client.post("/v1/responses", json=body))
+        while not (await connection.execute(BLOCKED, {})).one().count:
+            pass
+        asking.cancel()
+        while supervisor._prepared.total():
+            await limited.client.get("/v1/models")
+        assert limited.left("tokens") < A_DAY - 256, "what it may use is still set aside"
+    await let_time_pass(database, limited.place.tenant_id, seconds=60)
+    while (await usage_lines(limited)) != 1:
+        pass
+    assert limited.left("tokens") <= A_DAY
+
+
+async def test_what_limits_refuse_is_not_counted_as_stored(limited: Limited) -> None:
+    """Neither at the first gate nor at the second, when the tokens are known."""
+    await limited.set("stored_bytes", 10_000_000, 0)
+    await limited.set("tokens", 50, MINUTE_S)
+    storage = limited.gateway.process.default.replica.limiter.gates.storage
+    for path in ("/v1/responses", "/v1/chat/completions"):
+        asked = {"messages": [{"role": "user", "content": "x"}], "store": True}
+        sent = {"input": "x"} if path == "/v1/responses" else asked
+        for _ in range(3):
+            answer = await limited.client.post(path, json={"model": MODEL, **sent})
+            assert answer.status_code == 429
+    (account,) = [key for key, _ in storage.watched() if key[0] == limited.place.tenant_id]
+    assert storage.used(account) == 0
+
+
+async def test_a_summary_that_no_response_came_of_is_charged(limited: Limited) -> None:
+    await limited.set("tokens", A_DAY)
+    items = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
+    made = await limited.client.post("/v1/conversations", json={"items": items})
+    body = {
+        "model": MODEL,
+        "input": [{"type": "compaction_trigger"}],
+        "conversation": made.json()["id"],
+        "background": True,
+    }
+    answers = await asyncio.gather(
+        *(limited.client.post("/v1/responses", json=body) for _ in range(4))
+    )
+    assert {one.status_code for one in answers} > {200}, "others found it locked"
+    while await usage_lines(limited) < 4:
+        pass
+    database = limited.gateway.process.default.foundation.database
+    async with database.transaction(limited.place.tenant_id) as connection:
+        rows = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    tokens = sum(row.input_tokens + row.output_tokens for row in rows)
+    assert A_DAY - tokens <= limited.left("tokens") <= A_DAY - tokens + 15
 
 
 async def test_a_key_has_as_many_websockets_as_it_may(limited: Limited) -> None:
