@@ -181,13 +181,18 @@ class Limiter:
 
     @asynccontextmanager
     async def storing(self, principal: Principal, size: int) -> AsyncIterator[None]:
-        """Counts so many bytes that are stored while this is entered; not if that raises. Raises
-        `RateLimited` where they do not fit.
+        """Counts a request without a model, and so many bytes that are stored while this is
+        entered; these not if that raises. Raises `RateLimited` where either does not fit.
         """
-        if not principal.terms.stored:
+        terms = principal.terms
+        if terms.stored or terms.writes:
+            self._check_age()
+        if terms.writes:
+            charge = await self._enter(_caller(principal, "", "default"), terms.writes)
+            charge.settle(NOTHING_USED)
+        if not terms.stored:
             yield
             return
-        self._check_age()
         held = await self._hold(principal, size)
         try:
             yield

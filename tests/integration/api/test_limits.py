@@ -391,6 +391,24 @@ async def test_counting_a_prompt_is_a_request(limited: Limited) -> None:
     assert answers[1].json()["input_tokens"] > 0
 
 
+async def test_what_stores_something_without_a_model_is_a_request(limited: Limited) -> None:
+    await limited.set("requests", 3, MINUTE_S)
+    await limited.limits.set_limits(limited.place, {("requests", MINUTE_S): 1}, model=MODEL)
+    items = {"items": [{"role": "user", "content": "Hello"}]}
+    made = await limited.client.post("/v1/conversations", json=items)
+    path = f"/v1/conversations/{made.json()['id']}"
+    added = await limited.client.post(f"{path}/items", json=items)
+    asked = {"model": MODEL, "input": "Hello", "conversation": made.json()["id"]}
+    answered = await limited.client.post("/v1/responses", json=asked)
+    refused = await limited.client.post("/v1/conversations", json=items)
+    statuses = [one.status_code for one in (made, added, answered, refused)]
+    assert statuses == [200, 200, 200, 429]
+    assert refused.json()["error"]["message"].startswith("Rate limit reached in organization ")
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert (await limited.client.get(path)).status_code == 200
+    assert (await limited.client.delete(path)).status_code == 200
+
+
 async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
     await limited.set("tokens", 50, MINUTE_S)
     body = {"model": MODEL, "input": "Hello there", "store": False}
