@@ -272,6 +272,8 @@ class Member:
         self._clock = clock
         self._in_flight = 0
         self._reached = False
+        self.has_failed_check = False
+        """The last health check went wrong."""
         self._faults = FaultReport(self.name, backend.base_url)
 
     @property
@@ -409,6 +411,7 @@ class Member:
             alive=health_check.is_well,
             unanswered_since=asked_at if health_check.outcome is CheckOutcome.MUTE else None,
         )
+        self.has_failed_check = not health_check.is_well
         if health_check.is_well:
             self._reached = True
             self._faults.over("check")

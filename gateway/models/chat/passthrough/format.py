@@ -167,6 +167,9 @@ class PassThroughFormat:
         """Itself."""
         return self
 
+    def relearn(self) -> None:
+        """Nothing is learned."""
+
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
         """Nothing: no ids are compared."""
         return ()
