@@ -277,6 +277,8 @@ class Member:
         self._reading: CounterReading | None = None
         self._read_at = 0.0
         self._reached = False
+        self.has_failed_check = False
+        """The last health check went wrong."""
         self._faults = FaultReport(self.name, backend.base_url)
 
     @property
@@ -427,6 +429,7 @@ class Member:
             alive=health_check.is_well,
             unanswered_since=asked_at if health_check.outcome is CheckOutcome.MUTE else None,
         )
+        self.has_failed_check = not health_check.is_well
         if health_check.is_well:
             self._reached = True
             self._faults.over("check")

@@ -173,6 +173,9 @@ class Pool:
         """
         self.router = router
         self.admission = admission
+        self.on_return: Callable[[str], None] = lambda _: None
+        """Told of each model of a backend that is there again, or joined: it may be a process that
+        was started anew."""
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
@@ -626,6 +629,7 @@ class Pool:
 
     async def _poll(self, member: Member, *, is_back: bool = False) -> None:
         was_reachable = member.health.reachable and not is_back
+        had_failed = member.has_failed_check
         schedule = self._policy.schedule
         asked_at = self._clock()
         health_check = await check(
@@ -639,6 +643,10 @@ class Pool:
         is_told = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
+            had_failed = True
+        if health_check.is_well and had_failed:
+            for model in member.models:
+                self.on_return(model)
         is_alone = len(self._members) == 1 or member.has_left.is_set()
         router = None if is_alone else self.router
         if health_check.is_well and (router is not None or self.admission is not None):
