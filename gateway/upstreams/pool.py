@@ -392,7 +392,7 @@ class Pool:
                 request = _recalled(request, placed, error)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
-                told_s += self._told_s(error)
+                told_s += self.told_s(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
@@ -401,16 +401,16 @@ class Pool:
         raise NoUpstreamAvailable(
             request.model,
             "; ".join(reasons.values()),
-            retry_after_s=min(told_s, default=self._retry_after_s(request.model)),
+            retry_after_s=min(told_s, default=self.retry_after_s(request.model)),
         )
 
-    def _told_s(self, error: UpstreamUnavailable) -> list[float]:
+    def told_s(self, error: UpstreamUnavailable) -> list[float]:
         """After how many seconds a backend that failed says to try it again, if it does."""
         if isinstance(error, ModelGone):
             self._note_models()
         return [] if error.retry_after_s is None else [error.retry_after_s]
 
-    def _retry_after_s(self, model: str) -> float | None:
+    def retry_after_s(self, model: str) -> float | None:
         """Seconds until the next health check, if all backends of the model are unreachable. Others
         are tried with the next request, even if they are ejected: None.
         """
@@ -661,7 +661,7 @@ class Pool:
         if load.generated is not None:
             member.counts(CounterReading(load.generated, load.epoch))
         if self.admission is not None:
-            self.admission.slots(member.name).reported(load.waiting, load.running)
+            self.admission.slots(member.name).reported(load.waiting, load.running, load.places)
         if router is None:
             return
         if not was_reachable:
