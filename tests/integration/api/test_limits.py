@@ -271,6 +271,7 @@ async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
         refused = await limited.client.post("/v1/responses", json={**body, "input": "x"})
         assert refused.status_code == 429
         assert "concurrent responses: Limit 1, Used 1" in refused.json()["error"]["message"]
+        assert refused.headers["x-ratelimit-limit-tokens"] == str(A_DAY)
     while limited.places():
         await limited.client.get("/v1/models")
     used = A_DAY - limited.left("tokens")
@@ -378,6 +379,7 @@ async def test_a_refusal_says_when_and_the_answers_before_what_is_left(limited: 
     assert 1 <= int(last.headers["retry-after"]) <= 60
     assert int(last.headers["retry-after-ms"]) <= 1_000 * int(last.headers["retry-after"])
     assert last.headers["x-ratelimit-remaining-requests"] == "0"
+    assert last.headers["x-ratelimit-limit-tokens"] == "60000"
     assert "x-should-retry" not in last.headers
 
 
@@ -410,12 +412,14 @@ async def test_what_stores_something_without_a_model_is_a_request(limited: Limit
 
 
 async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
+    await limited.set("requests", 9, MINUTE_S)
     await limited.set("tokens", 50, MINUTE_S)
     body = {"model": MODEL, "input": "Hello there", "store": False}
     answer = await limited.client.post("/v1/responses", json=body)
     assert answer.status_code == 429
     error = answer.json()["error"]
     assert error["type"] == "tokens"
+    assert answer.headers["x-ratelimit-remaining-requests"] == "8"
     assert error["message"].startswith(f"Request too large for {MODEL} in organization ")
     assert error["message"].endswith("Lower 'max_output_tokens' or the input.")
     assert answer.headers["x-should-retry"] == "false"
