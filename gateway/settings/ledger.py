@@ -80,6 +80,11 @@ class Ledger(Section):
     reconcile_logs_max: NonNegativeInt = Field(
         200, description="Lines that such a comparison holds against the logs of their responses."
     )
+    reconcile_backends: bool = Field(
+        default=True,
+        description="Whether such a comparison looks at what backends say to have generated. Not "
+        "where others use them, too, or where several answer under one URL.",
+    )
     end_user_days: bool = Field(
         default=False, description="Whether usage is added up by day and end user, too."
     )

@@ -60,6 +60,14 @@ DELETE FROM usage_end_user_days AS gone USING (
 WHERE gone.tenant_id = expired.tenant_id AND gone.day = expired.day AND gone.ctid = expired.place
 """)
 
+_BACKENDS: Final = Statement("""
+DELETE FROM backend_tokens
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM backend_tokens
+    WHERE at < now() - make_interval(secs => CAST(:kept_s AS integer)) LIMIT :rows_max
+))
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerRetention:
@@ -83,6 +91,7 @@ async def remove_expired(
         _sums("usage_minutes"): keep.minutes_s,
         _sums("usage_hours"): keep.hours_s,
         _DAYS: keep.end_user_days_s,
+        _BACKENDS: keep.hours_s,
     }
     removed = 0
     for statement, kept_s in kinds.items():

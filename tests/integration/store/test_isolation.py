@@ -222,7 +222,7 @@ CLOSED = frozenset(
     {
         *("api_keys", "operator_keys", "operator_issuers", "placements", "backend_drains"),
         *("drain_reports", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
-        *("reseals", "background_shares"),
+        *("reseals", "background_shares", "backend_tokens"),
     }
 )
 """Tables of which tenants see nothing at all."""
