@@ -104,14 +104,14 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
 async def test_lines_are_removed_once_they_are_added_up(
     database: Database, tenant: TenantId
 ) -> None:
-    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 5 * DAY_S)
+    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 400 * DAY_S, 5 * DAY_S)
     now = datetime.now(UTC)
     await usage.record_all(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]
     )
     assert await remove_expired(database, keep, rows_max=10) == 0
     await Adding(database, RollupTerms(), interval_s=1, metrics=Metrics()).round()
-    # Three lines, and the hour of the oldest.
+    # Three lines, and the hour of the oldest, which is part of a day now.
     assert await remove_expired(database, keep, rows_max=2) == 4
     assert await remove_expired(database, keep, rows_max=2) == 0
 
