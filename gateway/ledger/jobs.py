@@ -48,7 +48,7 @@ async def again_and_again(
 
 
 class Adding:
-    """Adds lines up."""
+    """The job that adds lines of usage up to sums."""
 
     def __init__(
         self, database: Database, terms: RollupTerms, *, interval_s: float, metrics: Metrics

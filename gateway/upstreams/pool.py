@@ -475,7 +475,8 @@ class Pool:
             if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
                 return None
             if not request.was_recalled:
-                admission.make_room(request.tenant, [member.name for member in choices])
+                names = [member.name for member in choices]
+                admission.make_room(request.tenant, names, request.share)
             roomy = [member for member in choices if slots(member.name).has_spare]
             if not roomy:
                 return None
