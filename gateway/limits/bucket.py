@@ -75,7 +75,11 @@ class Bucket:
         return self._needed > 0
 
     def resize(self, rate: float, capacity: float) -> None:
-        """The limit was changed."""
+        """The limit was changed. A lower one holds at once: what was taken ahead by the higher one
+        is forgotten, and the row is asked anew.
+        """
+        if capacity < self.capacity:
+            self.held = min(self.held, 0.0)
         self.rate, self.capacity = rate, capacity
 
     def demand(self, cost: float, now: float) -> None:

@@ -302,6 +302,10 @@ class Gates:
                 wait_s = BUSY_WAIT_S * (1 + JITTER * self._random())
                 where = Where(limit, caller.terms, caller.model)
                 refusal = too_many(where, used=used, wait_s=wait_s)
+                buckets = self._buckets[caller.tenant_id]
+                refusal.headers = headers_of(
+                    self._tightest(rules.requests, buckets), self._tightest(rules.tokens, buckets)
+                )
                 self._refuse(limit, refusal, caller.tenant_id)
         return True
 
@@ -383,8 +387,13 @@ class Gates:
         available = bucket.available(now)
         left, reset_s = int(available), bucket.until_full_s(available)
         room = Headroom(limit.value, left, reset_s, is_project=limit.scope == "project")
-        is_requests = limit.what == "requests"
-        headers = headers_of(room if is_requests else None, None if is_requests else room)
+        rules = caller.terms.rules(caller.model)
+        assert rules is not None, "one of its limits refuses"
+        buckets = self._buckets[caller.tenant_id]
+        if limit.what == "requests":
+            headers = headers_of(room, self._tightest(rules.tokens, buckets))
+        else:
+            headers = headers_of(self._tightest(rules.requests, buckets), room)
         asked, where = int(cost.amount), Where(limit, caller.terms, caller.model)
         if cost.amount > bucket.capacity:
             return too_large(where, cost=asked, headers=headers)
@@ -425,8 +434,8 @@ class Gates:
         """
         least, tightest, now = 2.0, None, self._clock()
         for limit in limits:
-            bucket = buckets[limit.name]
-            if bucket.is_detached:
+            bucket = buckets.get(limit.name)
+            if bucket is None or bucket.is_detached:
                 return None
             available = bucket.available(now)
             share = available / limit.value if limit.value else 0.0
