@@ -215,7 +215,6 @@ async def _keys(settings: Settings) -> dict[str, str]:
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
         services = admin_services(settings, database, accounts)
-        [model.id for model in settings.models]
         makers: dict[str, Callable[[], Awaitable[tuple[ApiKey, str]]]] = {
             API_KEY: partial(accounts.create_key, TENANT, "demo"),
             ADMIN_KEY: partial(accounts.create_key, TENANT, "demo-admin", kind="admin"),

@@ -136,13 +136,13 @@ async def read_body(receive: Receive, bytes_max: int) -> bytes:
 
 
 class Outlet:
-    """The response's side."""
+    """The ASGI response of one request: its head, its parts, its end."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
 
     async def open(self, status: int, content_type: bytes, *headers: tuple[bytes, bytes]) -> None:
-        """The head."""
+        """Send status and headers; parts of the body follow."""
         await self._send(
             {
                 "type": "http.response.start",
@@ -161,7 +161,7 @@ class Outlet:
         await self._send({"type": "http.response.body", "body": data})
 
     async def json(self, status: int, document: dict[str, Any]) -> None:
-        """A whole response."""
+        """Send a response whose body is this JSON document."""
         body = orjson.dumps(document)
         await self.open(status, JSON, (b"content-length", b"%d" % len(body)))
         await self.close(body)
@@ -181,7 +181,7 @@ class Outlet:
 
 
 class Completions:
-    """The ASGI endpoint."""
+    """The ASGI application of `POST /v1/completions`."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine

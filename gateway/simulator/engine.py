@@ -108,7 +108,7 @@ class PrefixCache:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Empty the prefix cache."""
         self._blocks.clear()
 
     @property
@@ -171,7 +171,7 @@ class Metrics:
         self._rejected.labels(self._engine[1], "max_num_queued_reqs").inc()
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """The counters and gauges in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, text: str) -> Counter:
@@ -372,7 +372,7 @@ class SimulatedEngine:
         self.metrics.finished(observed.outcome if ended_well else "abort")
 
     def usage(self, observed: Observed) -> dict[str, Any]:
-        """The usage object."""
+        """The `usage` object of a completion, as vLLM writes it."""
         prompt, completion = len(observed.request.prompt), len(observed.sent)
         usage: dict[str, Any] = {
             "prompt_tokens": prompt,
