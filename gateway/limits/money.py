@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 NANO: Final = 10**9
 CENT: Final = NANO // 100
 ANY_TIER: Final = "*"
+PriceTier = Literal["*", "default", "flex", "priority"]
+"""Of which service tier a price is; `*`: of each that has none of its own."""
+PRICE_TIERS: Final[tuple[PriceTier, ...]] = get_args(PriceTier)
 Component = Literal["input", "input_cached", "output", "tool_call", "web_search"]
 COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
 

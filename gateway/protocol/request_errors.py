@@ -411,6 +411,8 @@ _TRANSLATIONS: Final[dict[str, Translation]] = {
         f"'{shown(details['input'])}' is not a domain. Expected one such as 'example.com', of at "
         f"most {DOMAIN_CHARS_MAX} characters, without a path.",
     ),
+    # Raised as `ValueError`: what is wrong, without its subject.
+    "value_error": lambda path, details: invalid(path, f"it {_context(details)['error']}."),
     "unsupported_value": lambda path, details: unsupported_value(
         path, details["input"], _context(details)["supported"]
     ),

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.governance.audit import COMMAND_LINE
-from gateway.limits.money import COMPONENTS, Price, begins
+from gateway.limits.money import COMPONENTS, PRICE_TIERS, Price, begins
 from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
+from gateway.protocol.request_errors import wrong_value
 from gateway.store import tenants
 from gateway.store.limits import alerts, prices, rules
 from gateway.store.limits.rules import SpendAlert
@@ -234,8 +235,9 @@ class Limits:
     ) -> Price:
         """Set what a model costs from then on (now), for one tenant or for all, until a price that
         begins later. For a time that is over, lines that are written keep what they cost
-        (`services.repricing`). Raises `InvalidRequest`.
+        (`services.repricing`). Raises `InvalidRequest`, also for a tier that no response can have.
         """
+        _check_tier(tier)
         # Responses end at whole seconds.
         now = datetime.now(UTC).replace(microsecond=0)
         if not nano or not set(nano) <= set(COMPONENTS):
@@ -258,7 +260,10 @@ class Limits:
         tier: str = "*",
         author: Author = COMMAND_LINE,
     ) -> bool:
-        """From now on it costs nothing, or what another price says. Whether it had one."""
+        """From now on it costs nothing, or what another price says. Whether it had one. Raises
+        `InvalidRequest` for what is no tier.
+        """
+        _check_tier(tier)
         at = datetime.now(UTC).replace(microsecond=0)
         told = {"tier": tier, "valid_until": at.isoformat()}
         event = author.event("harmony.price.changed", model, changes_requested=told)
@@ -268,6 +273,11 @@ class Limits:
         now = datetime.now(UTC)
         known = await prices.valid(self._database)
         return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
+
+
+def _check_tier(tier: str) -> None:
+    if tier not in PRICE_TIERS:
+        raise wrong_value("tier", tier, PRICE_TIERS)
 
 
 def _limits_changed(

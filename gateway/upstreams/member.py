@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+from gateway.metering import BackendTally
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from gateway.generation import TokenRequest, TokenSink
+    from gateway.metering import CounterReading
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend, Listed, Served
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
@@ -271,7 +273,12 @@ class Member:
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
+        self._received = 0
+        self._reading: CounterReading | None = None
+        self._read_at = 0.0
         self._reached = False
+        self.has_failed_check = False
+        """The last health check went wrong."""
         self._faults = FaultReport(self.name, backend.base_url)
 
     @property
@@ -350,7 +357,7 @@ class Member:
                 sink,
                 on_first=partial(self._answered, started_at, place),
                 on_finish=finish,
-                on_end=None if place is None else place.ended,
+                on_end=partial(self._ended, place),
             )
         except UpstreamError as error:
             if place is not None and isinstance(error, Busy):
@@ -374,6 +381,19 @@ class Member:
         self._metrics.upstream_finished(self.name, outcome)
         if on_trial:
             self.health.end_trial()
+
+    def counts(self, reading: CounterReading) -> None:
+        """It says itself how many tokens it has generated."""
+        self._reading, self._read_at = reading, self._clock()
+
+    def take_tally(self, fresh_s: float) -> BackendTally:
+        """What came of it since the last time. What it said longer ago than `fresh_s` is left out:
+        it may be another process now.
+        """
+        is_fresh = self._clock() - self._read_at <= fresh_s
+        tally = BackendTally(self.name, self._received, self._reading if is_fresh else None)
+        self._received, self._reading = 0, None
+        return tally
 
     def served_as(self, model: str) -> str:
         """Its own name of a model that it serves."""
@@ -416,6 +436,7 @@ class Member:
             alive=health_check.is_well,
             unanswered_since=asked_at if health_check.outcome is CheckOutcome.MUTE else None,
         )
+        self.has_failed_check = not health_check.is_well
         if health_check.is_well:
             self._reached = True
             self._faults.over("check")
@@ -479,6 +500,11 @@ class Member:
         count = self._server.hang_up_on_silent(silent_s, begun_only=begun_only)
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
+
+    def _ended(self, place: Place | None, tokens: int) -> None:
+        self._received += tokens
+        if place is not None:
+            place.ended(tokens)
 
     def _answered(self, started_at: float, place: Place | None) -> None:
         """The first ids came of a request that was sent at `started_at`, by the clock."""

@@ -15,7 +15,7 @@ from gateway.protocol.admin.federation import (
     rule_body,
 )
 from gateway.protocol.admin.objects import deleted_body
-from gateway.services.admin.federation import ProviderAsked, RuleAsked, provider_changes
+from gateway.services.admin.federation import ProviderAsked, RuleAsked
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
@@ -78,9 +78,7 @@ class FederationEndpoints:
     async def update(self, call: AdminCall) -> dict[str, Any]:
         """What is left out stays."""
         asked = await call.body(ProviderUpdate)
-        before = await self._providers.get(*_named(call))
-        changes = provider_changes(asked, before)
-        return provider_body(await self._providers.change(*_changed(call), changes))
+        return provider_body(await self._providers.change(*_changed(call), asked))
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
         """With its rules; its tokens work no more."""

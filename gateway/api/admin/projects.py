@@ -122,9 +122,9 @@ class ProjectEndpoints:
     async def set_tools(self, call: AdminCall) -> dict[str, Any]:
         """POST of the tools to switch on or off. One that is off is dropped from requests."""
         asked = await call.body(HostedToolsUpdate)
-        before = (await self._projects.get(*_named(call))).controls
-        changes = {"tools_off": asked.tools_off(before.tools_off)}
-        changed = await self._projects.set_controls(*_changed(call), changes)
+        changed = await self._projects.set_controls(
+            *_changed(call), lambda before: {"tools_off": asked.tools_off(before.tools_off)}
+        )
         return hosted_tools_body(changed.controls, call.principal.policy)
 
     async def tiers(self, call: AdminCall) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class ProjectEndpoints:
     async def set_tiers(self, call: AdminCall) -> dict[str, Any]:
         """POST of either; a request that asks for a tier it may not have gets the usual one."""
         asked = await call.body(ServiceTiersUpdate)
-        changed = await self._projects.set_controls(*_changed(call), asked.changes())
+        changed = await self._projects.set_controls(*_changed(call), lambda _: asked.changes())
         return service_tiers_body(changed.controls)
 
 

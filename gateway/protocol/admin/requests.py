@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from gateway.errors import InvalidRequest
-from gateway.limits.money import ANY_TIER, Component
+from gateway.limits.money import ANY_TIER, Component, PriceTier
 from gateway.protocol.base import Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid, unsupported, wrong_value
 from gateway.tenancy import (
@@ -30,6 +30,8 @@ NETWORKS_MAX: Final = 64
 TOOLS_LACKING: Final = ("file_search", "image_generation")
 """Hosted tools of OpenAI's that this server does not have."""
 LIFETIME_MAX_S: Final = 10 * 366 * 24 * 3600
+SECOND_MAX: Final = 253_402_300_799
+"""The last one of the year 9999."""
 
 
 def _printable(name: str) -> str:
@@ -46,7 +48,7 @@ DisplayName = Annotated[
 ]
 ModelId = DisplayName
 Lifetime = Annotated[Count, Field(ge=1, le=LIFETIME_MAX_S)]
-ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX)]
+ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX, pattern=r"^[^\x00]*$")]
 
 
 class NoBody(WireModel):
@@ -240,7 +242,7 @@ class PriceEnd(NullableModel):
     """`POST /admin/v1/prices/end`; without a `tenant` (its name) the price of all."""
 
     model: ModelId
-    tier: ShortText = ANY_TIER
+    tier: PriceTier = ANY_TIER
     tenant: ShortText | None = None
 
 
@@ -248,7 +250,7 @@ class PriceCreate(PriceEnd):
     """`POST /admin/v1/prices`. `valid_from` is in unix seconds."""
 
     nano_per_unit: dict[Component, Annotated[int, Field(strict=True)]]
-    valid_from: Count | None = None
+    valid_from: Annotated[Count, Field(le=SECOND_MAX)] | None = None
 
 
 class Hold(WireModel):

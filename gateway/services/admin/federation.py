@@ -201,12 +201,12 @@ class IdentityProviders:
             return await rows.page(connection, tenant_id, Place(limit, place, descends))
 
     async def change(
-        self, caller: AdminCaller, provider_id: str, changes: Mapping[str, Any]
+        self, caller: AdminCaller, provider_id: str, asked: ProviderUpdate
     ) -> IdentityProvider:
-        """Change these fields of it. Raises as `create` does."""
+        """What is left out stays. Raises as `create` does."""
         async with self._changing(caller) as connection:
             found = await _required(connection, caller.tenant_id, provider_id)
-            wanted = replace(found, **changes)
+            wanted = replace(found, **provider_changes(asked, found))
             if (wanted.issuer, wanted.audience) != (found.issuer, found.audience):
                 # It was those that the operator confirmed.
                 wanted = replace(wanted, confirmed=False)

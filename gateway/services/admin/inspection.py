@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import InvalidRequest
+from gateway.protocol.admin.requests import SECOND_MAX
 from gateway.store.inspection import ResponseSearch, search
 from gateway.store.schema import RUNNING, TERMINAL
 from gateway.tenancy import ProjectId, TenantId
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 STATUSES: Final = (*RUNNING, *TERMINAL)
 SPAN_MAX: Final = timedelta(days=31)
-SECOND_MAX: Final = 253_402_300_799
-"""The last one of the year 9999."""
 
 
 class Inspection:

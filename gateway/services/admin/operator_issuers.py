@@ -25,6 +25,7 @@ from gateway.store.admin import operator_issuers as rows
 from gateway.store.admin.pages import Place
 from gateway.store.governance import audit_log
 from gateway.store.schema import EVERYONE
+from gateway.store.tools.quotas import Quota, take_turns
 from gateway.tenancy import TenantId
 from gateway.tenancy.federation import ANY_TENANT, TENANT, OperatorIssuer
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gateway.tenancy.federation import IdentityProvider
 
 EVENT: Final = "harmony.issuer"
+_OPERATORS: Final = TenantId(EVERYONE)
 
 
 class OperatorIssuers:
@@ -70,7 +72,7 @@ class OperatorIssuers:
         tenants, and where nothing says which claim names the tenant; `RateLimited` where there are
         too many.
         """
-        provider = ProviderAsked.of(asked).provider(ids.new_uuid(), TenantId(EVERYONE))
+        provider = ProviderAsked.of(asked).provider(ids.new_uuid(), _OPERATORS)
         new = OperatorIssuer(
             replace(provider, terms=replace(provider.terms, bearer=True)),
             tuple(dict.fromkeys(asked.tenants)),
@@ -131,7 +133,7 @@ class OperatorIssuers:
         tenant = await self._tenant(name)
         uuid = ids.parse_identity_provider_id(provider_id)
         try:
-            async with self._changing() as connection:
+            async with self._changing(tenant.id) as connection:
                 found = None if uuid is None else await providers.find(connection, tenant.id, uuid)
                 if found is None:
                     raise unknown_provider(provider_id)
@@ -139,7 +141,7 @@ class OperatorIssuers:
                     raise InvalidRequest("Its tokens are for exchange alone, and name it always.")
                 wanted = replace(found, confirmed=is_confirmed)
                 changed = await providers.change(connection, wanted)
-                assert changed is not None, "it was found in this transaction"
+                assert changed is not None, "nobody deletes it meanwhile"
                 event = author.event(
                     f"{PROVIDER_EVENT}.updated", provider_id, changes_requested=told_of(changed)
                 )
@@ -179,9 +181,11 @@ class OperatorIssuers:
                 yield connection
 
     @asynccontextmanager
-    async def _changing(self) -> AsyncIterator[Connection]:
+    async def _changing(self, tenant_id: TenantId = _OPERATORS) -> AsyncIterator[Connection]:
+        """One change of what a tenant trusts, or operators, after the other."""
         try:
             async with self._owner() as connection:
+                await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
                 yield connection
         except StoreConflict as conflict:
             if rows.UNIQUE not in str(conflict):

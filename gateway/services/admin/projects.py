@@ -13,12 +13,12 @@ from gateway.store.admin.pages import Place
 from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
-    from gateway.tenancy import ModelPermissions, Project, TenantId
+    from gateway.tenancy import ModelPermissions, Project, ProjectControls, TenantId
 
 
 def project_uuid(project_id: str) -> ProjectId:
@@ -112,14 +112,17 @@ class Projects:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             if name is None:
                 return project
+            renamed = await rows.rename(connection, tenant_id, project.id, name)
             told = {"title": name}
             await caller.note(
                 connection, "project.updated", project_id, project.id, changes_requested=told
             )
-            return await rows.rename(connection, tenant_id, project.id, name) or project
+            return renamed or project
 
     async def archive(self, caller: AdminCaller, project_id: str) -> Project:
-        """None of its keys works any more. Raises `InvalidRequest` for the default project."""
+        """None of its keys works any more. One that is archived stays as it is. Raises
+        `InvalidRequest` for the default project.
+        """
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
@@ -129,8 +132,11 @@ class Projects:
                     code="default_project",
                     param="project_id",
                 )
+            if project.archived_at is not None:
+                return project
+            archived = await rows.archive(connection, tenant_id, project.id)
             await caller.note(connection, "project.archived", project_id, project.id)
-            return await rows.archive(connection, tenant_id, project.id) or project
+            return archived or project
 
     async def set_models(
         self, caller: AdminCaller, project_id: str, permissions: ModelPermissions | None
@@ -139,22 +145,27 @@ class Projects:
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
+            changed = await rows.set_models(connection, tenant_id, project.id, permissions)
             event, told = "harmony.model_permissions.deleted", {}
             if permissions is not None:
                 event = "harmony.model_permissions.updated"
                 told = {"mode": permissions.mode, "model_ids": list(permissions.models)}
             await caller.note(connection, event, project_id, project.id, changes_requested=told)
-            changed = await rows.set_models(connection, tenant_id, project.id, permissions)
             return changed or project
 
     async def set_controls(
-        self, caller: AdminCaller, project_id: str, changes: Mapping[str, Any]
+        self,
+        caller: AdminCaller,
+        project_id: str,
+        changes_of: Callable[[ProjectControls], Mapping[str, Any]],
     ) -> Project:
-        """Change these fields of `ProjectControls`."""
+        """Change fields of `ProjectControls`, which `changes_of` tells from what they are."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
+            changes = changes_of(project.controls)
             wanted = replace(project, controls=replace(project.controls, **changes))
+            changed = await rows.set_controls(connection, wanted)
             told = {
                 name: sorted(value) if isinstance(value, frozenset) else value
                 for name, value in changes.items()
@@ -162,7 +173,7 @@ class Projects:
             await caller.note(
                 connection, "project.updated", project_id, project.id, changes_requested=told
             )
-            return await rows.set_controls(connection, wanted) or project
+            return changed or project
 
 
 def _id(project: Project) -> str:

@@ -10,6 +10,7 @@ from gateway import ids
 from gateway.errors import PermissionDenied, StoreError
 from gateway.governance.audit import OPERATOR, Actor, Author
 from gateway.store.governance import audit_log
+from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -71,8 +72,11 @@ class Transactions:
 
     @asynccontextmanager
     async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
-        """The same; once it is committed, keys are looked up again."""
+        """The same, one change of the tenant after the other: what is found inside is so when it is
+        written. Once it is committed, keys are looked up again.
+        """
         async with self._database.transaction(tenant_id) as connection:
+            await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
             yield connection
         self._forget()
 

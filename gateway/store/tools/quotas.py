@@ -1,4 +1,6 @@
-"""Bounds on what a tenant has, which hold when several requests at once look how much there is."""
+"""Turns of a tenant's transactions that look at something, decide, and write: bounds on what it has
+hold when several requests at once look how much there is, and no change is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,19 @@ SELECT pg_advisory_xact_lock(CAST(:quota AS integer), hashtext(CAST(:tenant AS t
 
 
 class Quota(IntEnum):
-    """What is counted: the first number of an advisory lock, of which the tenant is the second."""
+    """What is looked at: the first number of an advisory lock; the tenant is the second."""
 
     CONTAINERS = 0x436E7472  # "Cntr"
     FILES = 0x46696C65  # "File"
     BACKGROUND = 0x42636B67  # "Bckg"
+    ADMINISTRATION = 0x41646D6E  # "Admn": projects, keys and all else that administrators change
 
 
 async def take_turns(connection: Connection, tenant_id: TenantId, quota: Quota) -> None:
     """Wait for other transactions of the tenant that have called this, until they are over.
 
-    What they wrote is seen by the next statement. Call it shortly before the commit.
+    What they wrote is seen by the next statement. Call it shortly before the commit, and before
+    rows are locked that the others change.
     """
     asked = {"quota": int(quota), "tenant": str(tenant_id)}
     await connection.execute(_TAKE_TURNS, asked)

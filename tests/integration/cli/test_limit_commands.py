@@ -94,6 +94,9 @@ def test_prices_and_budgets() -> None:
     assert (ours["tier"], ours["nano_per_unit"]) == ("flex", {"output": 100})
     assert "ended" in said("prices end m --tenant acme --tier flex")
     assert "no such price" in said("prices end other")
+    for typo in ("prices set m --output 0.1 --tier priorty", "prices end m --tier priorty"):
+        with pytest.raises(InvalidRequest, match="'\\*', 'default', 'flex', and 'priority'"):
+            said(typo)
     assert "output 200" in said("prices list")
     said("budgets set acme --usd 12.5 --alert-at 50,100")
     said(f"budgets set acme --tokens 1000 --interval day --key {UUID(int=9)} --observe")

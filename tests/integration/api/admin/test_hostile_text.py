@@ -1,10 +1,11 @@
-"""Ids and queries that nobody should send to the admin planes: refused, and never by a 5xx."""
+"""Ids, queries and bodies that nobody should send to the admin planes: refused, never by a 5xx."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gateway.api.admin.table import admin_routes, operator_routes
 from gateway.services.admin.operators import Operators
 from gateway.wiring.admin import admin_services, operator_services
+from tests.fakes.admin_bodies import body_of
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ HOSTILE: Final = (
     *("%00", "a%00b", "%ff%fe", "%ed%a0%80", "-1", "0", "9" * 30, "1e400", "NaN", ""),
     *("253402300800", "9223372036854775807", "..%2f..", "%27;--", "x" * 3000, "%E2%80%A8"),
 )
+VALUES: Final = ("a\0b", 2**53 - 1, None)
+SOME_VALUES: Final = (
+    *("", " ", "a\nb", "\u202e", "\U0001f600" * 300, "x" * 100_000, "'; --", "*", "-1", {}),
+    *(True, -1, 0, 1.5, 2**31, 10**20, [], ["a\0b"], {"a\0b": "a\0b"}),
+)
+WRONG_BODIES: Final = (b"", b"[]", b"null", b"{", b"\xff\xfe", b'{"a": NaN}', b"[" * 10_000)
 NAMES: Final = (
     *("after", "before", "limit", "order", "start_time", "end_time", "bucket_width", "page"),
     *("group_by[]", "project_ids[]", "models[]", "api_key_ids[]", "user_ids[]", "event_types[]"),
@@ -55,19 +63,75 @@ def urls(route: AdminRoute, project: str) -> Iterator[str]:
                 yield f"{filled(route.url, known)}?{quote(name, safe='%[]')}={value}"
 
 
+def with_values(body: Any, turn: Iterator[int]) -> Iterator[Any]:
+    """The body, with hostile values in each place, one at a time: these, and some in turn."""
+    if isinstance(body, dict):
+        for name in body:
+            for part in with_values(body[name], turn):
+                yield {**body, name: part}
+    elif isinstance(body, list):
+        for at, one in enumerate(body):
+            for part in with_values(one, turn):
+                yield [*body[:at], part, *body[at + 1 :]]
+    yield from (*VALUES, *SOME_VALUES[next(turn) % 10 :: 10])
+
+
+async def table_of(site: AdminSite, plane: str) -> tuple[str, list[AdminRoute]]:
+    """A key that may do everything on a plane, and its routes."""
+    process = site.gateway.process
+    database = process.default.foundation.database
+    if plane == "operator":
+        _, key = await Operators(database, process.access.peppers).create("hostile", None)
+        return key, operator_routes(operator_services(process))
+    services = admin_services(process.shared.settings, database, process.access)
+    return site.admin_key, admin_routes(services)
+
+
+@pytest.mark.parametrize("plane", ["tenant", "operator"])
+async def test_no_body_is_a_fault_of_the_server(
+    site: AdminSite, admin: openai.AsyncOpenAI, plane: str
+) -> None:
+    organization = admin.admin.organization
+    project = (await organization.projects.create(name="Hostile")).id
+    account = (await organization.projects.service_accounts.create(project, name="ci")).id
+    provider = await organization.workload_identity_providers.create(
+        name="sso", type="oidc", issuer="https://hostile.example", audience="gateway"
+    )
+    known = {
+        "project_id": project,
+        "service_account_id": account,
+        "workload_identity_provider_id": provider.id,
+        "id": "rl-gpt-oss-20b",
+        "name": "hostile",
+    }
+    key, table = await table_of(site, plane)
+    asked, turn = 0, itertools.count()
+    headers = {"authorization": f"Bearer {key}"}
+    async with http_client(site.admin_url, headers=headers, timeout=60) as client:
+        if plane == "operator":
+            await client.post("/admin/v1/tenants", json={"name": "hostile"})
+        for route in table:
+            body = body_of(route.body, PROJECT=project, ACCOUNT=account, acme="hostile")
+            if body is None:
+                continue
+            url = filled(route.url, known)
+            for content in (*WRONG_BODIES, *map(encoded, with_values(body, turn))):
+                answer = await client.request(route.method, url, content=content)
+                assert answer.status_code < 500, (route, content[:200], answer.text)
+                asked += 1
+    assert asked > 200
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
 @pytest.mark.parametrize("plane", ["tenant", "operator"])
 async def test_no_id_and_no_query_is_a_fault_of_the_server(
     site: AdminSite, admin: openai.AsyncOpenAI, plane: str
 ) -> None:
-    process = site.gateway.process
-    database = process.default.foundation.database
     project = (await admin.admin.organization.projects.create(name="Hostile")).id
-    _, operator = await Operators(database, process.access.peppers).create("hostile", None)
-    key = operator if plane == "operator" else site.admin_key
-    if plane == "operator":
-        table = operator_routes(operator_services(process))
-    else:
-        table = admin_routes(admin_services(process.shared.settings, database, process.access))
+    key, table = await table_of(site, plane)
     asked = 0
     async with http_client(
         site.admin_url, headers={"authorization": f"Bearer {key}"}, timeout=60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from ipaddress import ip_network
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -14,18 +15,25 @@ from pydantic import ValidationError
 
 from gateway import ids
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.federation import ProviderCreate, discovered
+from gateway.protocol.admin.federation import ProviderCreate, RuleCreate, discovered
 from gateway.protocol.admin.objects import project_key_body
 from gateway.protocol.admin.requests import (
     KeyExtras,
+    PriceCreate,
+    PriceEnd,
     ProjectCreate,
     ProjectUpdate,
     ServiceAccountCreate,
     terms_of,
 )
+from gateway.protocol.request_errors import validated
 from gateway.tenancy import ApiKey, ProjectId, ServiceAccount, TenantId
 from gateway.tenancy.federation import KeySource
 from gateway.tenancy.scopes import SCOPES
+from tests.fakes.admin_bodies import GOOD
+
+if TYPE_CHECKING:
+    from gateway.protocol.base import WireModel
 
 TENANT = TenantId(UUID(int=1))
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,6 +48,33 @@ def test_a_name_is_one_line_that_can_be_seen(name: str) -> None:
     else:
         with pytest.raises(ValidationError):
             ProjectCreate(name=name)
+
+
+def test_what_is_wrong_with_a_name_is_told_in_our_words() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        validated(ProjectCreate, {"name": "two\nlines"})
+    assert str(caught.value) == (
+        "Invalid 'name': it must have printable characters alone, and one that is no space."
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (ProviderCreate, GOOD[ProviderCreate] | {"description": "a\0b"}),
+        (RuleCreate, GOOD[RuleCreate] | {"description": "a\0b"}),
+        (PriceEnd, {"model": "m", "tier": "fast"}),
+        (PriceCreate, {"model": "m", "nano_per_unit": {"output": 1}, "valid_from": 10**12}),
+    ],
+)
+def test_what_the_database_cannot_have_is_refused(model: type[WireModel], body: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        validated(model, body)
+
+
+@pytest.mark.parametrize("model", list(GOOD))
+def test_good_bodies_are_good(model: type[WireModel]) -> None:
+    assert validated(model, GOOD[model]).model_fields_set == GOOD[model].keys()
 
 
 @pytest.mark.parametrize("field", ["external_key_id", "geography", "residency"])
