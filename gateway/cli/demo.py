@@ -73,6 +73,8 @@ TENANT = "demo"
 PROJECT = "Second project"
 PROJECT_REQUESTS_PER_MINUTE = 3
 PROJECT_BUDGET_NANO = 10**9
+BY_MESSAGES = "gpt-oss-20b-by-messages"
+"""The first model again, as one whose server takes messages and returns text."""
 PRICE: Final[Mapping[Component, int]] = {"input": 50, "output": 250}
 """Nano-dollars a token."""
 QUESTION = "Say hello"
@@ -166,13 +168,14 @@ def _settings(
 ) -> Settings:
     """The environment's, except for what makes it the demo: a database of yours is not touched."""
     asked = {} if port is None else {"port": port}
+    by_messages = {"served_as": models[0], "format": "passthrough", "context_length": 131_072}
     arguments: dict[str, Any] = {
         "server": {"host": HOST, "drain_grace_s": DRAIN_GRACE_S, **asked},
         "database": {"url": None},
         "auth": {"key_pepper": None},
         # SDKs have one base URL for both.
         "admin": {"public": True},
-        "models": [{"id": model} for model in models],
+        "models": [*({"id": model} for model in models), {"id": BY_MESSAGES, **by_messages}],
         "backends": [{"name": "simulator", "url": backend_url, "models": models}],
         "tools": tools,
         "log": {"level": "warning"},

@@ -94,6 +94,8 @@ class Summarizer:
         self._book(spec, fold, finished)
 
     def _book(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
+        if spec.charge is not None:
+            spec.charge.settle(outcome.used(fold.usage, is_whole=False))
         self._engine.observer.finished(spec, finished, fold)
         self._engine.archive.meter(spec, finished, fold, "compact")
 

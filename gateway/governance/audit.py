@@ -243,7 +243,7 @@ class Chain:
     _trimmed: tuple[int, bytes] = (0, BEGINNING)
 
     def add(self, entries: Iterable[AuditEntry]) -> None:
-        """The next ones."""
+        """Check the entries that follow those added before, in the order of their numbers."""
         for entry in entries:
             if not self.count:
                 self._begins = entry.number - 1, entry.previous

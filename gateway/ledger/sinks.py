@@ -33,7 +33,7 @@ _SAID_CHARS_MAX: Final = 200
 
 
 class Sink(Protocol):
-    """Where batches go."""
+    """A system outside that is sent lines of usage in batches."""
 
     @property
     def name(self) -> str: ...

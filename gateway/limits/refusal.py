@@ -109,7 +109,7 @@ def rate_limited(
     """A bucket has not enough for a request now, but will in `wait_s`."""
     name, abbreviation = _named(where.limit)
     return RateLimited(
-        f"Rate limit reached for {where.model} {_place(where)} on {name} ({abbreviation}): Limit "
+        f"Rate limit reached{_subject(where)} {_place(where)} on {name} ({abbreviation}): Limit "
         f"{where.limit.value}, Used {used}, Requested {cost}. Please try again in "
         f"{duration(wait_s)}.",
         code="rate_limit_exceeded",
@@ -128,7 +128,7 @@ def too_large(where: Where, *, cost: int, headers: Headers) -> RateLimited:
         "tokens": "Lower 'max_output_tokens' or the input.",
     }[kind]
     return RateLimited(
-        f"Request too large for {where.model} {_place(where)} on {name} ({abbreviation}): Limit "
+        f"Request too large{_subject(where)} {_place(where)} on {name} ({abbreviation}): Limit "
         f"{where.limit.value}, Requested {cost}. {mend}",
         code="rate_limit_exceeded",
         kind=kind,
@@ -140,9 +140,8 @@ def too_large(where: Where, *, cost: int, headers: Headers) -> RateLimited:
 def too_many(where: Where, *, used: int, wait_s: float) -> RateLimited:
     """As many are under way as may be."""
     limit = where.limit
-    subject = f" for {where.model}" if where.model else ""
     return RateLimited(
-        f"Rate limit reached{subject} {_place(where)} on {_AT_ONCE[limit.what]}: Limit "
+        f"Rate limit reached{_subject(where)} {_place(where)} on {_AT_ONCE[limit.what]}: Limit "
         f"{limit.value}, Used {used}, Requested 1. Please try again in {duration(wait_s)}.",
         code="rate_limit_exceeded",
         retry_after_s=wait_s,
@@ -182,6 +181,10 @@ def out_of_storage(where: Where, *, used: int, asked: int) -> RateLimited:
         kind=QUOTA,
         is_final=True,
     )
+
+
+def _subject(where: Where) -> str:
+    return f" for {where.model}" if where.model else ""
 
 
 def _place(where: Where) -> str:

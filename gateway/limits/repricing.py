@@ -29,7 +29,7 @@ class Costs(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Nano-dollars of all four parts together."""
         return sum(self)
 
     def plus(self, other: Costs, sign: int = 1) -> Costs:

@@ -104,7 +104,7 @@ class StoredCharge:
             self.give_back()
 
     def give_back(self) -> None:
-        """Nothing was stored."""
+        """Take back what the constructor counted: the request stored nothing."""
         self._add(-self._size)
 
     def _add(self, size: int) -> None:

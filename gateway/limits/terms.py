@@ -148,12 +148,16 @@ class Terms:
     """Those of stored bytes."""
     background: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
     """Those of responses in background: they bind where these are accepted and claimed."""
+    writes: Rules | None = field(init=False, compare=False, repr=False)
+    """What binds requests that store something and have no model."""
     _rules: dict[str, Rules | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Requests ask for them more often than terms are made."""
         object.__setattr__(self, "stored", self.at_once("stored_bytes"))
         object.__setattr__(self, "background", _of(self.limits, OF_BACKGROUND))
+        requests = tuple(one for one in self.at_once("requests") if one.model == ALL_MODELS)
+        object.__setattr__(self, "writes", Rules(requests, (), (), (), ()) if requests else None)
 
     def rules(self, model: str) -> Rules | None:
         """What binds requests for a model; None where nothing does, as nearly always."""

@@ -14,7 +14,7 @@ import random
 import smtplib
 import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
@@ -23,9 +23,10 @@ import orjson
 
 from gateway import ids
 from gateway.errors import StoreError
-from gateway.limits.money import begins, dollars
+from gateway.limits.money import begins, dollars, ends
 from gateway.limits.terms import Interval
 from gateway.store.limits import alerts
+from gateway.store.limits.alerts import Span
 from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from gateway.tools.egress.transport import EgressClient
 
 OK_BELOW: Final = 300
+LATE_S: Final = 600.0
+"""For so long an interval that is over is looked at."""
 SMTP_TIMEOUT_S: Final = 20.0
 
 _log = EventLog("gateway.alerts")
@@ -48,7 +51,10 @@ class NotDelivered(Exception):
 
 
 class Channel(Protocol):
-    """A way to tell somebody."""
+    """A way to tell somebody. `name` is a word."""
+
+    @property
+    def name(self) -> str: ...
 
     def takes(self, firing: Firing) -> bool:
         """Whether it is one for this alert."""
@@ -66,10 +72,20 @@ class Channel(Protocol):
 class Webhook:
     """The operator's, for every alert of every tenant."""
 
-    def __init__(self, url: str, secret: bytes, client: EgressClient) -> None:
+    name = "webhook"
+
+    def __init__(
+        self,
+        url: str,
+        secret: bytes,
+        client: EgressClient,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._url = url
         self._secret = secret
         self._client = client
+        self._now = now
 
     def takes(self, firing: Firing) -> bool:
         """All of them."""
@@ -77,9 +93,11 @@ class Webhook:
         return True
 
     async def tell(self, firing: Firing) -> None:
-        """Post it; any answer below 300 is good."""
+        """Post it; any answer below 300 is good. The time is that of this attempt: receivers refuse
+        what was signed long ago.
+        """
         content = orjson.dumps(described(firing))
-        headers = signed(content, delivery_id(firing), firing.fired_at, self._secret)
+        headers = signed(content, delivery_id(firing), self._now(), self._secret)
         try:
             answer = await self._client.post(self._url, content=content, headers=headers)
         except (*EGRESS_ERRORS, EgressRefused) as error:
@@ -108,6 +126,8 @@ class SmtpServer:
 
 class Mail:
     """E-mail, for alerts that name recipients, and for others to the operator's."""
+
+    name = "mail"
 
     def __init__(self, server: SmtpServer) -> None:
         self._server = server
@@ -177,29 +197,45 @@ class AlertDelivery:
             _log.warning("alerts were not looked at, will be tried again", error=error)
 
     async def round(self) -> int:
-        """Tell those that were reached; how many were told. Raises `StoreError`."""
-        now = self._now()
-        await alerts.reached(self._database, {one: begins(one, now) for one in get_args(Interval)})
+        """Tell those that were reached; how many were told by all ways. Raises `StoreError`."""
+        await alerts.reached(self._database, spans(self._now()))
         told = 0
-        for firing in await alerts.take(self._database):
-            if await self._is_told(firing):
-                await alerts.sent(self._database, firing)
-                told += 1
+        while (firing := await alerts.take(self._database)) is not None:
+            told += await self._tell(firing)
         return told
 
-    async def _is_told(self, firing: Firing) -> bool:
-        channels = [one for one in self._channels if one.takes(firing)]
-        is_told = False
-        for channel in channels:
-            try:
-                await channel.tell(firing)
-            except NotDelivered as error:
-                _log.warning("an alert was not delivered", reason=str(error), count=firing.attempts)
-            except Exception as error:  # noqa: BLE001 - one alert must not stop those of others
-                _log.error("an alert cannot be delivered", error=error, count=firing.attempts)
-            else:
-                is_told = True
-        return is_told
+    async def _tell(self, firing: Firing) -> bool:
+        """By all ways that have not told it yet. Whether all have now."""
+        wanted = {one.name: one for one in self._channels if one.takes(firing)}
+        told = set(firing.told)
+        for name in wanted.keys() - told:
+            if await _is_told(wanted[name], firing):
+                told.add(name)
+        if told > firing.told:
+            await alerts.told(self._database, firing, told, is_sent=told >= wanted.keys())
+        return bool(wanted) and told >= wanted.keys()
+
+
+async def _is_told(channel: Channel, firing: Firing) -> bool:
+    try:
+        await channel.tell(firing)
+    except NotDelivered as error:
+        _log.warning("an alert was not delivered", reason=str(error), count=firing.attempts)
+    except Exception as error:  # noqa: BLE001 - one alert must not stop those of others
+        _log.error("an alert cannot be delivered", error=error, count=firing.attempts)
+    else:
+        return True
+    return False
+
+
+def spans(now: datetime) -> set[Span]:
+    """The intervals to look at: those of now, and for a while those that are over. What was spent
+    at their end is told by replicas a moment later.
+    """
+    moments = (now, now - timedelta(seconds=LATE_S))
+    return {
+        Span(one, begins(one, at), ends(one, at)) for one in get_args(Interval) for at in moments
+    }
 
 
 def delivery_id(firing: Firing) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
+from gateway.limits.charge import NOTHING_USED
 from gateway.limits.figures import Figures, figures_of
 from gateway.limits.gates import REFUSED_FACTOR, Caller, Gates
 from gateway.limits.money import Prices
@@ -180,13 +181,18 @@ class Limiter:
 
     @asynccontextmanager
     async def storing(self, principal: Principal, size: int) -> AsyncIterator[None]:
-        """Counts so many bytes that are stored while this is entered; not if that raises. Raises
-        `RateLimited` where they do not fit.
+        """Counts a request without a model, and so many bytes that are stored while this is
+        entered; these not if that raises. Raises `RateLimited` where either does not fit.
         """
-        if not principal.terms.stored:
+        terms = principal.terms
+        if terms.stored or terms.writes:
+            self._check_age()
+        if terms.writes:
+            charge = await self._enter(_caller(principal, "", "default"), terms.writes)
+            charge.settle(NOTHING_USED)
+        if not terms.stored:
             yield
             return
-        self._check_age()
         held = await self._hold(principal, size)
         try:
             yield
@@ -205,7 +211,7 @@ class Limiter:
         self, charge: Charge | None, principal: Principal, *, tokens: int, most: int
     ) -> None:
         """Gate 2, for so many tokens of input and the most of output. Raises `RateLimited`; then
-        what the charge holds is let go.
+        the charge is settled: nothing is used, and nothing stored.
         """
         if charge is None:
             return
@@ -215,7 +221,7 @@ class Limiter:
         try:
             await self._reserve(charge, principal, rules, (tokens, most))
         except BaseException:
-            charge.leave()
+            charge.settle(NOTHING_USED)
             raise
 
     async def _reserve(

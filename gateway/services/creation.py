@@ -14,7 +14,9 @@ What has its log in the database is durable: any replica goes on with it when th
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -369,14 +371,11 @@ class Creation:
         model = self._models.get(request.model, principal.policy, task="generate").id
         charge = await self._limiter.enter(principal, model, "default")
 
-        async def admit(spec: RunSpec) -> None:
-            await self._reserve(charge, spec)
-
         used = NOTHING_USED
         try:
             with self._at.supervisor.admitted(principal.tenant_id):
                 compacted = await self._builder.compact(
-                    principal, request, body_bytes=body_bytes, admit=admit
+                    principal, request, body_bytes=body_bytes, admit=partial(self._charged, charge)
                 )
             usage = compacted.made.summary.usage
             used = Used(usage.input_tokens, usage.cached_tokens, usage.output_tokens, is_whole=True)
@@ -451,20 +450,24 @@ class Creation:
         with self._at.supervisor.admitted(command.principal.tenant_id):
             built = await self._builder.build(command)
             if not isinstance(built, DueSummary):
-                await self._reserve(charge, built)
-                return await self._begun(command, built, charge)
+                return await self._begun(command, await self._charged(charge, built))
             # Before tokens are spent on a summary.
             await self._check(command, built.conversation)
-            await self._reserve(charge, built.plan.spec)
-            async with self._builder.summarised(built) as spec:
-                return await self._begun(command, spec, charge)
+            plan = built.plan._replace(spec=await self._charged(charge, built.plan.spec))
+            async with self._builder.summarised(built._replace(plan=plan)) as spec:
+                return await self._begun(command, replace(spec, charge=charge))
 
-    async def _reserve(self, charge: Charge | None, spec: RunSpec) -> None:
-        """Gate 2: what the run may use is set aside. Raises `RateLimited`."""
+    async def _charged(self, charge: Charge | None, spec: RunSpec) -> RunSpec:
+        """Gate 2: the run with its charge, for which what it may use is set aside. Raises
+        `RateLimited`.
+        """
+        if charge is None:
+            return spec
         most = spec.sampling.max_tokens
-        if charge is not None and most:
+        if most:
             tokens = prompt_tokens(spec.prompt_ids) if spec.is_text else len(spec.prompt_ids)
             await self._limiter.reserve(charge, spec.principal, tokens=tokens, most=most)
+        return replace(spec, charge=charge)
 
     async def _check(self, command: CreateCommand, place: ConversationPlace | None) -> None:
         """Refuse what accepting the response would refuse."""
@@ -480,9 +483,7 @@ class Creation:
             queue_terms=principal.terms,
         )
 
-    async def _begun(
-        self, command: CreateCommand, spec: RunSpec, charge: Charge | None
-    ) -> Generation:
+    async def _begun(self, command: CreateCommand, spec: RunSpec) -> Generation:
         """Start the run with its log in memory, or record it for any replica to go on with: the
         table of this module tells which.
         """
@@ -491,10 +492,15 @@ class Creation:
             await self._check(command, spec.conversation)
             await self._builder.use_approvals(spec)
         at = self._at
-        if charge is not None:
-            spec = replace(spec, charge=charge)
         if spec.durable:
-            return await self._accepted(command, spec)
+            try:
+                return await self._accepted(command, spec)
+            except asyncio.CancelledError:
+                # Its client has left, and it may be recorded all the same: whoever goes on with it
+                # settles. Settled here, too, it would give back twice what was reserved.
+                if spec.charge is not None:
+                    spec.charge.leave()
+                raise
         new_fold = at.new_fold_for(spec.head, spec.rules)
         live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
 

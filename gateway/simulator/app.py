@@ -1,8 +1,9 @@
 """The simulated server. It is scripted: rules choose what it says, there is no model in it.
 
-Routes of vLLM: `/v1/completions`, `/v1/models`, `/health`, `/ping`, `/version`, `/load` and
-`/metrics`; of SGLang: those but for the last three, and `/generate`, `/ready`, `/model_info`,
-`/server_info` and its older name; of ours: `/` and `/simulator/{requests,reset,faults}`.
+Routes of vLLM: `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`, `/ping`,
+`/version`, `/load` and `/metrics`; of SGLang: those but for the last three, and `/generate`,
+`/ready`, `/model_info`, `/server_info` and its older name; of ours: `/` and
+`/simulator/{requests,reset,faults}`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gateway.simulator.directives import __doc__ as directives_text
 from gateway.simulator.directives import parse_plan
 from gateway.simulator.engine import SimulatedEngine
 from gateway.simulator.errors import SimulatedError
-from gateway.simulator.wire.generate_requests import PATH
+from gateway.simulator.wire import chat_requests, generate_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 PLAN_BYTES_MAX: Final = 10_000
 _LANDING: Final = f"""This is the simulated backend of Harmony Gateway.
 
-It speaks the token API of vLLM or SGLang (POST /v1/completions), but there is no model in it: what
-it says is scripted, chosen by rules from the conversation in the prompt, and means nothing.
+It speaks the token API of vLLM or SGLang (POST /v1/completions) and their chat API, but
+there is no model in it: what it says is scripted, chosen by rules from the conversation, and means
+nothing.
 
 GET  /simulator/requests   what it was asked, and counts of odd prompts; ?ids=true with token ids;
                            ?request_id=…: only those whose request id begins so
@@ -61,8 +63,8 @@ class _Simulator:
         self._options = engine.options
         self._in_flight = 0
         self._completions = Completions(engine)
-        own = {PATH} if engine.options.engine == "sglang" else set()
-        self._endpoints = {"/v1/completions", *own}
+        own = {generate_requests.PATH} if engine.options.engine == "sglang" else set()
+        self._endpoints = {"/v1/completions", chat_requests.PATH, *own}
         self._others = _routes(engine, lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,6 +119,7 @@ def _routes(engine: SimulatedEngine, in_flight: Callable[[], int]) -> Starlette:
             Route("/ping", endpoints.health, methods=["GET", "POST"]),
             Route("/v1/models", endpoints.models),
             Route("/v1/completions", completions),
+            Route(chat_requests.PATH, completions),
             Route("/simulator/requests", endpoints.requests),
             Route("/simulator/reset", endpoints.reset, methods=["POST"]),
             Route("/simulator/faults", endpoints.faults, methods=["PUT"]),

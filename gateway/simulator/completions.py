@@ -1,4 +1,6 @@
-"""`POST /v1/completions`: reads the request, waits for a place, says the script or breaks off."""
+"""`POST /v1/completions`, and endpoints like it: reads the request, waits for a place, says the
+script or breaks off.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ from gateway.errors import GatewayError
 from gateway.simulator.engine import QueueFull
 from gateway.simulator.errors import ENGINE_BUSY, ENGINE_DEAD, SimulatedError, injected
 from gateway.simulator.wire.frames import DONE, Ending, event, reply_to
-from gateway.simulator.wire.generate_requests import PATH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -135,13 +136,13 @@ async def read_body(receive: Receive, bytes_max: int) -> bytes:
 
 
 class Outlet:
-    """The response's side."""
+    """The ASGI response of one request: its head, its parts, its end."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
 
     async def open(self, status: int, content_type: bytes, *headers: tuple[bytes, bytes]) -> None:
-        """The head."""
+        """Send status and headers; parts of the body follow."""
         await self._send(
             {
                 "type": "http.response.start",
@@ -160,7 +161,7 @@ class Outlet:
         await self._send({"type": "http.response.body", "body": data})
 
     async def json(self, status: int, document: dict[str, Any]) -> None:
-        """A whole response."""
+        """Send a response whose body is this JSON document."""
         body = orjson.dumps(document)
         await self.open(status, JSON, (b"content-length", b"%d" % len(body)))
         await self.close(body)
@@ -180,7 +181,7 @@ class Outlet:
 
 
 class Completions:
-    """The ASGI endpoint."""
+    """The ASGI application of `POST /v1/completions`."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
@@ -214,7 +215,7 @@ class Completions:
         if not headers.get("content-type", "").startswith("application/json"):
             message = "Unsupported Media Type: Only 'application/json' is allowed"
             raise SimulatedError(400, f"1 validation error:\n  {message}", kind="Bad Request")
-        request = await self._engine.read(body, is_generate=scope["path"] == PATH)
+        request = await self._engine.read(body, scope["path"])
         continuation = await self._engine.continuation(request)
         observed = self._engine.observe(request, continuation, headers)
         if request.constraint is not None:
@@ -248,8 +249,7 @@ class _Completion:
         self._reply = reply
         self._faults = faults
         self._tempo = tempo
-        self._head = self._make_head()
-        self._writer = engine.writer(self._head, observed.request)
+        self._writer = engine.writer(self._head(), observed.request)
         self._arrived = time.monotonic()
 
     async def run(self, line: Line) -> None:
@@ -379,32 +379,20 @@ class _Completion:
     async def _answer_with(self, ending: Ending) -> None:
         observed = self._observed
         observed.outcome = ending.finish
-        choice = self._writer.choice(observed.sent.tolist(), ending)
-        echo = choice.pop("prompt_token_ids")
-        choice |= {"prompt_logprobs": None, "prompt_token_ids": echo, "routed_experts": None}
-        usage = {"prompt_tokens_details": None, **self._engine.usage(observed)}
-        await self._outlet.json(
-            200,
-            {
-                **self._head,
-                "choices": [choice],
-                "service_tier": None,
-                "system_fingerprint": self._engine.fingerprint,
-                "usage": {**usage, "completion_tokens_details": None},
-                "kv_transfer_params": None,
-                "ec_transfer_params": None,
-                "metrics": None,
-            },
-        )
+        usage = self._engine.usage(observed)
+        await self._outlet.json(200, self._writer.body(observed.sent.tolist(), ending, usage))
 
-    def _make_head(self) -> dict[str, Any]:
+    def _head(self) -> dict[str, Any]:
         observed = self._observed
         request_id = observed.headers.get("x-request-id") or observed.request.id
         request_id = request_id or f"{observed.number:016x}"
+        prefix, kind = "cmpl-", "text_completion"
+        if observed.request.chat_rules is not None:
+            prefix, kind = "chatcmpl-", "chat.completion.chunk"
         is_sglang = self._engine.options.engine == "sglang"
         return {
-            "id": request_id if is_sglang else f"cmpl-{request_id}",
-            "object": "text_completion",
+            "id": request_id if is_sglang else f"{prefix}{request_id}",
+            "object": kind,
             "created": int(time.time()),
             "model": observed.request.model,
         }

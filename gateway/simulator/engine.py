@@ -22,9 +22,12 @@ from gateway.simulator.errors import SimulatedError
 from gateway.simulator.faults import Attempts, FaultPlan, ids_hash
 from gateway.simulator.malformed import corpus
 from gateway.simulator.prompt_checks import PromptChecks
+from gateway.simulator.wire import chat_requests, generate_requests
+from gateway.simulator.wire.chat import ChatWriter
+from gateway.simulator.wire.chat_requests import Conversations
 from gateway.simulator.wire.frames import EventTails, EventWriter
 from gateway.simulator.wire.generate import GenerateWriter
-from gateway.simulator.wire.requests import read_request
+from gateway.simulator.wire.requests import read_chat, read_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -105,7 +108,7 @@ class PrefixCache:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Empty the prefix cache."""
         self._blocks.clear()
 
     @property
@@ -168,7 +171,7 @@ class Metrics:
         self._rejected.labels(self._engine[1], "max_num_queued_reqs").inc()
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """The counters and gauges in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, text: str) -> Counter:
@@ -284,6 +287,7 @@ class SimulatedEngine:
         self.options = options
         vocabulary = Vocabulary.load()
         self.model = ScriptedModel(vocabulary, corpus.load(options.corpus_path))
+        self._conversations = Conversations(vocabulary, context_length=options.context_length)
         self.tails = EventTails(vocabulary)
         self.checks = PromptChecks(vocabulary)
         self.cache = PrefixCache(options.cache_blocks_max)
@@ -296,22 +300,23 @@ class SimulatedEngine:
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
         """Writes the events of one stream."""
+        known = (head, request, self.model.vocabulary, self.tails, self.fingerprint)
+        engine = self.options.engine
+        if request.chat_rules is not None:
+            parser = self._conversations.parser(request.chat_rules)
+            return ChatWriter(*known, engine=engine).reads_by(parser)
         kind = GenerateWriter if request.is_generate else EventWriter
-        return kind(
-            head,
-            request,
-            self.model.vocabulary,
-            self.tails,
-            self.fingerprint,
-            engine=self.options.engine,
-        )
+        return kind(*known, engine=engine)
 
-    async def read(self, body: bytes, *, is_generate: bool = False) -> CompletionRequest:
-        """The request that a body holds, as `read_request` has it. Raises `SimulatedError`.
+    async def read(self, body: bytes, path: str = "/v1/completions") -> CompletionRequest:
+        """The request that a body holds which came to this endpoint. Raises `SimulatedError`.
 
         Grammars and schemas are compiled in a thread: meanwhile the loop answers others, health
         checks among them.
         """
+        if path == chat_requests.PATH:
+            return await asyncio.to_thread(read_chat, body, self.options, self._conversations)
+        is_generate = path == generate_requests.PATH
         if any(name in body for name in _CONSTRAINTS):
             return await asyncio.to_thread(
                 read_request, body, self.options, is_generate=is_generate
@@ -367,7 +372,7 @@ class SimulatedEngine:
         self.metrics.finished(observed.outcome if ended_well else "abort")
 
     def usage(self, observed: Observed) -> dict[str, Any]:
-        """The usage object."""
+        """The `usage` object of a completion, as vLLM writes it."""
         prompt, completion = len(observed.request.prompt), len(observed.sent)
         usage: dict[str, Any] = {
             "prompt_tokens": prompt,

@@ -33,7 +33,7 @@ class Attempts:
         return number
 
     def clear(self) -> None:
-        """Start again."""
+        """Forget all counts: the next request of each prompt is its first."""
         self._counts.clear()
 
 

@@ -48,7 +48,7 @@ class Part:
 
     @property
     def ids(self) -> list[int]:
-        """The whole message."""
+        """Token ids of the whole message, header and end included."""
         return [*self.header, *self.body, self.terminator]
 
     @property

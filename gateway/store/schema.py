@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "c7d15e80b3a9"
+REVISION: Final = "5c80a3e1d2f9"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -34,7 +34,7 @@ OLDER_REVISIONS: Final = (
     "7d20c4b8e1f6",
     *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
     *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60", "d8f40a7b2e93", "f5b2e81c6a04"),
-    *("41c7e0d9b8a5", "a2f60d7c41e8", "9e2b64f1d07c"),
+    *("41c7e0d9b8a5", "a2f60d7c41e8", "9e2b64f1d07c", "c7d15e80b3a9", "4b7f02c9d1e8"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -206,6 +206,8 @@ COLUMNS: Final = {
     # line has null, these have what it means: the default project, no background.
     "usage_hours": f"{_SUMS_KEY}, {_SUMS}",
     "usage_minutes": f"{_SUMS_KEY}, {_SUMS}",
+    # What those by the hour become after a while: none is in both.
+    "usage_days": f"{_SUMS_KEY}, {_SUMS}",
     # By the day and end user, of tenants that want it.
     "usage_end_user_days": "tenant_id uuid!, day date!, project_id uuid!, end_user bytea!,"
     f" model text!, {_SUMS}",
@@ -217,6 +219,11 @@ COLUMNS: Final = {
     " seq integer!, batch bigint!, lines bigint!, moved_at timestamptz!, end_tx xid8,"
     " end_tenant uuid, end_response uuid, end_seq integer, begun_at timestamptz, holder text,"
     " held_until timestamptz, stopped text",
+    # By the hour `at` and of all tenants (rows under the nil one): tokens that replicas `received`
+    # of a backend, those that it says to have `generated` (null: it did not say), and what its own
+    # counter was last (`metering.CounterReading`).
+    "backend_tokens": "tenant_id uuid!, backend text!, at timestamptz!, received bigint!,"
+    " generated bigint, reading bigint, epoch bigint",
     # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
     "run_secrets": "tenant_id uuid!, response_id uuid!, sealed bytea!",
     # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces
@@ -241,8 +248,11 @@ COLUMNS: Final = {
     # reconciliation found besides.
     "spend": "tenant_id uuid!, meter text!, starts_at timestamptz!, replica text!,"
     " amount bigint!, at timestamptz!",
+    # `told`: the ways by which it was told (words with spaces between them); `sent_at`: since when
+    # by all.
     "alert_firings": "tenant_id uuid!, alert_id uuid!, starts_at timestamptz!,"
-    " fired_at timestamptz!, sent_at timestamptz, attempts smallint!, due_at timestamptz!",
+    " fired_at timestamptz!, sent_at timestamptz, attempts smallint!, due_at timestamptz!,"
+    " told text",
     # What is left in a bucket that all replicas share, and what it gave last. UNLOGGED.
     "buckets": "tenant_id uuid!, name text!, level double precision!, at timestamptz!,"
     " granted double precision!",

@@ -279,7 +279,7 @@ class TaggedThought:
         yield self.release()
 
     def release(self) -> tuple[int, str]:
-        """What was held."""
+        """End the search for a tag: give out the text that was held back, with its mark."""
         held, self._held = self._take_front() + self._held, ""
         return ANSWER if self._mark is None else self._mark, held
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+from gateway.metering import BackendTally
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from gateway.generation import TokenRequest, TokenSink
+    from gateway.metering import CounterReading
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend, Listed, Served
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
@@ -271,7 +273,12 @@ class Member:
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
+        self._received = 0
+        self._reading: CounterReading | None = None
+        self._read_at = 0.0
         self._reached = False
+        self.has_failed_check = False
+        """The last health check went wrong."""
         self._faults = FaultReport(self.name, backend.base_url)
 
     @property
@@ -333,10 +340,7 @@ class Member:
     ) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
-        on_trial = self.health.begin_trial(started_at)
-        self._in_flight += 1
-        self.is_idle.clear()
-        self._metrics.upstream_started(self.name)
+        on_trial = self._begin(started_at)
         outcome = "cancelled"
 
         def finish() -> None:
@@ -353,7 +357,7 @@ class Member:
                 sink,
                 on_first=partial(self._answered, started_at, place),
                 on_finish=finish,
-                on_end=None if place is None else place.ended,
+                on_end=partial(self._ended, place),
             )
         except UpstreamError as error:
             if place is not None and isinstance(error, Busy):
@@ -361,12 +365,35 @@ class Member:
             outcome = self._failed(error, request.model)
             raise
         finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self.is_idle.set()
-            self._metrics.upstream_finished(self.name, outcome)
-            if on_trial:
-                self.health.end_trial()
+            self._end(outcome, on_trial=on_trial)
+
+    def _begin(self, now: float) -> bool:
+        """One request more is under way there; whether it is the trial of an ejected backend."""
+        self._in_flight += 1
+        self.is_idle.clear()
+        self._metrics.upstream_started(self.name)
+        return self.health.begin_trial(now)
+
+    def _end(self, outcome: str, *, on_trial: bool) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self.is_idle.set()
+        self._metrics.upstream_finished(self.name, outcome)
+        if on_trial:
+            self.health.end_trial()
+
+    def counts(self, reading: CounterReading) -> None:
+        """It says itself how many tokens it has generated."""
+        self._reading, self._read_at = reading, self._clock()
+
+    def take_tally(self, fresh_s: float) -> BackendTally:
+        """What came of it since the last time. What it said longer ago than `fresh_s` is left out:
+        it may be another process now.
+        """
+        is_fresh = self._clock() - self._read_at <= fresh_s
+        tally = BackendTally(self.name, self._received, self._reading if is_fresh else None)
+        self._received, self._reading = 0, None
+        return tally
 
     def served_as(self, model: str) -> str:
         """Its own name of a model that it serves."""
@@ -376,23 +403,23 @@ class Member:
         """What it answers to a request that is no generation. Raises what `generate` does before a
         first chunk, and UpstreamFailed for an answer of more than `bytes_max`.
         """
-        on_trial = self.health.begin_trial(self._clock())
-        self._in_flight += 1
-        self._metrics.upstream_started(self.name)
+        on_trial = self._begin(self._clock())
         outcome = "cancelled"
         try:
             answer = await self._server.ask(path, body, bytes_max=bytes_max)
             outcome = "ok"
             self.health.completed()
             self._faults.over("request")
+        except ModelGone:
+            # It may lack the path, and serve the model otherwise; what it lists tells.
+            self.health.answered()
+            outcome = "unavailable"
+            raise
         except UpstreamError as error:
             outcome = self._failed(error, model)
             raise
         finally:
-            self._in_flight -= 1
-            self._metrics.upstream_finished(self.name, outcome)
-            if on_trial:
-                self.health.end_trial()
+            self._end(outcome, on_trial=on_trial)
         return answer
 
     def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
@@ -409,6 +436,7 @@ class Member:
             alive=health_check.is_well,
             unanswered_since=asked_at if health_check.outcome is CheckOutcome.MUTE else None,
         )
+        self.has_failed_check = not health_check.is_well
         if health_check.is_well:
             self._reached = True
             self._faults.over("check")
@@ -472,6 +500,11 @@ class Member:
         count = self._server.hang_up_on_silent(silent_s, begun_only=begun_only)
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
+
+    def _ended(self, place: Place | None, tokens: int) -> None:
+        self._received += tokens
+        if place is not None:
+            place.ended(tokens)
 
     def _answered(self, started_at: float, place: Place | None) -> None:
         """The first ids came of a request that was sent at `started_at`, by the clock."""

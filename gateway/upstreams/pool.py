@@ -17,6 +17,7 @@ from gateway.errors import (
     UpstreamRecalled,
     UpstreamUnavailable,
 )
+from gateway.metering import CounterReading
 from gateway.telemetry.logs import EventLog
 from gateway.turns import Turns
 from gateway.upstreams.admission.placed import Placed
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
+    from gateway.metering import BackendTally
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.admission.admission import Admission
     from gateway.upstreams.backend import Backend
@@ -171,6 +173,9 @@ class Pool:
         """
         self.router = router
         self.admission = admission
+        self.on_return: Callable[[str], None] = lambda _: None
+        """Told of each model of a backend that is there again, or joined: it may be a process that
+        was started anew."""
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
@@ -259,6 +264,10 @@ class Pool:
         for member in (*self._members.values(), *self._left):
             counts[member.name] = counts.get(member.name, 0) + member.in_flight
         return counts
+
+    def take_tallies(self, fresh_s: float) -> list[BackendTally]:
+        """What came of each backend since the last time: see `Member.take_tally`."""
+        return [one.take_tally(fresh_s) for one in (*self._members.values(), *self._left)]
 
     async def poll(self) -> None:
         """Ask every backend once whether it is there."""
@@ -383,7 +392,7 @@ class Pool:
                 request = _recalled(request, placed, error)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
-                told_s += self._told_s(error)
+                told_s += self.told_s(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
@@ -392,16 +401,16 @@ class Pool:
         raise NoUpstreamAvailable(
             request.model,
             "; ".join(reasons.values()),
-            retry_after_s=min(told_s, default=self._retry_after_s(request.model)),
+            retry_after_s=min(told_s, default=self.retry_after_s(request.model)),
         )
 
-    def _told_s(self, error: UpstreamUnavailable) -> list[float]:
+    def told_s(self, error: UpstreamUnavailable) -> list[float]:
         """After how many seconds a backend that failed says to try it again, if it does."""
         if isinstance(error, ModelGone):
             self._note_models()
         return [] if error.retry_after_s is None else [error.retry_after_s]
 
-    def _retry_after_s(self, model: str) -> float | None:
+    def retry_after_s(self, model: str) -> float | None:
         """Seconds until the next health check, if all backends of the model are unreachable. Others
         are tried with the next request, even if they are ejected: None.
         """
@@ -469,7 +478,8 @@ class Pool:
             if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
                 return None
             if not request.was_recalled:
-                admission.make_room(request.tenant, [member.name for member in choices])
+                names = [member.name for member in choices]
+                admission.make_room(request.tenant, names, request.share)
             roomy = [member for member in choices if slots(member.name).has_spare]
             if not roomy:
                 return None
@@ -619,6 +629,7 @@ class Pool:
 
     async def _poll(self, member: Member, *, is_back: bool = False) -> None:
         was_reachable = member.health.reachable and not is_back
+        had_failed = member.has_failed_check
         schedule = self._policy.schedule
         asked_at = self._clock()
         health_check = await check(
@@ -632,6 +643,10 @@ class Pool:
         is_told = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
+            had_failed = True
+        if health_check.is_well and had_failed:
+            for model in member.models:
+                self.on_return(model)
         is_alone = len(self._members) == 1 or member.has_left.is_set()
         router = None if is_alone else self.router
         if health_check.is_well and (router is not None or self.admission is not None):
@@ -643,8 +658,10 @@ class Pool:
         """Ask a backend what it has to do, where it tells that."""
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
+        if load.generated is not None:
+            member.counts(CounterReading(load.generated, load.epoch))
         if self.admission is not None:
-            self.admission.slots(member.name).reported(load.waiting, load.running)
+            self.admission.slots(member.name).reported(load.waiting, load.running, load.places)
         if router is None:
             return
         if not was_reachable:

@@ -152,7 +152,7 @@ async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> Re
             if load.waiting is None:
                 status, body = await _get(client, backend, LOADS_PATH, timeout_s)
                 told = from_loads(body) if status == 200 else NO_LOAD
-                load = replace(told, epoch=load.epoch)
+                load = replace(told, epoch=load.epoch, generated=load.generated)
     except (TimeoutError, UpstreamUnavailable):
         return NO_LOAD
     return load

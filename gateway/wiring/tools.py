@@ -237,6 +237,8 @@ class Sources:
         tools: Sequence[tuple[str, McpServerTool]],
         allowed: McpServersAllowed,
         domains: DomainRules,
+        *,
+        anew: bool,
     ) -> Sequence[ServerListing]:
         """What MCP servers offer."""
         from gateway.tools.mcp.listing import AskedServer
@@ -248,7 +250,7 @@ class Sources:
             for path, tool in tools
         ]
         terms = UrlTerms(allowed, domains)
-        return await self._rooms.mcp.servers.list(tenant_id, asked, terms)
+        return await self._rooms.mcp.servers.list(tenant_id, asked, terms, anew=anew)
 
     async def use_approval(
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID

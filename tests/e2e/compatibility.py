@@ -70,6 +70,7 @@ FEATURES: Final[Mapping[str, str]] = {
     "chat completions": "the same by `/v1/chat/completions`",
     "chat models": "turns, tools and objects with a model that has a chat template and writes as a "
     "Qwen3 does",
+    "pass-through": "the same with a model whose server takes messages and returns text",
 }
 """What may be marked, in the order of the page, and what the mark claims."""
 

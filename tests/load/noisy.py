@@ -2,7 +2,8 @@
 
 Floods: `streams` (1,000 slow ones), `unpaced` (500, as fast as can be), `prompts` (16 of
 4 MB at a time), `background` (10,000). Prints what the other tenant saw: statuses, and its time to
-the first token, calm and during each.
+the first token, calm and during each. Beside it the backend is asked for the same, by nobody's key:
+what is late there is late whatever the gateway does.
 
 The flood comes from a process of its own that gives way to the others: what is measured is the
 gateway, and not who asks. With `--running-max` the backend does so many at once.
@@ -30,6 +31,7 @@ import httpx2
 
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import gateway_settings, new_key
+from tests.fakes.harmony_script import script_ids
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 
@@ -72,38 +74,53 @@ async def post(one: httpx2.AsyncClient, statuses: Counter[int], **body: Any) -> 
         statuses[answer.status_code] += 1
 
 
-async def seen(one: httpx2.AsyncClient) -> tuple[Counter[int], list[float]]:
-    """Statuses and seconds to the first token of the other tenant's requests, ten a second."""
-    statuses: Counter[int] = Counter()
-    waits: list[float] = []
+class Asking:
+    """One request again and again: statuses, and seconds until a line of the answer has `first`."""
 
-    async def ask() -> None:
-        body = {"model": MODEL, "input": SHORT, "stream": True, "store": False}
+    def __init__(
+        self, one: httpx2.AsyncClient, path: str, body: dict[str, Any], first: str
+    ) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.waits: list[float] = []
+        self._one = one
+        self._path = path
+        self._body = {"model": MODEL, "stream": True, **body}
+        self._first = first
+
+    async def ask(self) -> None:
         began = time.perf_counter()
         wait_s = math.inf
         with suppress(TimeoutError):
             async with (
                 asyncio.timeout(PATIENCE_S),
-                one.stream("POST", "/v1/responses", json=body) as answer,
+                self._one.stream("POST", self._path, json=self._body) as answer,
             ):
-                statuses[answer.status_code] += 1
+                self.statuses[answer.status_code] += 1
                 async for line in answer.aiter_lines():
-                    if "output_text.delta" in line:
+                    if self._first in line:
                         wait_s = min(wait_s, time.perf_counter() - began)
-        waits.append(wait_s)
+        self.waits.append(wait_s)
 
+    def told(self) -> str:
+        waits = sorted(self.waits)
+        p50, p99 = (1000 * waits[int(q * (len(waits) - 1))] for q in (0.5, 0.99))
+        return f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, slowest {1000 * waits[-1]:.0f} ms"
+
+
+async def seen(name: str, b: httpx2.AsyncClient, backend: httpx2.AsyncClient) -> None:
+    """Print what the other tenant sees, ten times a second, and how soon the backend begins."""
+    asked = Asking(b, "/v1/responses", {"input": SHORT, "store": False}, "output_text.delta")
+    prompt = script_ids(f"<|start|>user<|message|>{SHORT}<|end|><|start|>assistant")
+    wanted = {"prompt": prompt, "max_tokens": 100, "return_token_ids": True}
+    alone = Asking(backend, "/v1/completions", wanted, "token_ids")
     async with asyncio.TaskGroup() as group:
         for _ in range(ASKED):
-            group.create_task(ask())
-            await asyncio.sleep(0.1)
-    return statuses, sorted(waits)
-
-
-def told(name: str, statuses: Counter[int], waits: list[float]) -> None:
-    p50, p99 = (1000 * waits[int(q * (len(waits) - 1))] for q in (0.5, 0.99))
+            for one in (asked, alone):
+                group.create_task(one.ask())
+                await asyncio.sleep(0.05)
     print(
-        f"{name}: B {dict(statuses)}, first token p50 {p50:.0f} ms, p99 {p99:.0f} ms,"
-        f" slowest {1000 * waits[-1]:.0f} ms",
+        f"{name}: B {dict(asked.statuses)}, first token {asked.told()};"
+        f" the backend's {alone.told()}",
         flush=True,
     )
 
@@ -150,16 +167,16 @@ async def main(floods: list[str], running_max: int) -> None:
         simulator = stack.enter_context(simulator_process(port, running_max=running_max))
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         gateway = stack.enter_context(gateway_process(own, url, [simulator.url], **SECTIONS))
-        async with client(gateway.url, keys[1]) as b:
-            await seen(b)
-            told("calm", *await seen(b))
+        async with client(gateway.url, keys[1]) as b, client(simulator.url, "") as backend:
+            for name in ("at first", "calm"):
+                await seen(name, b, backend)
             for flood in floods:
                 command = (sys.executable, "-m", "tests.load.noisy", "--flood", flood)
                 flooding = await asyncio.create_subprocess_exec(
                     *command, "--url", gateway.url, "--key", keys[0], stdout=PIPE
                 )
                 await asyncio.sleep(RISING_S)
-                told(flood, *await seen(b))
+                await seen(flood, b, backend)
                 with suppress(ProcessLookupError):
                     flooding.terminate()
                 output, _ = await flooding.communicate()

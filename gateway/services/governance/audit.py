@@ -137,7 +137,7 @@ class AuditLogs:
                 _log.warning("the audit log was not read, it will be tried again", error=error)
 
     async def anchor(self) -> None:
-        """Do it once."""
+        """Write to the process log once how far each chain has come. Raises `StoreError`."""
         found = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)
         for chain, number, digest in found:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())

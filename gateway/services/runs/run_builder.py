@@ -122,10 +122,10 @@ class RunBuilder:
         request: CreateResponse,
         *,
         body_bytes: int,
-        admit: Callable[[RunSpec], Awaitable[None]],
+        admit: Callable[[RunSpec], Awaitable[RunSpec]],
     ) -> CompactedContext:
-        """A summary of what the request continues and brings, for its own sake. `admit` is asked
-        before a token is spent.
+        """A summary of what the request continues and brings, for its own sake. `admit` is given
+        the run that makes it before a token is spent, and returns it with its charge.
 
         It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
         """
@@ -134,8 +134,7 @@ class RunBuilder:
         plan = await self._executor.run(
             self._summary, given, size_bytes=self._specs.work_bytes(given)
         )
-        await admit(plan.spec)
-        return CompactedContext(plan, await self._compactor.make(plan.spec))
+        return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
 
     async def use_approvals(self, spec: RunSpec) -> None:
         """Use up the answers of the user that a run begins with, right before it does. Raises

@@ -121,9 +121,12 @@ class ToolSources(Protocol):
         tools: Sequence[tuple[str, McpServerTool]],
         allowed: McpServersAllowed,
         domains: DomainRules,
+        *,
+        anew: bool,
     ) -> Sequence[ServerListing]:
         """What these servers offer, in order; each comes with its path in the request (`tools[0]`).
-        `allowed` and `domains` are of those that the request names by URL.
+        `allowed` and `domains` are of those that the request names by URL. `anew`: they are asked
+        now, whatever is kept of their lists.
 
         Raises `InvalidRequest` for one that may not be used.
         """
@@ -215,7 +218,9 @@ class ToolGrants:
         if request.tool_choice != "none":
             python = await _python(sources, principal, request, state, response)
         if request.tool_choice != "none" or answers:
-            listings = await _servers(sources, principal, request)
+            # What a user approved is what the server has now, not what it had some minutes ago.
+            anew = any(answer.approve for answer in answers)
+            listings = await _servers(sources, principal, request, anew=anew)
         if self._needs_listings:
             _check_listed(listings)
         servers = _granted_servers(principal.policy, listings)
@@ -299,7 +304,7 @@ def _replayed_container(request: CreateResponse) -> str | None:
 
 
 async def _servers(
-    sources: ToolSources, principal: Principal, request: CreateResponse
+    sources: ToolSources, principal: Principal, request: CreateResponse, *, anew: bool
 ) -> Sequence[ServerListing]:
     asked = [
         (f"tools[{index}]", tool)
@@ -310,7 +315,8 @@ async def _servers(
         return ()
     policy = principal.policy
     allowed = "registry" if policy.egress == "refused" else policy.mcp_servers
-    return await sources.servers(principal.tenant_id, asked, allowed, _domains(policy))
+    domains = _domains(policy)
+    return await sources.servers(principal.tenant_id, asked, allowed, domains, anew=anew)
 
 
 def _domains(policy: TenantPolicy) -> DomainRules:

@@ -235,6 +235,22 @@ class EventWriter:
             "token_ids": list(ids) if request.return_token_ids else None,
         }
 
+    def body(self, ids: Sequence[int], ending: Ending, usage: dict[str, Any]) -> dict[str, Any]:
+        """A whole response."""
+        choice = self.choice(ids, ending)
+        echo = choice.pop("prompt_token_ids")
+        choice |= {"prompt_logprobs": None, "prompt_token_ids": echo, "routed_experts": None}
+        return {
+            **self._head,
+            "choices": [choice],
+            "service_tier": None,
+            "system_fingerprint": self._fingerprint,
+            "usage": {"prompt_tokens_details": None, **usage, "completion_tokens_details": None},
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        }
+
     def _stop_reason(self, ids: Sequence[int], ending: Ending) -> int | None:
         """SGLang names the end-of-sequence id too."""
         if self._is_sglang and ending.finish == "stop" and ids:

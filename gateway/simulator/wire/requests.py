@@ -6,7 +6,7 @@ Only one prompt of token ids is taken, and one choice; `ignore_eos`, `min_tokens
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -15,13 +15,15 @@ from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
 from gateway.simulator.constrained.constraint_fields import read_constraint
 from gateway.simulator.constrained.lark_grammars import BadGrammar
 from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value
-from gateway.simulator.wire.generate_requests import as_completion
+from gateway.simulator.wire import generate_requests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.constraints.rules import OutputRules
     from gateway.simulator.constrained.constraint_fields import OutputConstraint
     from gateway.simulator.options import SimulatorOptions
+    from gateway.simulator.wire.chat_requests import Conversations
 
 _MAX_TOKENS_DEFAULT: Final = 16
 _SAMPLING: Final = (
@@ -68,6 +70,16 @@ class CompletionRequest:
     """The shape that the output is held to."""
     is_generate: bool = False
     """It came to SGLang's `/generate`."""
+    chat_rules: OutputRules | None = None
+    """What its output is read by; None: it did not come to `/v1/chat/completions`."""
+
+
+def read_chat(
+    body: bytes, options: SimulatorOptions, conversations: Conversations
+) -> CompletionRequest:
+    """The same of a request for a chat completion, and as CPU-bound as its prompt is long."""
+    members, rules = conversations.as_completion(_json_object(body), body)
+    return replace(read_request(orjson.dumps(members), options), chat_rules=rules)
 
 
 def read_request(
@@ -77,7 +89,7 @@ def read_request(
     SGLang's `/generate`.
     """
     members = _json_object(body)
-    fields = _Fields(as_completion(members) if is_generate else members)
+    fields = _Fields(generate_requests.as_completion(members) if is_generate else members)
     model = _model(fields, options)
     prompt = _prompt(fields)
     stream = fields.flag("stream", default=False)

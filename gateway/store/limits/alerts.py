@@ -11,16 +11,16 @@ from gateway.store.limits.rules import SpendAlert, alert_of
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
     from datetime import datetime
     from uuid import UUID
 
+    from gateway.limits.terms import Interval
     from gateway.store.postgres.database import Database
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
 """Then it is given up; the log has said so each time."""
-TAKEN_MAX: Final = 20
 
 _SPENT: Final = Statement("""
 SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM spend
@@ -31,13 +31,16 @@ INSERT INTO alert_firings
     (tenant_id, alert_id, starts_at, fired_at, sent_at, attempts, due_at)
 SELECT a.tenant_id, a.id, s.starts_at, clock_timestamp(), NULL, 0, clock_timestamp()
 FROM spend_alerts AS a JOIN (
-    SELECT tenant_id, meter, starts_at, sum(amount) AS amount FROM spend
-    WHERE (starts_at, split_part(meter, '/', 4)) IN (
-        SELECT * FROM unnest(CAST(:starts AS timestamptz[]), CAST(:spans AS text[]))
-    )
-    GROUP BY tenant_id, meter, starts_at
+    SELECT spend.tenant_id, spend.meter, spend.starts_at, looked.ends_at,
+           sum(spend.amount) AS amount
+    FROM spend JOIN unnest(
+        CAST(:spans AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+    ) AS looked (span, starts_at, ends_at)
+         ON looked.starts_at = spend.starts_at AND looked.span = split_part(spend.meter, '/', 4)
+    GROUP BY spend.tenant_id, spend.meter, spend.starts_at, looked.ends_at
 ) AS s ON s.tenant_id = a.tenant_id AND s.amount >= a.threshold
      AND s.meter = concat_ws('/', a.scope, a.scope_id, a.unit, a.span)
+     AND (s.ends_at IS NULL OR a.created_at < s.ends_at)
 ON CONFLICT (tenant_id, alert_id, starts_at) DO NOTHING
 """)
 _TAKE: Final = Statement("""
@@ -45,7 +48,7 @@ WITH due AS (
     SELECT tenant_id, alert_id, starts_at FROM alert_firings
     WHERE sent_at IS NULL AND attempts < CAST(:attempts_max AS smallint)
       AND due_at <= clock_timestamp()
-    ORDER BY fired_at LIMIT :row_limit FOR UPDATE SKIP LOCKED
+    ORDER BY fired_at LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 UPDATE alert_firings AS f
 SET attempts = f.attempts + 1,
@@ -53,17 +56,20 @@ SET attempts = f.attempts + 1,
 FROM due JOIN spend_alerts AS a ON a.tenant_id = due.tenant_id AND a.id = due.alert_id
          JOIN tenants AS t ON t.id = due.tenant_id
 WHERE f.tenant_id = due.tenant_id AND f.alert_id = due.alert_id AND f.starts_at = due.starts_at
-RETURNING f.tenant_id, f.starts_at, f.fired_at, f.attempts, t.name AS tenant_name,
+RETURNING f.tenant_id, f.starts_at, f.fired_at, f.attempts, f.told, t.name AS tenant_name,
           a.id, a.scope, a.scope_id, a.unit, a.span, a.threshold, a.channel, a.created_at
 """)
-_SENT: Final = Statement("""
-UPDATE alert_firings SET sent_at = clock_timestamp()
+_TOLD: Final = Statement("""
+UPDATE alert_firings
+SET told = :told, sent_at = CASE WHEN :is_sent THEN clock_timestamp() END
 WHERE tenant_id = :tenant AND alert_id = :id AND starts_at = :starts_at
 """)
 
 
 class Firing(NamedTuple):
-    """An alert that was reached in the interval that began at `starts_at`."""
+    """An alert that was reached in the interval that began at `starts_at`; `told`: by which ways
+    somebody was told already.
+    """
 
     tenant_id: UUID
     tenant_name: str
@@ -71,6 +77,15 @@ class Firing(NamedTuple):
     starts_at: datetime
     fired_at: datetime
     attempts: int
+    told: frozenset[str] = frozenset()
+
+
+class Span(NamedTuple):
+    """One interval of a kind. `ends_at` None: it has no end."""
+
+    interval: Interval
+    starts_at: datetime
+    ends_at: datetime | None
 
 
 async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: datetime) -> int:
@@ -81,39 +96,47 @@ async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: date
         return found
 
 
-async def reached(database: Database, starts: Mapping[str, datetime]) -> None:
-    """Have those fire that were reached in the intervals that are now: `starts` says when each kind
-    began. Raises `StoreError`.
+async def reached(database: Database, spans: Collection[Span]) -> None:
+    """Have those fire that were reached in these intervals, but for alerts that were made after
+    such a one. Raises `StoreError`.
     """
-    parameters = {"starts": list(starts.values()), "spans": list(starts)}
+    parameters = {
+        "spans": [one.interval for one in spans],
+        "starts": [one.starts_at for one in spans],
+        "ends": [one.ends_at for one in spans],
+    }
     async with database.runs_transaction() as connection:
         await connection.execute(_REACHED, parameters)
 
 
-async def take(database: Database) -> list[Firing]:
-    """Some that are to be told; nobody else gets them for a while. Raises `StoreError`."""
-    parameters = {"attempts_max": ATTEMPTS_MAX, "row_limit": TAKEN_MAX, "taken": TAKEN_S}
+async def take(database: Database) -> Firing | None:
+    """One that is to be told; nobody else gets it for a while. None: there is none. Raises
+    `StoreError`.
+    """
+    parameters = {"attempts_max": ATTEMPTS_MAX, "taken": TAKEN_S}
     async with database.runs_transaction() as connection:
-        rows = await connection.execute(_TAKE, parameters)
-    return [
-        Firing(
-            row.tenant_id,
-            row.tenant_name,
-            alert_of(row),
-            row.starts_at,
-            row.fired_at,
-            row.attempts,
-        )
-        for row in rows
-    ]
+        row = (await connection.execute(_TAKE, parameters)).one_or_none()
+    if row is None:
+        return None
+    return Firing(
+        row.tenant_id,
+        row.tenant_name,
+        alert_of(row),
+        row.starts_at,
+        row.fired_at,
+        row.attempts,
+        frozenset((row.told or "").split()),
+    )
 
 
-async def sent(database: Database, firing: Firing) -> None:
-    """It was told. Raises `StoreError`."""
+async def told(database: Database, firing: Firing, ways: Collection[str], *, is_sent: bool) -> None:
+    """It was told by these ways; with `is_sent` by all that there are. Raises `StoreError`."""
     parameters = {
         "tenant": firing.tenant_id,
         "id": firing.alert.id,
         "starts_at": firing.starts_at,
+        "told": " ".join(sorted(ways)),
+        "is_sent": is_sent,
     }
     async with database.runs_transaction() as connection:
-        await connection.execute(_SENT, parameters)
+        await connection.execute(_TOLD, parameters)

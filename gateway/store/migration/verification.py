@@ -60,9 +60,9 @@ CONFLICTS: Final = (
     *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
     *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
-    *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes"),
+    *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes", "pk_usage_days"),
     *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
-    *("pk_reseals", "pk_stored_bytes", "pk_background_shares"),
+    *("pk_reseals", "pk_stored_bytes", "pk_background_shares", "pk_backend_tokens"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -103,8 +103,10 @@ _OF_RUNS: Final = (
     "usage",
     "usage_hours",
     "usage_minutes",
+    "usage_days",
     "usage_end_user_days",
     "usage_cursors",
+    "backend_tokens",
     *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
     *("buckets", "limit_reports", "stored_bytes", "background_shares"),
 )
@@ -152,6 +154,7 @@ GRANTS: Final = {
         "usage": "SELECT, INSERT",
         "usage_hours": "SELECT",
         "usage_minutes": "SELECT",
+        "usage_days": "SELECT",
         "usage_end_user_days": "SELECT",
         "usage_cursors": "SELECT",
         "run_secrets": "SELECT, INSERT, DELETE",
@@ -185,8 +188,10 @@ GRANTS: Final = {
         "usage": "SELECT, DELETE",
         "usage_hours": _EVERYTHING,
         "usage_minutes": _EVERYTHING,
+        "usage_days": _EVERYTHING,
         "usage_end_user_days": _EVERYTHING,
         "usage_cursors": _EVERYTHING,
+        "backend_tokens": _EVERYTHING,
         **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
         **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
         "api_keys": "SELECT (tenant_id, id, replaced_by)",

@@ -140,7 +140,7 @@ class _Result(_Answer):
 
 
 class _Results(_Answer):
-    results: tuple[_Result, ...] = ()
+    results: tuple[object, ...] = ()
 
 
 class _BraveAnswer(_Answer):
@@ -148,8 +148,8 @@ class _BraveAnswer(_Answer):
 
 
 class _YouResults(_Answer):
-    web: tuple[_Result, ...] = ()
-    news: tuple[_Result, ...] = ()
+    web: tuple[object, ...] = ()
+    news: tuple[object, ...] = ()
 
 
 class _YouAnswer(_Answer):
@@ -308,11 +308,23 @@ def _bounded(text: str, *, chars_max: int, words_max: int = 200) -> str:
     )
 
 
-def _hits(results: Iterable[_Result]) -> list[Hit]:
-    """Each page once, in the order in which they came."""
+def _hits(results: Iterable[object]) -> list[Hit]:
+    """Each page once, in the order in which they came.
+
+    What is no page is left out: engines put answers and tables without a URL among their results.
+    Raises `BadAnswer` where nothing is one.
+    """
     found: dict[str, Hit] = {}
+    fault: ValidationError | None = None
     for result in results:
-        found.setdefault(result.url, result.hit())
+        try:
+            page = _Result.model_validate(result)
+        except ValidationError as error:
+            fault = fault or error
+            continue
+        found.setdefault(page.url, page.hit())
+    if fault is not None and not found:
+        raise BadAnswer(_first(fault))
     return list(found.values())
 
 

@@ -223,6 +223,8 @@ def _is_wanted(hit: Hit, query: Query) -> bool:
     whose URL names a user looks like that of another host, and is never opened.
     """
     try:
+        # Escaping makes names of hosts of what is none.
+        urlsplit(hit.url)
         parts = urlsplit(normalised(hit.url))
     except (*EGRESS_ERRORS, ValueError):
         return False

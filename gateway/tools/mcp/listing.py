@@ -230,9 +230,15 @@ class McpServers:
         sessions.on_list_changed = self._forget
 
     async def list(
-        self, tenant_id: TenantId, asked: Sequence[AskedServer], terms: UrlTerms = ANY_URL
+        self,
+        tenant_id: TenantId,
+        asked: Sequence[AskedServer],
+        terms: UrlTerms = ANY_URL,
+        *,
+        anew: bool = False,
     ) -> Sequence[Listing]:
-        """What each server offers to a response of this tenant, in the order of `asked`.
+        """What each server offers to a response of this tenant, in the order of `asked`; `anew`:
+        what it offers now, not what is kept.
 
         Raises `InvalidRequest` for a server that may not be used, and `StoreError`. A server that
         may, and cannot be listed, is told of by `Listing.error`.
@@ -246,7 +252,7 @@ class McpServers:
             _refuse_replaced(one, server)
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(self._listed(tenant_id, one, server))
+                tasks.create_task(self._listed(tenant_id, one, server, anew=anew))
                 for one, server in zip(asked, found, strict=True)
             ]
         return self._bounded([one.result() for one in running])
@@ -262,7 +268,9 @@ class McpServers:
         pages = await self._pages(server.peer(tenant_id, {}))
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
 
-    async def _listed(self, tenant_id: TenantId, asked: AskedServer, server: Server) -> Listing:
+    async def _listed(
+        self, tenant_id: TenantId, asked: AskedServer, server: Server, *, anew: bool
+    ) -> Listing:
         grant = ServerGrant(
             label=asked.label,
             server=server.identity,
@@ -271,7 +279,7 @@ class McpServers:
         )
         secrets = kept_secrets(server, asked.sent)
         try:
-            pages = await self._pages(server.peer(tenant_id, asked.sent))
+            pages = await self._pages(server.peer(tenant_id, asked.sent), anew=anew)
             granted, shown = self._granted(pages.tools, asked, server)
         except McpError as error:
             _log.info("an MCP server listed no tools", reason=error.type, code=str(error.code))
@@ -281,8 +289,8 @@ class McpServers:
         )
         return Listing(granting, shown, secrets=secrets)
 
-    async def _pages(self, peer: Peer) -> ToolPages:
-        """The server's tools, as they were listed lately. Raises `McpError`."""
+    async def _pages(self, peer: Peer, *, anew: bool = False) -> ToolPages:
+        """The server's tools, as they were listed lately or are now. Raises `McpError`."""
         # One at a time: the others find what the first was told.
         lock = self._listing.get(peer)
         if lock is None:
@@ -290,7 +298,7 @@ class McpServers:
         clock = asyncio.get_running_loop().time
         async with lock:
             kept = self._kept.get(peer)
-            if kept is not None and kept.until > clock():
+            if kept is not None and kept.until > clock() and not anew:
                 return kept.pages
             pages = await self._sessions.list_tools(peer)
             until = clock() + self._ttl_s(pages)

@@ -148,13 +148,15 @@ class Admission:
         if (cause := self._cause(work, model, tenant)) is not None:
             raise self._refusal(work, model, cause, tenant)
 
-    def make_room(self, tenant: str, names: Collection[str]) -> None:
-        """Have a tenant that has most of the slots of these backends give some up, for another of
-        which nothing runs, and that finds none.
+    def make_room(self, tenant: str, names: Collection[str], share: float = 1.0) -> None:
+        """Have a tenant that has too much of the slots of these backends give some up, for another
+        with a `share` of which nothing runs, and that finds none.
         """
         slots = [self.slots(name) for name in names]
         bound, taken = sum(one.bound for one in slots), sum(one.in_flight for one in slots)
-        recalled = self.running.make_room(tenant, names, bound=bound, free=bound - taken)
+        recalled = self.running.make_room(
+            tenant, names, bound=bound, free=bound - taken, share=share
+        )
         if recalled:
             self._metrics.admission_recalled(recalled)
 

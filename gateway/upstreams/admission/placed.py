@@ -55,6 +55,11 @@ class Placed:
         return self.member.name
 
     @property
+    def share(self) -> float:
+        """How many times the usual share its tenant has."""
+        return self._request.share
+
+    @property
     def has_begun(self) -> bool:
         """Its first token has come."""
         return self._slot is not None and self._slot.has_begun
@@ -99,7 +104,7 @@ class Placed:
         assert self._admission is not None, "nothing is expected without it"
         assert self._slot is not None
         self._slot.overdue()
-        self._admission.make_room(self._request.tenant, [self.member.name])
+        self._admission.make_room(self._request.tenant, [self.member.name], self._request.share)
 
     def recall(self) -> None:
         """Break it off, so that it waits for its turn again."""

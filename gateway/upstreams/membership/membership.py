@@ -79,7 +79,7 @@ class Membership:
         return (*faults, *doubted, *self._unused)
 
     def states(self) -> tuple[SourceState, ...]:
-        """Every source now."""
+        """Of every source: how many members it named when last asked, and what went wrong."""
         return tuple(
             SourceState(name, len(known.members), known.fault)
             for name, known in self._known.items()

@@ -104,5 +104,5 @@ def changes(known: Mapping[str, Backend], wanted: Mapping[str, Backend]) -> Chan
 
 
 def named(backends: Iterable[Backend]) -> dict[str, Backend]:
-    """By name."""
+    """The backends by their names, which are unique; of two with one name the last stays."""
     return {backend.name: backend for backend in backends}

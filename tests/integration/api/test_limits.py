@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
 from websockets.exceptions import InvalidStatus
 
 from gateway.limits.money import NANO
-from gateway.limits.terms import DAY_S, MINUTE_S
+from gateway.limits.terms import DAY_S, MINUTE_S, VALUE_MAX
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
 from gateway.services.limits import Limits, Place
@@ -20,6 +21,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import NO_TLS, http_client
+from tests.fakes.stored import let_time_pass
 from tests.fakes.stream import stream
 from tests.fakes.websocket import connected
 from tests.integration.api.bodies import MODEL
@@ -41,6 +43,10 @@ COST = Statement("""
 SELECT input_tokens, cached_tokens, output_tokens, price_id, cost_nano, input_cost_nano,
        cached_cost_nano, output_cost_nano, tools_cost_nano
 FROM usage WHERE tenant_id = :tenant
+""")
+LOCKED = Statement("LOCK TABLE responses IN SHARE MODE")
+BLOCKED = Statement("""
+SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'responses'::regclass
 """)
 DOUBLED = Statement("UPDATE spend SET amount = 2 * amount WHERE tenant_id = :tenant")
 DRAINED = Statement(
@@ -70,8 +76,8 @@ class Limited:
             for (tenant, name), bucket in gates.known()
             if tenant == self.place.tenant_id and f"/{what}/" in name
         ]
-        assert len(found) == 1
-        return found[0]
+        assert len(found) <= 1
+        return found[0] if found else A_DAY
 
     def places(self) -> int:
         gates = self.gateway.process.default.replica.limiter.gates
@@ -95,6 +101,13 @@ async def limited(
     place = Place.of_tenant(await service.tenant(name))
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
         yield Limited(gateway, client, key, service, place, name)
+
+
+async def usage_lines(limited: Limited) -> int:
+    database = limited.gateway.process.default.foundation.database
+    async with database.transaction(limited.place.tenant_id) as connection:
+        rows = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    return len(list(rows))
 
 
 def said(usage: dict[str, int]) -> int:
@@ -158,6 +171,123 @@ async def test_every_way_out_is_charged_what_was_generated(limited: Limited, way
     assert limited.places() == 0
 
 
+async def asked(limited: Limited, text: str, **body: Any) -> None:
+    await limited.client.post("/v1/responses", json={"model": MODEL, "input": text, **body})
+
+
+async def cancelled(limited: Limited, text: str) -> None:
+    """One in background, when it said something; with no text, while it waits for its turn."""
+    body = {"model": MODEL, "input": text, "background": True}
+    made = (await limited.client.post("/v1/responses", json=body)).json()
+    path = f"/v1/responses/{made['id']}"
+    if text == SLOW:
+        async with limited.client.stream("GET", f"{path}?stream=true") as one:
+            async for line in one.aiter_lines():
+                if "output_text.delta" in line:
+                    break
+    await limited.client.post(f"{path}/cancel")
+
+
+async def cancelled_in_the_queue(limited: Limited) -> None:
+    await limited.set("background_running", 0, 0)
+    limited.gateway.process.access.forget()
+    await cancelled(limited, "Hello there")
+
+
+async def hung_up(limited: Limited, **body: Any) -> None:
+    sent = {"model": MODEL, "stream": True, "input": SLOW, **body}
+    headers = {"idempotency-key": "hung-up"} if body.get("max_output_tokens") else {}
+    async with limited.client.stream("POST", "/v1/responses", json=sent, headers=headers) as one:
+        async for line in one.aiter_lines():
+            if "delta" in line:
+                break
+
+
+async def hung_up_a_websocket(limited: Limited) -> None:
+    async with connected(limited.gateway.url, limited.key) as socket:
+        await socket.ask(SLOW)
+        await socket.hear_until(lambda frame: frame["type"] == "response.output_text.delta")
+
+
+SLOW = "[[sim tokens_per_s=100 tokens=100000 think=none]] go"
+ENDS: dict[str, Callable[[Limited], Awaitable[None]]] = {
+    "failed before its first token": lambda one: asked(one, "[[sim status=500]] go"),
+    "refused by the backend": lambda one: asked(one, "[[sim status=400]] go", store=False),
+    "failed in the middle": lambda one: asked(one, "[[sim error_after=9 tokens=50]] go"),
+    "failed in the middle, unstored": lambda one: asked(
+        one, "[[sim die_after=9 tokens=50]] go", store=False
+    ),
+    "failed in background": lambda one: asked(
+        one, "[[sim error_after=9 tokens=50]] go", background=True
+    ),
+    "cancelled in background": lambda one: cancelled(one, SLOW),
+    "cancelled in the queue": cancelled_in_the_queue,
+    "hung up": hung_up,
+    "hung up, unstored": lambda one: hung_up(one, store=False),
+    "hung up, goes on": lambda one: hung_up(one, max_output_tokens=40),
+    "hung up a websocket": hung_up_a_websocket,
+    "nothing to generate": lambda one: asked(one, "go", max_output_tokens=1),
+    "invalid": lambda one: asked(one, "go", temperature=7),
+    "too long": lambda one: asked(one, "go " * 200_000),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_whatever_its_end_a_response_is_charged_what_is_billed(
+    limited: Limited, end: str
+) -> None:
+    """Once, or nothing where it has no token; the place is given back."""
+    await limited.set("tokens", A_DAY)
+    await limited.set("responses", 5, 0)
+    await ENDS[end](limited)
+    database = limited.gateway.process.default.foundation.database
+    tenant, left, billed = limited.place.tenant_id, 0.0, 0
+    supervisor = limited.gateway.process.default.replica.dependencies.supervisor
+    while limited.places() or supervisor._of_tenants[tenant] or supervisor._prepared[tenant]:
+        await limited.client.get("/v1/models")
+    for _ in range(100):
+        async with database.transaction(tenant) as connection:
+            lines = list(await connection.execute(COST, {"tenant": tenant}))
+        billed = sum(line.input_tokens + line.output_tokens for line in lines if line.output_tokens)
+        left = limited.left("tokens")
+        if A_DAY - billed <= left <= A_DAY - billed + 15:
+            return
+    pytest.fail(f"{billed} tokens are billed, {A_DAY - left} charged")
+
+
+async def test_limits_change_and_go_while_responses_run(limited: Limited) -> None:
+    statuses = []
+
+    async def ask(value: int | None) -> None:
+        await limited.limits.set_limits(limited.place, {("tokens", DAY_S): value})
+        limited.gateway.process.access.forget()
+        body = {"model": MODEL, "input": "x", "store": False, "max_output_tokens": 16}
+        answer = await limited.client.post("/v1/responses", json=body)
+        statuses.append((value, answer.status_code, answer.headers.get("x-should-retry")))
+
+    await limited.set("tokens", A_DAY)
+    await limited.set("responses", 5, 0)
+    sent = {"model": MODEL, "stream": True, "input": SLOW, "store": False}
+    async with limited.client.stream("POST", "/v1/responses", json=sent) as one:
+        async for line in one.aiter_lines():
+            if "delta" in line:
+                break
+        for value in (50, VALUE_MAX, 0, VALUE_MAX, None):
+            await ask(value)
+    assert statuses == [
+        (50, 429, "false"),
+        (VALUE_MAX, 200, None),
+        (0, 429, "false"),
+        (VALUE_MAX, 200, None),
+        (None, 200, None),
+    ]
+    while limited.places():
+        await limited.client.get("/v1/models")
+    await ask(A_DAY)
+    assert statuses[-1][1] == 200
+    assert limited.left("tokens") <= A_DAY
+
+
 async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
     limited: Limited,
 ) -> None:
@@ -174,10 +304,72 @@ async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
         refused = await limited.client.post("/v1/responses", json={**body, "input": "x"})
         assert refused.status_code == 429
         assert "concurrent responses: Limit 1, Used 1" in refused.json()["error"]["message"]
+        assert refused.headers["x-ratelimit-limit-tokens"] == str(A_DAY)
     while limited.places():
         await limited.client.get("/v1/models")
     used = A_DAY - limited.left("tokens")
     assert 0 < used < 1_024  # what was reserved was more
+
+
+async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_twice(
+    limited: Limited,
+) -> None:
+    """It is recorded all the same, and whoever generates it settles."""
+    await limited.set("tokens", A_DAY)
+    supervisor = limited.gateway.process.default.replica.dependencies.supervisor
+    database = limited.gateway.process.default.foundation.database
+    body = {"model": MODEL, "input": "Hello there", "background": True}
+    async with database.runs_transaction() as connection:
+        await connection.execute(LOCKED, {})
+        asking = asyncio.create_task(limited.client.post("/v1/responses", json=body))
+        while not (await connection.execute(BLOCKED, {})).one().count:
+            pass
+        asking.cancel()
+        while supervisor._prepared.total():
+            await limited.client.get("/v1/models")
+        assert limited.left("tokens") < A_DAY - 256, "what it may use is still set aside"
+    await let_time_pass(database, limited.place.tenant_id, seconds=60)
+    while (await usage_lines(limited)) != 1:
+        pass
+    assert limited.left("tokens") <= A_DAY
+
+
+async def test_what_limits_refuse_is_not_counted_as_stored(limited: Limited) -> None:
+    """Neither at the first gate nor at the second, when the tokens are known."""
+    await limited.set("stored_bytes", 10_000_000, 0)
+    await limited.set("tokens", 50, MINUTE_S)
+    storage = limited.gateway.process.default.replica.limiter.gates.storage
+    for path in ("/v1/responses", "/v1/chat/completions"):
+        asked = {"messages": [{"role": "user", "content": "x"}], "store": True}
+        sent = {"input": "x"} if path == "/v1/responses" else asked
+        for _ in range(3):
+            answer = await limited.client.post(path, json={"model": MODEL, **sent})
+            assert answer.status_code == 429
+    (account,) = [key for key, _ in storage.watched() if key[0] == limited.place.tenant_id]
+    assert storage.used(account) == 0
+
+
+async def test_a_summary_that_no_response_came_of_is_charged(limited: Limited) -> None:
+    await limited.set("tokens", A_DAY)
+    items = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
+    made = await limited.client.post("/v1/conversations", json={"items": items})
+    body = {
+        "model": MODEL,
+        "input": [{"type": "compaction_trigger"}],
+        "conversation": made.json()["id"],
+        "background": True,
+    }
+    answers = await asyncio.gather(
+        *(limited.client.post("/v1/responses", json=body) for _ in range(4))
+    )
+    assert {one.status_code for one in answers} > {200}, "others found it locked"
+    while await usage_lines(limited) < 4:
+        pass
+    database = limited.gateway.process.default.foundation.database
+    async with database.transaction(limited.place.tenant_id) as connection:
+        rows = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    tokens = sum(row.input_tokens + row.output_tokens for row in rows)
+    assert A_DAY - tokens <= limited.left("tokens") <= A_DAY - tokens + 15
 
 
 async def test_a_key_has_as_many_websockets_as_it_may(limited: Limited) -> None:
@@ -220,6 +412,7 @@ async def test_a_refusal_says_when_and_the_answers_before_what_is_left(limited: 
     assert 1 <= int(last.headers["retry-after"]) <= 60
     assert int(last.headers["retry-after-ms"]) <= 1_000 * int(last.headers["retry-after"])
     assert last.headers["x-ratelimit-remaining-requests"] == "0"
+    assert last.headers["x-ratelimit-limit-tokens"] == "60000"
     assert "x-should-retry" not in last.headers
 
 
@@ -233,13 +426,33 @@ async def test_counting_a_prompt_is_a_request(limited: Limited) -> None:
     assert answers[1].json()["input_tokens"] > 0
 
 
+async def test_what_stores_something_without_a_model_is_a_request(limited: Limited) -> None:
+    await limited.set("requests", 3, MINUTE_S)
+    await limited.limits.set_limits(limited.place, {("requests", MINUTE_S): 1}, model=MODEL)
+    items = {"items": [{"role": "user", "content": "Hello"}]}
+    made = await limited.client.post("/v1/conversations", json=items)
+    path = f"/v1/conversations/{made.json()['id']}"
+    added = await limited.client.post(f"{path}/items", json=items)
+    asked = {"model": MODEL, "input": "Hello", "conversation": made.json()["id"]}
+    answered = await limited.client.post("/v1/responses", json=asked)
+    refused = await limited.client.post("/v1/conversations", json=items)
+    statuses = [one.status_code for one in (made, added, answered, refused)]
+    assert statuses == [200, 200, 200, 429]
+    assert refused.json()["error"]["message"].startswith("Rate limit reached in organization ")
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert (await limited.client.get(path)).status_code == 200
+    assert (await limited.client.delete(path)).status_code == 200
+
+
 async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
+    await limited.set("requests", 9, MINUTE_S)
     await limited.set("tokens", 50, MINUTE_S)
     body = {"model": MODEL, "input": "Hello there", "store": False}
     answer = await limited.client.post("/v1/responses", json=body)
     assert answer.status_code == 429
     error = answer.json()["error"]
     assert error["type"] == "tokens"
+    assert answer.headers["x-ratelimit-remaining-requests"] == "8"
     assert error["message"].startswith(f"Request too large for {MODEL} in organization ")
     assert error["message"].endswith("Lower 'max_output_tokens' or the input.")
     assert answer.headers["x-should-retry"] == "false"

@@ -58,9 +58,16 @@ class Receiver:
         return Starlette(routes=[Route("/hook", self.take, methods=["POST"])])
 
 
-async def spend(database: Database, tenant: TenantId, amount: int, replica: str = "r") -> None:
+async def spend(
+    database: Database,
+    tenant: TenantId,
+    amount: int,
+    replica: str = "r",
+    *,
+    at: datetime | None = None,
+) -> None:
     meter = meter_of("tenant", tenant, "usd", "month")
-    row = SpendRow(tenant, meter, begins("month", datetime.now(UTC)), amount)
+    row = SpendRow(tenant, meter, begins("month", at or datetime.now(UTC)), amount)
     await exchange(database, replica, Told(spend=[row]), is_round=False)
 
 
@@ -135,6 +142,8 @@ async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are
 class Broken:
     """A channel with a defect."""
 
+    name = "broken"
+
     def takes(self, firing: Firing) -> bool:
         del firing
         return True
@@ -155,9 +164,76 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
     async with serving(receiver.app()) as url:
         settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
         delivery = AlertDelivery(database, [Broken(), *alert_channels(settings)], interval_s=1)
+        assert await delivery.round() == 0
+        assert len(receiver.heard) == 1
+        await again(database)
+        assert await delivery.round() == 0
+        await delivery.close()
+    assert len(receiver.heard) == 1, "what one way has told is told by the others alone"
+
+
+async def test_a_late_attempt_is_signed_as_of_now(database: Database, place: Place) -> None:
+    receiver = Receiver()
+    receiver.statuses = [503]
+    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await spend(database, place.tenant_id, NANO)
+    async with serving(receiver.app()) as url:
+        settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
+        delivery = AlertDelivery(database, alert_channels(settings), interval_s=1)
+        await delivery.round()
+        await change(
+            database, "UPDATE alert_firings SET fired_at = fired_at - interval '14 minutes'"
+        )
+        await again(database)
+        begun = datetime.now(UTC).timestamp()
         assert await delivery.round() == 1
         await delivery.close()
-    assert len(receiver.heard) == 1
+    (first, _), (second, content) = receiver.heard
+    assert second["webhook-id"] == first["webhook-id"]
+    assert int(second["webhook-timestamp"]) >= int(begun), "libraries refuse what is 5 minutes old"
+    assert orjson.loads(content)["created_at"] < begun - 800
+
+
+async def test_what_was_reached_at_the_end_of_an_interval_is_told_after_it(
+    database: Database, place: Place
+) -> None:
+    this_month = begins("month", datetime.now(UTC))
+    last_month = begins("month", this_month - timedelta(days=1))
+    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await spend(database, place.tenant_id, NANO, at=last_month)
+    told: list[Firing] = []
+    delivery = AlertDelivery(
+        database, [Kept(told)], interval_s=1, now=lambda: this_month + timedelta(seconds=30)
+    )
+    assert await delivery.round() == 0, "the alert was made after the month"
+    await change(database, "UPDATE spend_alerts SET created_at = created_at - interval '40 days'")
+    assert await delivery.round() == 1
+    assert [one.starts_at for one in told] == [last_month]
+    assert await delivery.round() == 0
+
+
+class Kept:
+    """A channel that remembers."""
+
+    name = "kept"
+
+    def __init__(self, told: list[Firing]) -> None:
+        self._told = told
+
+    def takes(self, firing: Firing) -> bool:
+        del firing
+        return True
+
+    async def tell(self, firing: Firing) -> None:
+        self._told.append(firing)
+
+    async def close(self) -> None:
+        """It has nothing open."""
+
+
+async def change(database: Database, statement: str) -> None:
+    async with database.owner_transaction() as connection:
+        await connection.execute(Statement(statement))
 
 
 async def again(database: Database) -> None:

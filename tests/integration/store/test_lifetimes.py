@@ -36,7 +36,7 @@ SECRET = b"secret of end users"
 KEEP = RetentionPolicy(
     log_s=86_400, response_s=86_400, idempotency_key_s=86_400, traces_s=86_400, tool_calls_s=86_400
 )
-LEDGER = LedgerRetention(lines_s=1, minutes_s=1, hours_s=1, end_user_days_s=1)
+LEDGER = LedgerRetention(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
 
 
 def name(tenant: TenantId) -> str:

@@ -86,6 +86,7 @@ class Rooms:
     listed: tuple[Listed, ...] = ()
     used: Used = "consumed"
     domains: DomainRules | None = None
+    anew: bool | None = None
     asked: list[Any] = field(default_factory=list)
     offered: frozenset[HostedFamily] = ALL
 
@@ -110,7 +111,10 @@ class Rooms:
         tools: Sequence[tuple[str, McpServerTool]],
         allowed: McpServersAllowed,
         domains: DomainRules,
+        *,
+        anew: bool,
     ) -> Sequence[Listed]:
+        self.anew = anew
         self.asked.append((*((param, tool.server_label) for param, tool in tools), allowed))
         self.domains = domains
         return self.listed
@@ -453,6 +457,15 @@ async def test_an_approval_is_found_wherever_it_was_asked_for(place: str) -> Non
     assert unused.grants == replace(granted.grants, approved=None)
     assert unused.approvals == ()
     assert NOTHING_GRANTED.without_approvals() == NOTHING_GRANTED
+
+
+@pytest.mark.parametrize(("answer", "anew"), [(YES, True), ({**YES, "approve": False}, False)])
+async def test_a_server_lists_its_tools_anew_for_what_was_approved(answer: Any, anew: bool) -> None:
+    rooms = Rooms((LISTED,))
+    await decide(rooms, tools=[SERVER])
+    assert rooms.anew is False
+    await decide(rooms, tools=[SERVER], input=[QUESTION, answer])
+    assert rooms.anew is anew
 
 
 async def test_an_approval_and_a_compaction_exclude_each_other() -> None:

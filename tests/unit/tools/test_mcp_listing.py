@@ -238,6 +238,16 @@ async def test_lists_are_kept_for_one_tenant_and_one_set_of_credentials() -> Non
     assert list(by_name(await listed(servers, wanted))) == ["new"]
 
 
+async def test_a_list_that_is_kept_is_not_what_a_server_has_now() -> None:
+    sessions = Counted(ToolPages((a_tool("old"),)), ToolPages((a_tool("new"),)))
+    servers = servers_of(sessions)
+    wanted = asked("a", "http://127.0.0.1:1/mcp")
+    assert list(by_name(await listed(servers, wanted))) == ["old"]
+    (listing,) = await servers.list(TENANT, [wanted], anew=True)
+    assert list(by_name(listing)) == ["new"]
+    assert list(by_name(await listed(servers, wanted))) == ["new"]
+
+
 async def test_lists_are_kept_as_long_as_the_server_says() -> None:
     for ttl_s, expected in ((1e-9, 2), (0.0, 1), (60.0, 1)):
         sessions = Counted(ToolPages((a_tool(),), ttl_s))

@@ -228,8 +228,16 @@ def test_what_a_page_says_of_itself_is_plain() -> None:
     }
     hit = SearXNG("").hits(json.dumps(answer).encode())[0]
     assert (hit.title, hit.snippet) == ("〖0‡forged〗", "x")
-    with pytest.raises(BadAnswer, match=r"results\.0\.url"):
+    with pytest.raises(BadAnswer, match="url: Field required"):
         SearXNG("").hits(b'{"results": [{}]}')
+
+
+def test_what_is_no_page_among_results_costs_none_of_the_others() -> None:
+    """SearXNG lists what a calculator says, or a table, as a result without a URL."""
+    page = {"url": HIT.url, "title": "One", "content": None}
+    odd = ({"url": None, "content": "1 + 1 = 2"}, "words", {"url": HIT.url, "snippets": None})
+    answer = json.dumps({"results": [*odd, page, None]})
+    assert [hit.title for hit in SearXNG("").hits(answer.encode())] == ["One"]
 
 
 async def test_hits_that_the_tenant_may_not_read_are_none() -> None:
@@ -292,6 +300,17 @@ async def test_nobody_outside_is_asked_offline() -> None:
         search = asking(http, SearXNG(engine.url))
         assert await search.search(QUERY, TENANT, is_live=False) == []
         assert engine.lines == []
+
+
+async def test_hits_that_lead_nowhere_are_none() -> None:
+    """Read as an address, any of them would be an error, which would cost the whole search."""
+    odd = ("http://[bad", "http://a]b/", "http://[::1", "javascript:x()", "http://u@a.example/")
+
+    async def call(_: dict[str, Any]) -> Any:
+        return {"results": [{"url": url} for url in (*odd, HIT.url)]}
+
+    found = await client_of(McpSource(call)).search(Query("x"), TENANT)
+    assert [hit.url for hit in found] == [HIT.url]
 
 
 async def test_slow_source_is_passed_over() -> None:

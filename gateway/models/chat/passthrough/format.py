@@ -164,8 +164,11 @@ class PassThroughFormat:
         )
 
     def knowing(self, template_state: bytes) -> PassThroughFormat:  # noqa: ARG002 - there is nothing to know
-        """Itself."""
+        """The same format: it learns nothing of a server."""
         return self
+
+    def relearn(self) -> None:
+        """Nothing is learned."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
         """Nothing: no ids are compared."""
@@ -195,7 +198,7 @@ class PassThroughFormat:
         return Prompt(ids, made.spans(tokens), tokens)
 
     def _options(self, options: RenderOptions) -> dict[str, Any]:
-        """The first line."""
+        """The options of the request, which are the first line of a packed prompt."""
         fields: dict[str, Any] = {}
         if tools := functions(options):
             strict = {tool.name for tool in options.tools if tool.strict}
@@ -292,7 +295,7 @@ class PassThroughFormat:
         return ()
 
     def message_opening(self) -> tuple[int, ...]:
-        """Nothing."""
+        """No ids: the server of a text model opens its message itself."""
         return ()
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers

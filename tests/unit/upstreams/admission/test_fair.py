@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
-from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstreams.admission.fair import EXPECTED_AT_FIRST, FairOrder, FairShares
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
-from gateway.upstreams.admission.queue import AdmissionQueue, Demand, Fifo, Ticket
+from gateway.upstreams.admission.policy import WorkClass
+from tests.fakes.fair_load import TENANTS, Load, ticket
 
 if TYPE_CHECKING:
     from gateway.upstreams.admission.fair import Service
-    from gateway.upstreams.admission.order import Order
 
 DEFAULT = WorkClass.DEFAULT
-SLOTS, SECONDS, TOKENS_PER_S = 64, 900.0, 50.0
-POLICY = AdmissionPolicy(
-    queue_length_max=10**9, wait_max_s=10**9, promotion_s=10**9, background_promotion_s=10**9
-)
 
 
 def test_who_was_served_least_goes_first_and_its_own_go_in_order() -> None:
@@ -124,115 +117,14 @@ def test_the_best_class_costs_least() -> None:
     assert counted == sorted(counted)
 
 
-class Tenant(NamedTuple):
-    """Requests a second, tokens of their prompts and of their answers."""
-
-    per_s: float
-    prompt: int
-    output: int
-
-
-TENANTS = {
-    "long": Tenant(3.0, 500, 2_000),
-    "flood": Tenant(40.0, 300, 250),
-    **{f"small{number}": Tenant(0.25, 400, 200) for number in range(10)},
-}
-
-
-class Load:
-    """64 slots at about three times what they can do, in simulated time, through the real queue."""
-
-    def __init__(self, *, is_fair: bool) -> None:
-        self.now = 0.0
-        self.shares = FairShares()
-        new_order = self.new_order if is_fair else Fifo
-        self.queue: AdmissionQueue[Service] = AdmissionQueue(POLICY, new_order)
-        self.free = SLOTS
-        self.ends: list[tuple[float, int, Service, int, str]] = []
-        self.waited: dict[str, list[float]] = {name: [] for name in TENANTS}
-        self.generated = 0
-        self.random = Random(7)
-        self.number = 0
-
-    def new_order(self) -> Order[Service]:
-        return FairOrder(self.shares)
-
-    def arrivals(self) -> list[tuple[float, str]]:
-        found = []
-        for name, tenant in TENANTS.items():
-            at = 0.0
-            while (at := at + self.random.expovariate(tenant.per_s)) < SECONDS:
-                found.append((at, name))
-        return sorted(found)
-
-    def arrive(self, name: str) -> None:
-        tenant, since = TENANTS[name], self.now
-        output = max(1, int(self.random.expovariate(1 / tenant.output)))
-
-        def start() -> Service | None:
-            if not self.free:
-                return None
-            self.free -= 1
-            self.waited[name].append(self.now - since)
-            service = self.shares.serve(name, tenant.prompt, DEFAULT)
-            self.number += 1
-            took = output / TOKENS_PER_S
-            heapq.heappush(self.ends, (self.now + took, self.number, service, output, name))
-            return service
-
-        if self.queue or start() is None:
-            queued = self.queue._of_tenants[name]
-            if queued < 64:
-                self.queue.push(ticket(0, name, start, since=since), self.now)
-
-    def run(self) -> None:
-        for at, name in self.arrivals():
-            while self.ends and self.ends[0][0] <= at:
-                self.end()
-            self.now = at
-            self.arrive(name)
-        while self.ends and self.ends[0][0] <= SECONDS:
-            self.end()
-
-    def end(self) -> None:
-        self.now, _, service, output, _ = heapq.heappop(self.ends)
-        service.end(output)
-        self.generated += output
-        self.free += 1
-        self.queue.pump(self.now)
-
-
-def ticket(
-    number: int, tenant: str, start: object = None, *, since: float = 0.0
-) -> Ticket[Service]:
-    made: Ticket[Service] = Ticket(
-        DEFAULT,
-        Demand("m"),
-        start,  # type: ignore[arg-type]
-        since=since,
-        deadline=10**9,
-        on_settled=lambda: None,
-        tenant=tenant,
-    )
-    made.number = number
-    return made
-
-
 def test_small_tenants_hardly_wait_beside_a_flood_and_long_answers() -> None:
-    loads = {}
-    for is_fair in (False, True):
-        loads[is_fair] = Load(is_fair=is_fair)
-        loads[is_fair].run()
-    small = {
-        is_fair: sorted(
-            wait
-            for name, waits in load.waited.items()
-            if name.startswith("small")
-            for wait in waits
-        )
-        for is_fair, load in loads.items()
-    }
-    p99 = {is_fair: waits[int(0.99 * len(waits))] for is_fair, waits in small.items()}
+    loads = {is_fair: Load(is_fair=is_fair) for is_fair in (False, True)}
+    for load in loads.values():
+        load.run()
+    waits = {is_fair: load.waits_of_small() for is_fair, load in loads.items()}
+    p99 = {is_fair: each[int(0.99 * len(each))] for is_fair, each in waits.items()}
     assert p99[True] <= 6.0
     assert p99[True] < p99[False] / 3
-    assert loads[True].generated == pytest.approx(loads[False].generated, rel=0.05)
+    fair, first_come = (sum(loads[is_fair].generated.values()) for is_fair in (True, False))
+    assert fair == pytest.approx(first_come, rel=0.05)
+    assert not any(loads[True].refused[name] for name in TENANTS if name.startswith("small"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.upstreams.admission.fair import SHARE_OF_FREE_SLOTS
@@ -19,6 +20,7 @@ class Sent:
     upstream: str = "m"
     has_begun: bool = False
     can_go_on: bool = True
+    share: float = 1.0
     recalled: list[int] = field(default_factory=list)
 
     def recall(self) -> None:
@@ -65,6 +67,48 @@ def test_nobody_gives_way_who_has_half_of_the_slots_or_less() -> None:
     assert running().make_room("a", ["m"], bound=5, free=0) == 0
     elsewhere = [*sent, *(Sent(n, upstream="other") for n in range(5))]
     assert running(a=elsewhere).make_room("b", ["m"], bound=10, free=0) == 0, "not what is here"
+
+
+def test_who_has_most_elsewhere_does_not_hide_who_has_most_here() -> None:
+    far = [Sent(n, upstream="other") for n in range(30)]
+    near = [Sent(n) for n in range(10)]
+    assert running(a=far, b=near).make_room("c", ["m"], bound=10, free=0) == 1
+    assert [one.number for one in near if one.recalled] == [9]
+    assert not any(one.recalled for one in far)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcd"), st.tuples(st.integers(1, 80), st.integers(1, 10_000)), min_size=1
+    ),
+    st.integers(1, 10_000),
+    st.integers(1, 100),
+    st.integers(-50, 5),
+)
+def test_by_their_shares_one_gives_way_that_has_most_and_keeps_its_part(
+    tenants: dict[str, tuple[int, int]], share: int, bound: int, free: int
+) -> None:
+    """As if the two divided the slots: nobody below its part gives anything up."""
+    beyond = {name: count * (own + share) - bound * own for name, (count, own) in tenants.items()}
+    assume(0 not in beyond.values())
+    sent = {
+        name: [Sent(n, share=own / 100) for n in range(count)]
+        for name, (count, own) in tenants.items()
+    }
+    known = running(**sent)
+    recalled = known.make_room("new", ["m"], bound=bound, free=free, share=share / 100)
+    gone = {name: sum(bool(one.recalled) for one in every) for name, every in sent.items()}
+    hogs = {name: count / own for name, (count, own) in tenants.items() if beyond[name] > 0}
+    most = [name for name in hogs if hogs[name] == pytest.approx(max(hogs.values()))]
+    assert sum(count > 0 for count in gone.values()) <= 1
+    assert sum(gone[name] for name in most) == recalled
+    may_go = [
+        min(excess(count, free), count * share // (own + share))
+        for count, own in map(tenants.__getitem__, most)
+    ]
+    assert any(recalled == pytest.approx(count, abs=1) for count in may_go or [0])
+    for count, own in map(tenants.__getitem__, most):
+        assert count - recalled >= count * own / (own + share) - 1e-6 or len(most) > 1
 
 
 def test_a_tenant_is_forgotten_with_its_last_request() -> None:

@@ -19,12 +19,15 @@ vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
 vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
 vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
 vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",engine="0"} 1.0
+vllm:generation_tokens_total{engine="0",model_name="tiny"} 1.000648e+06
+vllm:generation_tokens_created{engine="0",model_name="tiny"} 1.76388e+09
 process_start_time_seconds 1.76388e+09
 """
 SGLANG = """\
 sglang:num_running_reqs{model_name="tiny"} 1.0
 sglang:num_queue_reqs{model_name="tiny"} 4.0
 sglang:max_total_num_tokens{model_name="tiny"} 65536.0
+sglang:generation_tokens_total{model_name="tiny"} 337.0
 """
 LOADS = {
     "timestamp": "now",
@@ -34,29 +37,31 @@ LOADS = {
             "num_running_reqs": 2,
             "num_waiting_reqs": 1,
             "max_total_num_tokens": 4096,
+            "max_running_requests": 48,
         },
         {
             "dp_rank": 1,
             "num_running_reqs": 0,
             "num_waiting_reqs": 5,
             "max_total_num_tokens": 4096,
+            "max_running_requests": 48,
         },
     ],
 }
 
 
 def test_vllm_tells_it_among_its_metrics() -> None:
-    assert from_metrics(VLLM) == ReportedLoad(2, 3, 1_763_880_000, 16_000)
+    assert from_metrics(VLLM) == ReportedLoad(2, 3, 1_763_880_000, 16_000, 1_000_648)
 
 
 def test_engines_behind_one_server_are_added_up() -> None:
     second = VLLM.replace('engine="0"', 'engine="1"')
-    assert from_metrics(VLLM + second) == ReportedLoad(4, 6, 1_763_880_000, 32_000)
+    assert from_metrics(VLLM + second) == ReportedLoad(4, 6, 1_763_880_000, 32_000, 2_001_296)
 
 
 def test_sglang_tells_it_among_its_metrics_or_on_a_path_of_its_own() -> None:
-    assert from_metrics(SGLANG) == ReportedLoad(4, 1, None, 65_536)
-    assert from_loads(orjson.dumps(LOADS)) == ReportedLoad(6, 2, None, 8192)
+    assert from_metrics(SGLANG) == ReportedLoad(4, 1, None, 65_536, generated=337)
+    assert from_loads(orjson.dumps(LOADS)) == ReportedLoad(6, 2, None, 8192, places=96)
 
 
 @pytest.mark.parametrize(
