@@ -48,6 +48,7 @@ LINE_ITEMS: Final = {
 }
 """The parts of a model's costs: the column of each, and the unit of its quantity."""
 _NANO: Final = Decimal(10**9)
+_DAY_S: Final = 86_400
 _TOKENS: Final = ("input_tokens", "cached_tokens", "output_tokens")
 _NEEDED: Final = {
     "completions": (
@@ -65,11 +66,18 @@ class UsageReports:
     """Answers for one database of tenants."""
 
     def __init__(
-        self, database: Database, *, minutes_s: float, rows_max: int, clock: Callable[[], float]
+        self,
+        database: Database,
+        *,
+        minutes_s: float,
+        hours_s: float,
+        rows_max: int,
+        clock: Callable[[], float],
     ) -> None:
-        """`minutes_s` is how long sums by the minute are kept, `rows_max` how many results one
-        page may have. `clock` tells Unix seconds.
+        """`minutes_s` and `hours_s` are how long sums by the minute and by the hour are kept,
+        `rows_max` how many results one page may have. `clock` tells Unix seconds.
         """
+        self._hours_s = hours_s
         self._database = database
         self._minutes_s = minutes_s
         self._rows_max = rows_max
@@ -133,11 +141,16 @@ class UsageReports:
         start, end = query.page_start, query.page_end
         by_minute = query.width == "1m"
         unit_s = 60 if by_minute else 3600
-        inner_start, inner_end = -(-start // unit_s) * unit_s, end // unit_s * unit_s
         # Those of the oldest minute may be incomplete: it was cut off as they were added up.
-        has_sums = inner_start < inner_end and (
-            not by_minute or inner_start >= self._clock() - self._minutes_s + 3600
-        )
+        kept_from = self._clock() - (self._minutes_s if by_minute else self._hours_s) + 3600
+        inner_start, inner_end = -(-start // unit_s) * unit_s, end // unit_s * unit_s
+        if query.width == "1d":
+            # Of a day that has been summed up no part can be told.
+            if start // _DAY_S * _DAY_S < kept_from:
+                inner_start = -(-start // _DAY_S) * _DAY_S
+            if end // _DAY_S * _DAY_S < kept_from:
+                inner_end = end // _DAY_S * _DAY_S
+        has_sums = inner_start < inner_end and (query.width == "1d" or inner_start >= kept_from)
         return Span(
             start=_moment(start),
             end=_moment(end),

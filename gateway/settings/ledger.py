@@ -96,7 +96,10 @@ class Ledger(Section):
     minutes_s: PositiveInt = Field(
         2 * _DAY_S, description="Seconds that sums by the minute are kept."
     )
-    hours_s: PositiveInt = Field(400 * _DAY_S, description="Seconds that sums by the hour are.")
+    hours_s: PositiveInt = Field(
+        35 * _DAY_S, description="Seconds until sums by the hour become sums by the day."
+    )
+    days_s: PositiveInt = Field(400 * _DAY_S, description="Seconds that sums by the day are kept.")
     end_user_days_s: PositiveInt = Field(
         90 * _DAY_S, description="Seconds that sums by end user are."
     )
@@ -110,3 +113,9 @@ class Ledger(Section):
         description="The source of CloudEvents: the name of this installation.",
     )
     sinks: tuple[Sink, ...] = Field((), description="Where usage lines are sent as they come.")
+
+    @model_validator(mode="after")
+    def _hours_are_compared(self) -> Self:
+        if self.hours_s < self.reconcile_back_s + 2 * _DAY_S:
+            raise ValueError("hours_s must be two days more than reconcile_back_s")
+        return self

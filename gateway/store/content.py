@@ -130,6 +130,7 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     },
     "usage_hours": dict.fromkeys(("model", "service_tier", "kind"), Kept.WORD),
     "usage_minutes": dict.fromkeys(("model", "service_tier", "kind"), Kept.WORD),
+    "usage_days": dict.fromkeys(("model", "service_tier", "kind"), Kept.WORD),
     "usage_end_user_days": {"end_user": Kept.DIGEST, "model": Kept.WORD},
     "usage_cursors": dict.fromkeys(("name", "holder", "stopped"), Kept.WORD),
     "backend_tokens": {"backend": Kept.WORD},

@@ -66,6 +66,7 @@ def admin_services(
         usage=UsageReports(
             database,
             minutes_s=settings.ledger.minutes_s,
+            hours_s=settings.ledger.hours_s,
             rows_max=settings.ledger.results_max,
             clock=time.time,
         ),

@@ -2,7 +2,8 @@
 
 Lines are made in SQL: 50 tenants, 500 keys, 30 days. All but a hundredth are added up: that stands
 behind the cursor, as after some hours without a rollup. Each question is asked `TIMES`; the median
-and the worst are printed, in milliseconds, with how many rows there were.
+and the worst are printed, in milliseconds, with how many rows there were. The month is asked for
+once more when hours that are older than `--hours-days` have become days.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import asyncpg
 from gateway.services.usage import _NEEDED
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import Question, Span
+from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
@@ -76,7 +78,19 @@ def of_days(days: int) -> Span:
     return Span(start=start, end=END, inner_start=start, inner_end=END)
 
 
-async def measure(url: str, lines: int) -> None:
+async def fold(database: Database, days: int) -> None:
+    """Hours older than so many days become days, as of `END`."""
+    kept_s = int((datetime.now(UTC) - END).total_seconds()) + days * 86_400
+    long_s = 2 * 400 * 86_400
+    keep = LedgerRetention(
+        lines_s=long_s, minutes_s=long_s, hours_s=kept_s, days_s=long_s, end_user_days_s=long_s
+    )
+    begun = time.perf_counter()
+    moved = await remove_expired(database, keep, rows_max=20_000)
+    print(f"to days: {moved} hours in {time.perf_counter() - begun:.1f} s", flush=True)
+
+
+async def measure(url: str, lines: int, hours_days: int) -> None:
     await upgrade(url)
     database = Database(url, pool_size_max=2, command_timeout_s=300, connect_timeout_s=30)
     await fill(url, lines * 99 // 100)
@@ -102,7 +116,13 @@ async def measure(url: str, lines: int) -> None:
     month = Question(span=of_days(30), unit="day", dimensions=("model",), sums=sums)
     one = TenantId(UUID(int=7))
     print("one tenant, week by day, model, key:", await asked(database, one, week))
-    print("all tenants, month by day, model:   ", await asked(database, None, month))
+    print("all tenants, month by day, model:   ", await asked(database, None, month), flush=True)
+    await fold(database, hours_days)
+    connection = await asyncpg.connect(url)
+    await connection.execute("VACUUM ANALYZE usage_hours")
+    await connection.execute("VACUUM ANALYZE usage_days")
+    await connection.close()
+    print("all tenants, month, with days:      ", await asked(database, None, month))
     await database.close()
 
 
@@ -119,11 +139,12 @@ async def fill_rest(url: str, lines: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=3_000_000)
-    lines = parser.parse_args().lines
+    parser.add_argument("--hours-days", type=int, default=10)
+    given = parser.parse_args()
     with reachable_folder() as folder, embedded(folder / "data") as server:
         postgres = PostgresServer(server.url)
         name = asyncio.run(postgres.create())
-        asyncio.run(measure(postgres.database_url(name), lines))
+        asyncio.run(measure(postgres.database_url(name), given.lines, given.hours_days))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ LIFETIMES: Final[Mapping[str, Lifetime]] = {
     ),
     "usage_hours": Lifetime(expires="ledger.hours_s", purged=False, stays=_NUMBERS),
     "usage_minutes": Lifetime(expires="ledger.minutes_s", purged=False, stays=_NUMBERS),
+    "usage_days": Lifetime(expires="ledger.days_s", purged=False, stays=_NUMBERS),
     "usage_end_user_days": Lifetime("", "those of the end user", "ledger.end_user_days_s"),
     "prices": Lifetime(purged=False, stays=_NUMBERS),
     "audit_log": Lifetime(expires="400 days", purged=False, stays="who did what, without content"),

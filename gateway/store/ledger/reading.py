@@ -45,6 +45,8 @@ _SNAPSHOT: Final = (
 class Span:
     """Lines with `start` <= at < `end`. Of `inner_start` <= at < `inner_end` there are sums by
     `sums` ("minute" or "hour", which both are at the beginning of); None: lines are read all along.
+    Where sums by the hour may have become sums by the day, both are at the beginning of a day, and
+    the question is asked by the day.
     """
 
     start: datetime
@@ -153,6 +155,8 @@ def _statement(shape: _Shape) -> Statement:
         sources = [_of_lines(shape, "line.at >= :start AND line.at < :end")]
     else:
         sources = [_behind(shape), _sums(shape, f"usage_{shape.table}s")]
+        if shape.unit == "day":
+            sources.append(_sums(shape, "usage_days"))
         if shape.has_edges:
             sources.append(_edges(shape))
     names = ", ".join(["bucket", *by])
@@ -248,6 +252,9 @@ SELECT {
 }
 FROM (
     SELECT at, {", ".join(_OF_KEY_SUMS)} FROM usage_hours
+    WHERE tenant_id = :tenant AND key_id = :key
+    UNION ALL
+    SELECT at, {", ".join(_OF_KEY_SUMS)} FROM usage_days
     WHERE tenant_id = :tenant AND key_id = :key
     UNION ALL
     SELECT line.at, {", ".join(f"{LINE_VALUES[name]} AS {name}" for name in _OF_KEY_SUMS)}

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.ledger.cursors import ROLLUP
+from gateway.store.ledger.rollup import added_to
 from gateway.store.postgres.statements import Statement
+from gateway.store.schema import SUMMED_BY, SUMS
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
@@ -29,6 +31,32 @@ DELETE FROM usage AS gone USING (
 ) AS expired
 WHERE gone.tenant_id = expired.tenant_id AND gone.response_id = expired.response_id
   AND gone.seq = expired.seq
+""")  # noqa: S608 - constants only
+
+
+_KEY: Final = ", ".join(name for name in SUMMED_BY if name != "at")
+_OLD_HOURS: Final = """
+    SELECT old.* FROM tenants CROSS JOIN LATERAL (
+        SELECT one.tenant_id, one.at, one.ctid AS place FROM usage_hours AS one
+        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
+          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+"""
+# In one order, so that two processes that do it at once do not wait for each other.
+_TO_DAYS: Final = Statement(f"""
+WITH gone AS (
+    DELETE FROM usage_hours AS gone USING ({_OLD_HOURS}) AS expired
+    WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
+    RETURNING gone.*
+), days AS (
+    INSERT INTO usage_days (at, {_KEY}, {", ".join(SUMS)})
+    SELECT date_trunc('day', at, 'UTC'), {_KEY}, {", ".join(f"sum({name})" for name in SUMS)}
+    FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
+    ON CONFLICT ({", ".join(SUMMED_BY)}) {added_to("usage_days")}
+)
+SELECT count(*) FROM gone
 """)  # noqa: S608 - constants only
 
 
@@ -71,29 +99,33 @@ WHERE ctid = ANY (ARRAY(
 
 @dataclass(frozen=True, slots=True)
 class LedgerRetention:
-    """How long lines and sums are kept, in seconds after what they are of."""
+    """How long lines and sums are kept, in seconds after what they are of; those by the hour become
+    sums by the day.
+    """
 
     lines_s: int
     minutes_s: int
     hours_s: int
+    days_s: int
     end_user_days_s: int
 
 
 async def remove_expired(
     database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int = 100
 ) -> int:
-    """Remove up to `batches_max` times `rows_max` rows of each kind; how many that were.
+    """Remove up to `batches_max` times `rows_max` rows of each kind, and make days of hours; how
+    many that were.
 
     Raises `StoreUnavailable`; what was removed until then is.
     """
     kinds = {
         _LINES: keep.lines_s,
         _sums("usage_minutes"): keep.minutes_s,
-        _sums("usage_hours"): keep.hours_s,
+        _sums("usage_days"): keep.days_s,
         _DAYS: keep.end_user_days_s,
-        _BACKENDS: keep.hours_s,
+        _BACKENDS: keep.days_s,
     }
-    removed = 0
+    removed = await _hours_to_days(database, keep, rows_max=rows_max, batches_max=batches_max)
     for statement, kept_s in kinds.items():
         for _ in range(batches_max):
             async with database.runs_transaction() as connection:
@@ -102,3 +134,17 @@ async def remove_expired(
             if rows < rows_max:
                 break
     return removed
+
+
+async def _hours_to_days(
+    database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int
+) -> int:
+    moved = 0
+    for _ in range(batches_max):
+        async with database.runs_transaction() as connection:
+            asked = {"kept_s": keep.hours_s, "rows_max": rows_max}
+            rows: int = await connection.scalar(_TO_DAYS, asked)
+        moved += rows
+        if rows < rows_max:
+            break
+    return moved

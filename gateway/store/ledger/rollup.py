@@ -29,7 +29,8 @@ _VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.i
 _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
 
 
-def _adding(table: str) -> str:
+def added_to(table: str) -> str:
+    """What becomes of sums that are there already, as SQL."""
     added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in SUMS)
     return f"DO UPDATE SET {added}"
 
@@ -50,21 +51,21 @@ WITH added AS MATERIALIZED (
     SELECT date_trunc('hour', at, 'UTC'), {_KEY}, {_SUMMED} FROM added
     GROUP BY date_trunc('hour', at, 'UTC'), {_KEY}
     ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
-    {_adding("usage_hours")}
+    {added_to("usage_hours")}
 ), minutes AS (
     INSERT INTO usage_minutes (at, {_KEY}, {_SUMS})
     SELECT date_trunc('minute', at, 'UTC'), {_KEY}, {_SUMMED} FROM added
     WHERE at >= now() - make_interval(secs => :minutes_s)
     GROUP BY date_trunc('minute', at, 'UTC'), {_KEY}
     ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
-    {_adding("usage_minutes")}
+    {added_to("usage_minutes")}
 ), days AS (
     INSERT INTO usage_end_user_days (tenant_id, day, project_id, end_user, model, {_SUMS})
     SELECT tenant_id, CAST(at AT TIME ZONE 'UTC' AS date), project_id, end_user, model, {_SUMMED}
     FROM added WHERE end_user IS NOT NULL AND :by_end_user
     GROUP BY tenant_id, CAST(at AT TIME ZONE 'UTC' AS date), project_id, end_user, model
     ON CONFLICT (tenant_id, day, project_id, end_user, model)
-    {_adding("usage_end_user_days")}
+    {added_to("usage_end_user_days")}
 )
 SELECT count(*) FROM added
 """)  # noqa: S608 - constants only

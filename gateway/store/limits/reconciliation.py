@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 TOLERATED_SHARE: Final = 0.001
-"""Of what is spent: what ends just now is in the lines a moment before it is told, or after."""
+"""Of what is spent: what ends just now may be told a moment before it is in the lines."""
+TOLD_S: Final = 60.0
+"""Lines are so old before they are missed in what was told: replicas tell about once a second."""
 
 # Nothing is given back where lines may be missing. A line from before the interval or a tenant from
 # after it began, shows that none was removed; keys that took each other's place spend together.
@@ -50,32 +52,42 @@ WITH meters AS (
                    SELECT FROM usage AS u WHERE u.tenant_id = n.tenant_id AND u.at < n.from_at
                )
            ) AS is_whole,
-           (SELECT coalesce(sum(CASE n.unit WHEN 'usd' THEN coalesce(u.cost_nano, 0)
-                                ELSE u.input_tokens + u.output_tokens END), 0)
-            FROM usage AS u
-            WHERE u.tenant_id = n.tenant_id AND u.at >= n.from_at
-              AND (n.scope IN ('tenant', 'organization')
-                   OR n.scope = 'project' AND coalesce(u.project_id, u.tenant_id) = n.scope_id
-                   OR n.scope = 'key' AND u.key_id = n.scope_id)) AS truth,
+           lines.amount, lines.settled,
            (SELECT coalesce(sum(amount), 0) FROM spend AS p
             WHERE p.tenant_id = n.tenant_id AND p.meter = n.meter
               AND p.starts_at = n.starts_at) AS told,
            (SELECT coalesce(sum(amount), 0) FROM spend AS p
             WHERE p.tenant_id = n.tenant_id AND p.meter = n.meter
               AND p.starts_at = n.starts_at AND p.replica = '') AS corrected
-    FROM now_ AS n
+    FROM now_ AS n CROSS JOIN LATERAL (
+        SELECT coalesce(sum(spent), 0) AS amount,
+               coalesce(sum(spent) FILTER (
+                   WHERE at < clock_timestamp() - make_interval(secs => :told_s)
+               ), 0) AS settled
+        FROM (
+            SELECT u.at, CASE n.unit WHEN 'usd' THEN coalesce(u.cost_nano, 0)
+                         ELSE u.input_tokens + u.output_tokens END AS spent
+            FROM usage AS u
+            WHERE u.tenant_id = n.tenant_id AND u.at >= n.from_at
+              AND (n.scope IN ('tenant', 'organization')
+                   OR n.scope = 'project' AND coalesce(u.project_id, u.tenant_id) = n.scope_id
+                   OR n.scope = 'key' AND u.key_id = n.scope_id)
+        ) AS line
+    ) AS lines
+), judged AS (
+    SELECT *, CASE WHEN settled > told THEN settled ELSE amount END AS truth FROM compared
 ), written AS (
     INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
     SELECT tenant_id, meter, starts_at, '', corrected + truth - told, clock_timestamp()
-    FROM compared
-    WHERE abs(truth - told) > CAST(:share AS double precision) * greatest(truth, told)
-      AND (truth > told OR is_whole)
+    FROM judged
+    WHERE settled - told > CAST(:share AS double precision) * settled
+       OR told - amount > CAST(:share AS double precision) * told AND is_whole
     ON CONFLICT (tenant_id, meter, starts_at, replica)
     DO UPDATE SET amount = excluded.amount, at = excluded.at
     RETURNING tenant_id, meter, starts_at
 )
 SELECT c.tenant_id, c.meter, CAST(c.truth AS bigint) AS truth, CAST(c.told AS bigint) AS told
-FROM written AS w JOIN compared AS c
+FROM written AS w JOIN judged AS c
      ON c.tenant_id = w.tenant_id AND c.meter = w.meter AND c.starts_at = w.starts_at
 """)
 
@@ -130,6 +142,7 @@ async def reconcile(database: Database, now: datetime) -> list[Correction]:
         "spans": list(spans),
         "starts": [begins(span, now) for span in spans],
         "share": TOLERATED_SHARE,
+        "told_s": TOLD_S,
     }
     async with database.runs_transaction() as connection:
         return [Correction(*row) for row in await connection.execute(_RECONCILE, parameters)]

@@ -291,6 +291,7 @@ usage = _table(
 )
 _table("usage_hours", " ".join(SUMMED_BY), postgresql_with=_ROOM_FOR_UPDATES)
 _table("usage_minutes", " ".join(SUMMED_BY), postgresql_with=_ROOM_FOR_UPDATES)
+_table("usage_days", " ".join(SUMMED_BY))
 _table("usage_end_user_days", "tenant_id day project_id end_user model")
 _table("usage_cursors", "tenant_id name")
 _table("backend_tokens", "tenant_id backend at")

@@ -44,7 +44,9 @@ DAY = 86_400
 @asynccontextmanager
 async def asking(database: Database, tenant: TenantId) -> AsyncIterator[Any]:
     """`usage` of an SDK's admin client, for which every request is the tenant's."""
-    reports = UsageReports(database, minutes_s=172_800, rows_max=1_000, clock=time.time)
+    reports = UsageReports(
+        database, minutes_s=2 * DAY, hours_s=35 * DAY, rows_max=1_000, clock=time.time
+    )
     served = starlette_routes(routes(reports), cast("Any", None))
     router = Router(served)
 

@@ -58,7 +58,9 @@ async def test_what_went_past_the_gateway_is_told(database: Database) -> None:
     (beyond,), fleet = await compared(database)
     assert (beyond.backend, beyond.generated, beyond.received) == ("gpu-1", 203_000, 200_000)
     assert fleet[:2] == (203_000, 200_000)
-    keep = LedgerRetention(lines_s=DAY_S, minutes_s=DAY_S, hours_s=60, end_user_days_s=DAY_S)
+    keep = LedgerRetention(
+        lines_s=DAY_S, minutes_s=DAY_S, hours_s=DAY_S, days_s=60, end_user_days_s=DAY_S
+    )
     assert await remove_expired(database, keep, rows_max=10) == 1
     assert await compared(database) == ((), NO_TOKENS)
 

@@ -16,9 +16,11 @@ from gateway.generation import TokenUsage
 from gateway.ledger.exporting import export, place_of
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.ledger.records import FIELDS
+from gateway.services.limits import Limits, Place
 from gateway.store import endings, responses, usage
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
+from gateway.store.limits.reconciliation import reconcile
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.stored import finished, new_response
@@ -102,13 +104,31 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
 async def test_lines_are_removed_once_they_are_added_up(
     database: Database, tenant: TenantId
 ) -> None:
-    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 5 * DAY_S)
+    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 400 * DAY_S, 5 * DAY_S)
     now = datetime.now(UTC)
     await usage.record_all(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]
     )
     assert await remove_expired(database, keep, rows_max=10) == 0
     await Adding(database, RollupTerms(), interval_s=1, metrics=Metrics()).round()
-    # Three lines, and the hour of the oldest.
+    # Three lines, and the hour of the oldest, which is part of a day now.
     assert await remove_expired(database, keep, rows_max=2) == 4
     assert await remove_expired(database, keep, rows_max=2) == 0
+
+
+async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
+    database: Database, tenant: TenantId
+) -> None:
+    await Limits(database).set_budget(
+        Place.of_tenant(tenant), 10**9, unit="tokens", interval="none"
+    )
+    async with database.owner_transaction() as connection:
+        older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"
+        await connection.execute(Statement(older))
+    now = datetime.now(UTC)
+    await usage.record_all(database, [(tenant, line(now))])
+    assert await reconcile(database, now) == []
+    await usage.record_all(database, [(tenant, line(now - timedelta(minutes=2)))])
+    (corrected,) = await reconcile(database, now)
+    assert (corrected.told, corrected.truth) == (0, 15), "the one that nobody will tell any more"
+    assert await reconcile(database, now) == []

@@ -15,6 +15,7 @@ import asyncpg
 from gateway.store import usage
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import Question, Span
+from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
@@ -190,3 +191,46 @@ async def test_minutes_are_those_of_the_last_days(database: Database, tenant: Te
         sums="minute",
     )  # fmt: skip
     assert await told(database, tenant, Question(span=recent, unit="minute")) == added_up([young])
+
+
+async def test_hours_become_days_and_nothing_is_lost_or_told_twice(database: Database) -> None:
+    chance = random.Random(35)
+    tenants = [await new_tenant(database) for _ in range(2)]
+    now = datetime.now(UTC)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    start, day_s = midnight - timedelta(days=8), 86_400
+    keep = LedgerRetention(
+        lines_s=400 * day_s,
+        minutes_s=2 * day_s,
+        hours_s=4 * day_s,
+        days_s=400 * day_s,
+        end_user_days_s=day_s,
+    )
+    whole = Question(
+        span=Span(start=start, end=midnight, inner_start=start, inner_end=midnight),
+        unit="day",
+        dimensions=("model", "key_id"),
+    )
+    written: list[UsageLine] = []
+    for _ in range(4):
+        lines = [random_line(chance, start=start, span_s=8 * day_s) for _ in range(30)]
+        await write(database, tenants[0], *lines)
+        await write(database, tenants[1], line(start))
+        written += lines
+        await roll(database)
+        # Several processes at once, and late lines of hours that have become days.
+        await asyncio.gather(*(remove_expired(database, keep, rows_max=7) for _ in range(3)))
+        assert await told(database, tenants[0], whole) == added_up(written)
+    everything = await told(database, None, whole)
+    assert everything["requests"] == len(written) + 4
+    by_day = await reading.read(database, tenants[0], whole, rows_max=1_000)
+    for row in by_day:
+        own = [one for one in written if one.at.date() == row["bucket"].date()]
+        assert row["requests"] == sum(
+            (one.model, one.key_id) == (row["model"], row["key_id"]) for one in own
+        )
+    async with database.runs_transaction() as connection:
+        oldest = await connection.scalar(Statement("SELECT min(at) FROM usage_hours"))
+        days = await connection.scalar(Statement("SELECT count(DISTINCT at) FROM usage_days"))
+    assert oldest >= now - timedelta(days=4, minutes=1)
+    assert 4 <= days <= 5

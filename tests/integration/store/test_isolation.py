@@ -336,7 +336,9 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "mcp_servers", of_tenant | {"id": uuid} | SERVER)
         await add_rows(connection, "tool_approvals", of_tenant | APPROVAL)
     async with database.runs_transaction() as connection:
-        for table in ("usage_hours", "usage_minutes", "usage_end_user_days", "usage_cursors"):
+        for table in (
+            *("usage_hours", "usage_minutes", "usage_days", "usage_end_user_days", "usage_cursors"),
+        ):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
     async with database.owner_transaction() as connection:
         for table in ("limits", "budgets", "spend_alerts", "prices"):

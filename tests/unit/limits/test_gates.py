@@ -125,7 +125,7 @@ def test_what_a_waiting_request_has_of_one_bucket_stays_while_another_is_asked()
     desk.enter()
     minute, day = [bucket for _, bucket in desk.gates.known()]
     minute.take(minute.held)
-    day.give_back(1 - day.held)
+    day.give_back(1 - day.held, desk.clock)
     desk.clock += 1
     assert desk.gates.enter(desk.caller, desk.rules) is None
     desk.grant()
