@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from gateway.cli import terminal
+from gateway.cli.backends import found
 from gateway.cli.options import Config, Json, run
 from gateway.cli.terminal import FAILED
 from gateway.settings import load_settings
@@ -16,7 +17,6 @@ from gateway.upstreams.adapters import Adapter, Adapters, Outcome
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
-from gateway.wiring.membership import backends as backends_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,6 +27,8 @@ commands = typer.Typer(
 )
 
 LOAD_TIMEOUT_S: Final = 300.0
+DISCOVERY: Final = "discovery"
+"""In the place of a backend's name, where a source does not say which there are."""
 
 Name = Annotated[str, typer.Argument(help="What requests call it.")]
 Base = Annotated[
@@ -68,14 +70,22 @@ def unload(name: Name, model: Base = None, config: Config = None, json_: Json = 
     _tell(_ask(config, lambda adapters: adapters.unload(name, base=model)), json_=json_)
 
 
-def _ask(config: Path | None, question: Callable[[Adapters], Awaitable[T]]) -> T:
-    async def answer() -> T:
+def _ask(
+    config: Path | None, question: Callable[[Adapters], Awaitable[list[T]]]
+) -> list[T | Outcome]:
+    """What comes of a question to all backends; a source that does not say which there are is an
+    outcome, too.
+    """
+
+    async def answer() -> list[T | Outcome]:
         settings = load_settings(config)
+        members = await found(settings)
         async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
             ask_s = settings.upstream.probe_timeout_s
-            backends = backends_of(settings)
+            backends = tuple(members.backends.values())
             adapters = Adapters(backends, client, ask_s=ask_s, load_s=LOAD_TIMEOUT_S)
-            return await question(adapters)
+            unknown = [Outcome(DISCOVERY, ok=False, detail=why) for why in members.faults]
+            return [*await question(adapters), *unknown]
 
     return run(answer())
 

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -524,11 +525,7 @@ def _are_text(ids: Sequence[int], text_ids: range) -> bool:
 
 def _text_at(ids: Sequence[int], at: int, text_ids: range) -> int:
     """How many ids from `at` on stand before the next marker, `STRETCH_IDS_MAX` at most."""
-    end, last = at, min(len(ids), at + STRETCH_IDS_MAX)
-    for size in (LOOK_IDS, 1):
-        while end < last and _are_text(ids[end : min(end + size, last)], text_ids):
-            end = min(end + size, last)
-    return end - at
+    return len(tuple(takewhile(text_ids.__contains__, ids[at : at + STRETCH_IDS_MAX])))
 
 
 def _cause(fold: Fold, start: int, code: str) -> str:

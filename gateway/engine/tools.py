@@ -39,7 +39,7 @@ from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.protocol.hosted.grants import approval_digest
 from gateway.store.claims import Claim
-from gateway.tools.contract import REACHED, ToolCall, ToolResult, ToolScope
+from gateway.tools.contract import REACHED, ToolCall, ToolResult, ToolScope, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -129,7 +129,7 @@ class ToolRunner:
         self._hosts = set()
         began = time.monotonic()
         try:
-            result = await self._result()
+            result = explained(due.name, await self._result())
             await self._end(result, time.monotonic() - began)
         except asyncio.CancelledError:
             self._cancel(time.monotonic() - began)

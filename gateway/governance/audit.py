@@ -4,8 +4,9 @@ Entries of a tenant are numbered from 1 on. `hash` is SHA-256 over the hash of t
 the fields of this one, each with its length in front; the first one follows on 32 zero bytes. An
 entry that was changed, left out or put in breaks the chain from there on. Where retention removes
 the oldest ones, it first adds an entry that says up to which, and what hash that one had: the first
-one left must follow on that. What a chain cannot show is that the last ones were cut off, or that
-all of it was made anew: for that, heads are written down elsewhere (the process log has them).
+one left must follow on that. What a chain cannot show by itself is that the last ones were cut off,
+or that all of it was made anew: for that, heads are written down elsewhere (the process log has
+them), and held against it.
 
 An entry never has content of requests, secrets, or bodies of mails.
 """
@@ -229,9 +230,11 @@ def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
 @dataclass(slots=True)
 class Chain:
     """Checks entries of one tenant in their order, as they come (`add`), and then what is before
-    the first of them (`faults`).
+    the first of them and behind the last (`faults`). `kept` are hashes that somebody wrote down
+    before, by the numbers of their entries.
     """
 
+    kept: Mapping[int, bytes] = field(default_factory=dict)
     number: int = 0
     hash: bytes = BEGINNING
     count: int = 0
@@ -254,6 +257,8 @@ class Chain:
                 self.found.append(f"entry {entry.number} was changed")
             elif entry.type == TRIMMED:
                 self._trim(entry)
+            if self.kept.get(entry.number, entry.hash) != entry.hash:
+                self.found.append(f"entry {entry.number} is another one than it was")
             self.number, self.hash = entry.number, entry.hash
             self.count += 1
 
@@ -268,13 +273,16 @@ class Chain:
     def faults(self) -> list[str]:
         """What is wrong with those that were added, if these are all; empty: nothing is."""
         (first, previous), (last, hash_) = self._begins, self._trimmed
+        begin = []
         if first < last:
-            return [f"entries up to {last} were removed, and some are there again", *self.found]
-        if first > last:
-            return [f"entries {last + 1} to {first} are gone", *self.found]
-        if previous != hash_:
-            return [f"entry {first + 1} does not follow on what was before", *self.found]
-        return self.found
+            begin = [f"entries up to {last} were removed, and some are there again"]
+        elif first > last:
+            begin = [f"entries {last + 1} to {first} are gone"]
+        elif previous != hash_:
+            begin = [f"entry {first + 1} does not follow on what was before"]
+        newest = max(self.kept, default=0)
+        end = [f"entries {self.number + 1} to {newest} are gone"] if newest > self.number else []
+        return [*begin, *self.found, *end]
 
 
 def shown(

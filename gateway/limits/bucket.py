@@ -75,7 +75,11 @@ class Bucket:
         return self._needed > 0
 
     def resize(self, rate: float, capacity: float) -> None:
-        """The limit was changed."""
+        """The limit was changed. A lower one holds at once: what was taken ahead by the higher one
+        is forgotten, and the row is asked anew.
+        """
+        if capacity < self.capacity:
+            self.held = min(self.held, 0.0)
         self.rate, self.capacity = rate, capacity
 
     def demand(self, cost: float, now: float) -> None:
@@ -89,9 +93,11 @@ class Bucket:
         """Use so much; more than is there where it was used already."""
         self.held -= cost
 
-    def give_back(self, amount: float) -> None:
-        """So much was not used after all."""
+    def give_back(self, amount: float, now: float) -> None:
+        """So much was not used after all; below zero: so much more was. A debt is use of it."""
         self.held += amount
+        if self.held < 0:
+            self.used_at = max(self.used_at, now)
 
     def available(self, now: float) -> float:
         """About how much could be used now, of the slice and of what is left in the row."""
@@ -113,9 +119,9 @@ class Bucket:
             return max(0.0, cost - self.held) / self._own_rate
         return max(0.0, cost - self.held - self._estimate(now)) / self.rate
 
-    def until_full_s(self, now: float) -> float:
-        """About how long until nothing of it is used."""
-        return max(0.0, self.capacity - self.available(now)) / self.rate
+    def until_full_s(self, available: float) -> float:
+        """About how long until nothing of it is used, of which so much is `available` now."""
+        return max(0.0, self.capacity - available) / self.rate
 
     def need(self, cost: float) -> None:
         """Ask for so much with the next statement: a request waits for it."""

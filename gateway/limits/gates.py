@@ -169,7 +169,7 @@ class Gates:
         """Gate 1. None: ask the rows first, and then make the next attempt. Raises `RateLimited`,
         after `ATTEMPTS_MAX` in any case.
         """
-        if not attempt and rules.requests:
+        if not attempt and self._refused:
             self._check_refused(caller, rules)
         if not self._has_place(caller, rules, attempt):
             return None
@@ -184,7 +184,7 @@ class Gates:
         for name in charge.places:
             self.places[caller.tenant_id, name] += 1
         if not rules.tokens:
-            charge.headers = headers_of(self._tightest(rules.requests, caller), None)
+            charge.headers = headers_of(self._tightest(rules.requests, buckets), None)
         return charge
 
     def reserve(
@@ -212,7 +212,7 @@ class Gates:
             [TokenCharge(one.limit.name, one.limit.what, one.bucket, one.amount) for one in taken]
         )
         charge.headers = headers_of(
-            self._tightest(rules.requests, caller), self._tightest(rules.tokens, caller)
+            self._tightest(rules.requests, buckets), self._tightest(rules.tokens, buckets)
         )
         return True
 
@@ -248,8 +248,7 @@ class Gates:
             actual = 0 if is_refunded else amounts[one.what]
             # One that is in use again may be a new one: what is due is due there.
             bucket = buckets.setdefault(one.name, one.bucket)
-            bucket.give_back(one.reserved - actual)
-            bucket.used_at = max(bucket.used_at, now) if bucket.held < 0 else bucket.used_at
+            bucket.give_back(one.reserved - actual, now)
         if used.is_whole:
             self._estimates.learn((charge.project, charge.model), used.output_tokens)
         if is_refunded or not charge.spend:
@@ -294,14 +293,19 @@ class Gates:
         for limit in rules.places:
             key = (caller.tenant_id, limit.name)
             self._places_used[key] = now
-            if key not in self.elsewhere and not attempt:
+            elsewhere = self.elsewhere.get(key)
+            if elsewhere is None and not attempt:
                 self.needs_round = True
                 return False
-            used = self.places.get(key, 0) + self.elsewhere.get(key, 0)
+            used = self.places.get(key, 0) + (elsewhere or 0)
             if used >= limit.value:
                 wait_s = BUSY_WAIT_S * (1 + JITTER * self._random())
                 where = Where(limit, caller.terms, caller.model)
                 refusal = too_many(where, used=used, wait_s=wait_s)
+                buckets = self._buckets[caller.tenant_id]
+                refusal.headers = headers_of(
+                    self._tightest(rules.requests, buckets), self._tightest(rules.tokens, buckets)
+                )
                 self._refuse(limit, refusal, caller.tenant_id)
         return True
 
@@ -380,12 +384,16 @@ class Gates:
         self, cost: Cost, caller: Caller, now: float, *, least_s: float = 0.001
     ) -> RateLimited:
         limit, bucket = cost.limit, cost.bucket
-        left = int(bucket.available(now))
-        room = Headroom(
-            limit.value, left, bucket.until_full_s(now), is_project=limit.scope == "project"
-        )
-        is_requests = limit.what == "requests"
-        headers = headers_of(room if is_requests else None, None if is_requests else room)
+        available = bucket.available(now)
+        left, reset_s = int(available), bucket.until_full_s(available)
+        room = Headroom(limit.value, left, reset_s, is_project=limit.scope == "project")
+        rules = caller.terms.rules(caller.model)
+        assert rules is not None, "one of its limits refuses"
+        buckets = self._buckets[caller.tenant_id]
+        if limit.what == "requests":
+            headers = headers_of(room, self._tightest(rules.tokens, buckets))
+        else:
+            headers = headers_of(self._tightest(rules.requests, buckets), room)
         asked, where = int(cost.amount), Where(limit, caller.terms, caller.model)
         if cost.amount > bucket.capacity:
             return too_large(where, cost=asked, headers=headers)
@@ -420,23 +428,25 @@ class Gates:
                 refusal = self._refusal(cost, caller, now, least_s=wait_s)
                 self._refuse(limit, refusal, caller.tenant_id)
 
-    def _tightest(self, limits: Sequence[Limit], caller: Caller) -> Headroom | None:
-        """The bucket that has the least of its limit left; None where that is not known."""
+    def _tightest(self, limits: Sequence[Limit], buckets: Mapping[str, Bucket]) -> Headroom | None:
+        """Which of the buckets of a tenant has the least of its limit left; None where that is not
+        known.
+        """
         least, tightest, now = 2.0, None, self._clock()
-        buckets = self._buckets[caller.tenant_id]
         for limit in limits:
-            bucket = buckets[limit.name]
-            if bucket.is_detached:
+            bucket = buckets.get(limit.name)
+            if bucket is None or bucket.is_detached:
                 return None
             available = bucket.available(now)
             share = available / limit.value if limit.value else 0.0
             if share < least:
-                least, tightest = share, (limit, int(available), bucket)
+                least, tightest = share, (limit, available, bucket)
         if tightest is None:
             return None
-        limit, left, bucket = tightest
+        limit, available, bucket = tightest
+        left = min(int(available), limit.value)
         is_project = limit.scope == "project"
-        return Headroom(limit.value, min(left, limit.value), bucket.until_full_s(now), is_project)
+        return Headroom(limit.value, left, bucket.until_full_s(available), is_project)
 
     def _bucket(self, buckets: dict[str, Bucket], limit: Limit) -> Bucket:
         """That of a limit, of those of its tenant."""

@@ -29,6 +29,10 @@ class Paces(Generic[K]):
     def __init__(self) -> None:
         self._full_at: OrderedDict[K, float] = OrderedDict()
 
+    def __len__(self) -> int:
+        """How many may not be full."""
+        return len(self._full_at)
+
     def __contains__(self, key: K) -> bool:
         """Whether it may not be full; what has never been used is."""
         return key in self._full_at

@@ -209,6 +209,11 @@ class ModelFormat(Protocol):
         `ValueError` for what no `template_state` was.
         """
 
+    def relearn(self) -> None:
+        """A server of the model was started anew, perhaps with another template: what was learned
+        of it is learned anew for the next prompt. Runs keep what they know.
+        """
+
     @property
     def questions(self) -> tuple[bytes, ...]:
         """What a server of the model can be asked (`Unrendered`) to find out whether it fits; none

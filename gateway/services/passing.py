@@ -41,9 +41,10 @@ _STATUS: Final = re.compile(r"^answered \d+: ")
 _PLACE: Final = re.compile(r"\S*/\S*")
 """Of a server, in its own messages: a path."""
 
-
 BYTES_PER_TOKEN: Final = 4
 """Of a body, until its server says how many tokens it read."""
+TOKENS_MAX: Final = 2**31 - 1
+"""Of one request. What a server says beyond that is not believed, and no usage line could hold."""
 
 
 class Passed(NamedTuple):
@@ -147,7 +148,7 @@ def _tokens(usage: Any) -> int:
     if not isinstance(usage, dict):
         return 0
     counts = [usage.get(name) for name in ("prompt_tokens", "total_tokens")]
-    return next((one for one in counts if type(one) is int and one >= 0), 0)
+    return next((one for one in counts if type(one) is int and 0 <= one <= TOKENS_MAX), 0)
 
 
 def _told(error: UpstreamRejected) -> str:

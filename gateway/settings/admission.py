@@ -19,7 +19,9 @@ class Admission(Section):
         default=True, description="false: all requests are sent on at once, and wait at backends."
     )
     slots_start: PositiveInt = Field(
-        64, description="Requests that one backend is sent at once by this process, at first."
+        16,
+        description="Requests that one backend is sent at once by this process, at first. While it "
+        "answers in time, that doubles with each round.",
     )
     slots_min: PositiveInt = Field(4, description="The least that is learned from late answers.")
     slots_max: PositiveInt = Field(16_384, description="The most that is learned from early ones.")
@@ -51,9 +53,9 @@ class Admission(Section):
         "A few background responses come on top; the others wait in the database.",
     )
     wait_max_s: PositiveFloat = Field(
-        10.0,
+        3.0,
         description="Seconds a request may wait for a backend until it is answered 503; more where "
-        "clients do not try again by themselves.",
+        "clients do not try again by themselves, as OpenAI's SDKs do.",
     )
     overload_wait_max_s: PositiveFloat = Field(
         1.0,

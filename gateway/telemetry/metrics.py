@@ -43,6 +43,21 @@ FLUSH_SECONDS: Final = (
 """Bucket bounds of a commit, which takes a millisecond or two while nothing is wrong."""
 
 
+class Children(dict[tuple[str, ...], T]):
+    """The children of a metric, each by the values of its labels and made when it is first asked
+    for: in the library each look-up costs more than what is counted. None of them is ever removed.
+    """
+
+    def __init__(self, metric: T) -> None:
+        super().__init__()
+        self._make: Callable[..., T] = metric.labels
+
+    def __missing__(self, labels: tuple[str, ...]) -> T:
+        """Make it."""
+        child = self[labels] = self._make(*labels)
+        return child
+
+
 class Metrics:
     """Every metric of a process; each method counts or sets one thing that happened.
 
@@ -53,24 +68,14 @@ class Metrics:
         self.registry = registry = registry or CollectorRegistry()
         ProcessCollector(registry=registry)
         self._of_upstreams: list[Counter | Gauge | Histogram] = []
-        self._request_seconds = self._histogram(
-            "gen_ai_server_request_duration_seconds",
-            "Time from a request's first byte to the end of its response.",
-            SECONDS,
-            "model",
-        )
-        self._first_token_seconds = self._histogram(
-            "gen_ai_server_time_to_first_token_seconds",
-            "Time from a request's first byte to its first generated token.",
-            FIRST_TOKEN_SECONDS,
-            "model",
-        )
-        self._requests, self._passed = self._counters_of_requests()
+        self._add_requests()
         self.requests_in_flight = 0
         """Each request counts itself; `request_finished` takes it off again."""
         self._read_gauge("requests_in_flight", "Requests being answered.")
-        self._responses = self._counter("responses", "Responses that ended.", "status", "model")
-        self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
+        responses = "Responses that ended."
+        self._responses = Children(self._counter("responses", responses, "status", "model"))
+        tokens = "Tokens, by what they are."
+        self._tokens = Children(self._counter("tokens", tokens, "model", "type"))
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
         self._recoveries = self._counter("harmony_recovery", "Repaired model output.", "rule")
         self._repairs = self._counter(
@@ -170,12 +175,28 @@ class Metrics:
             "ledger_discrepancies", "What did not agree when it was last compared.", "check"
         )
 
-    def _counters_of_requests(self) -> tuple[Counter, Counter]:
-        passed = "Embeddings and reranking, as the backends took them."
-        return (
-            self._counter("requests", "Answered requests.", "status", "model"),
-            self._counter("passed_requests", passed, "kind", "model", "outcome"),
+    def _add_requests(self) -> None:
+        self._request_seconds = Children(
+            self._histogram(
+                "gen_ai_server_request_duration_seconds",
+                "Time from a request's first byte to the end of its response.",
+                SECONDS,
+                "model",
+            )
         )
+        self._first_token_seconds = Children(
+            self._histogram(
+                "gen_ai_server_time_to_first_token_seconds",
+                "Time from a request's first byte to its first generated token.",
+                FIRST_TOKEN_SECONDS,
+                "model",
+            )
+        )
+        passed = "Embeddings and reranking, as the backends took them."
+        self._requests = Children(
+            self._counter("requests", "Answered requests.", "status", "model")
+        )
+        self._passed = self._counter("passed_requests", passed, "kind", "model", "outcome")
 
     def _counters_of_web(self) -> tuple[Counter, Counter, Counter]:
         searches = "Searches of the web, by who was asked."
@@ -219,9 +240,9 @@ class Metrics:
         gateway serves, or empty: never free text.
         """
         self.requests_in_flight -= 1
-        self._requests.labels(str(status), model).inc()
+        self._requests[str(status), model].inc()
         if model:
-            self._request_seconds.labels(model).observe(seconds)
+            self._request_seconds[model,].observe(seconds)
 
     def connection_opened(self) -> None:
         """Count a WebSocket connection that was accepted."""
@@ -234,7 +255,7 @@ class Metrics:
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """Observe that a response's first token came `seconds` after its request."""
-        self._first_token_seconds.labels(model).observe(seconds)
+        self._first_token_seconds[model,].observe(seconds)
 
     def response_finished(  # noqa: PLR0913 - every count of one response
         self,
@@ -251,10 +272,12 @@ class Metrics:
         input, `reasoning` of output. `recoveries` is how often each recovery rule of the parser
         fired.
         """
-        self._responses.labels(status, model).inc()
+        self._responses[status, model].inc()
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
         for kind, count in counts.items():
-            self._tokens.labels(model, kind).inc(count)  # which is there from now on, if at 0
+            counted = self._tokens[model, kind]  # which is there from now on, if at 0
+            if count:
+                counted.inc(count)
         for rule, count in recoveries.items():
             self._recoveries.labels(rule).inc(count)
 
@@ -278,7 +301,7 @@ class Metrics:
     def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
         """Count a request that was passed through, and the tokens that it had."""
         self._passed.labels(kind, model, outcome).inc()
-        self._tokens.labels(model, "input").inc(tokens)
+        self._tokens[model, "input"].inc(tokens)
 
     def client_disconnected(self) -> None:
         """Count a client that left before its response was complete."""

@@ -8,7 +8,7 @@ of logs: what has to outlive it is in what it returns.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from gateway.generation import BUILTIN_PREFIX
@@ -97,6 +97,25 @@ class ToolResult:
     shown: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     ids_max: int = 8192
+
+
+_NOT_MADE: Final = frozenset({"refused", "over_budget"})
+_INVALID_REQUEST: Final = -32600
+"""Source: https://www.jsonrpc.org/specification#error_object"""
+
+
+def explained(name: str, result: ToolResult) -> ToolResult:
+    """The same where its item says why the call failed. No server said so of one that the gateway
+    refused, gave up or lost; the item of an MCP call has a place for it nonetheless.
+    """
+    if result.outcome in {"ok", "cancelled"} or result.shown or kind_of(name) != "mcp":
+        return result
+    error: dict[str, Any] = {"type": "http_error", "code": 0, "message": result.output}
+    if result.outcome in _NOT_MADE:
+        error |= {"type": "mcp_protocol_error", "code": _INVALID_REQUEST}
+    elif result.outcome == "unknown":
+        error["message"] = f"outcome unknown: {result.output}"
+    return replace(result, shown={"output": None, "error": error})
 
 
 ToolState = dict[str, Any]

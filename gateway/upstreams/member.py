@@ -277,6 +277,8 @@ class Member:
         self._reading: CounterReading | None = None
         self._read_at = 0.0
         self._reached = False
+        self.has_failed_check = False
+        """The last health check went wrong."""
         self._faults = FaultReport(self.name, backend.base_url)
 
     @property
@@ -338,10 +340,7 @@ class Member:
     ) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
-        on_trial = self.health.begin_trial(started_at)
-        self._in_flight += 1
-        self.is_idle.clear()
-        self._metrics.upstream_started(self.name)
+        on_trial = self._begin(started_at)
         outcome = "cancelled"
 
         def finish() -> None:
@@ -366,12 +365,22 @@ class Member:
             outcome = self._failed(error, request.model)
             raise
         finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self.is_idle.set()
-            self._metrics.upstream_finished(self.name, outcome)
-            if on_trial:
-                self.health.end_trial()
+            self._end(outcome, on_trial=on_trial)
+
+    def _begin(self, now: float) -> bool:
+        """One request more is under way there; whether it is the trial of an ejected backend."""
+        self._in_flight += 1
+        self.is_idle.clear()
+        self._metrics.upstream_started(self.name)
+        return self.health.begin_trial(now)
+
+    def _end(self, outcome: str, *, on_trial: bool) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self.is_idle.set()
+        self._metrics.upstream_finished(self.name, outcome)
+        if on_trial:
+            self.health.end_trial()
 
     def counts(self, reading: CounterReading) -> None:
         """It says itself how many tokens it has generated."""
@@ -394,23 +403,23 @@ class Member:
         """What it answers to a request that is no generation. Raises what `generate` does before a
         first chunk, and UpstreamFailed for an answer of more than `bytes_max`.
         """
-        on_trial = self.health.begin_trial(self._clock())
-        self._in_flight += 1
-        self._metrics.upstream_started(self.name)
+        on_trial = self._begin(self._clock())
         outcome = "cancelled"
         try:
             answer = await self._server.ask(path, body, bytes_max=bytes_max)
             outcome = "ok"
             self.health.completed()
             self._faults.over("request")
+        except ModelGone:
+            # It may lack the path, and serve the model otherwise; what it lists tells.
+            self.health.answered()
+            outcome = "unavailable"
+            raise
         except UpstreamError as error:
             outcome = self._failed(error, model)
             raise
         finally:
-            self._in_flight -= 1
-            self._metrics.upstream_finished(self.name, outcome)
-            if on_trial:
-                self.health.end_trial()
+            self._end(outcome, on_trial=on_trial)
         return answer
 
     def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
@@ -427,6 +436,7 @@ class Member:
             alive=health_check.is_well,
             unanswered_since=asked_at if health_check.outcome is CheckOutcome.MUTE else None,
         )
+        self.has_failed_check = not health_check.is_well
         if health_check.is_well:
             self._reached = True
             self._faults.over("check")

@@ -38,6 +38,7 @@ class Passing:
         self._turn += 1
         turn, losses = self._turn, 0
         reasons: dict[str, str] = {}
+        told_s: list[float] = []
         while len(reasons) < self._attempts_max:
             left = candidates(self._pool.serving(model), tried=reasons)
             if not left:
@@ -48,9 +49,14 @@ class Passing:
                 answer = await member.ask(path, model, body, bytes_max=self._answer_bytes_max)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
+                told_s += self._pool.told_s(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._losses_max:
                     raise
             else:
                 return member.name, answer
-        raise NoUpstreamAvailable(model, "; ".join(reasons.values()))
+        raise NoUpstreamAvailable(
+            model,
+            "; ".join(reasons.values()),
+            retry_after_s=min(told_s, default=self._pool.retry_after_s(model)),
+        )

@@ -173,6 +173,9 @@ class Pool:
         """
         self.router = router
         self.admission = admission
+        self.on_return: Callable[[str], None] = lambda _: None
+        """Told of each model of a backend that is there again, or joined: it may be a process that
+        was started anew."""
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
@@ -389,7 +392,7 @@ class Pool:
                 request = _recalled(request, placed, error)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
-                told_s += self._told_s(error)
+                told_s += self.told_s(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
@@ -398,16 +401,16 @@ class Pool:
         raise NoUpstreamAvailable(
             request.model,
             "; ".join(reasons.values()),
-            retry_after_s=min(told_s, default=self._retry_after_s(request.model)),
+            retry_after_s=min(told_s, default=self.retry_after_s(request.model)),
         )
 
-    def _told_s(self, error: UpstreamUnavailable) -> list[float]:
+    def told_s(self, error: UpstreamUnavailable) -> list[float]:
         """After how many seconds a backend that failed says to try it again, if it does."""
         if isinstance(error, ModelGone):
             self._note_models()
         return [] if error.retry_after_s is None else [error.retry_after_s]
 
-    def _retry_after_s(self, model: str) -> float | None:
+    def retry_after_s(self, model: str) -> float | None:
         """Seconds until the next health check, if all backends of the model are unreachable. Others
         are tried with the next request, even if they are ejected: None.
         """
@@ -626,6 +629,7 @@ class Pool:
 
     async def _poll(self, member: Member, *, is_back: bool = False) -> None:
         was_reachable = member.health.reachable and not is_back
+        had_failed = member.has_failed_check
         schedule = self._policy.schedule
         asked_at = self._clock()
         health_check = await check(
@@ -639,6 +643,10 @@ class Pool:
         is_told = member.listed is not None and member.engine is not None
         if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
+            had_failed = True
+        if health_check.is_well and had_failed:
+            for model in member.models:
+                self.on_return(model)
         is_alone = len(self._members) == 1 or member.has_left.is_set()
         router = None if is_alone else self.router
         if health_check.is_well and (router is not None or self.admission is not None):
@@ -653,7 +661,7 @@ class Pool:
         if load.generated is not None:
             member.counts(CounterReading(load.generated, load.epoch))
         if self.admission is not None:
-            self.admission.slots(member.name).reported(load.waiting, load.running)
+            self.admission.slots(member.name).reported(load.waiting, load.running, load.places)
         if router is None:
             return
         if not was_reachable:

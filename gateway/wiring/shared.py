@@ -73,11 +73,13 @@ class Shared:
         """
         metrics, limits, python = Metrics(), settings.limits, settings.tools.python
         pool = _pool(settings, metrics)
+        known = formats(settings).with_parents(pool.parent_of)
+        pool.on_return = known.relearn
         keys = keys_database(settings)
         return cls(
             settings=settings,
             metrics=metrics,
-            formats=formats(settings).with_parents(pool.parent_of),
+            formats=known,
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
             keys=keys,
             keyring=new_keyring(settings, keys),

@@ -225,12 +225,12 @@ def reasons_in(family: Family, known: Vocabulary, ids: Sequence[int]) -> Iterato
     if re.search(r"[\x00-\x08\x0b-\x1f]", spelled):
         yield "control_character"
     decoded = known.decode(list(ids))
-    yield from (reason for reason, pattern in _IN_DECODED.items() if re.search(pattern, decoded))
+    yield from (reason for reason, pattern in IN_DECODED.items() if re.search(pattern, decoded))
     if re.search(_SPACED_NAME, spelled):
         yield "spaced_name"
 
 
-_IN_DECODED: Final = {
+IN_DECODED: Final = {
     "call_id": r"\[CALL_ID\]",
     "text_behind_call": (
         r"calls\u2581begin\uff5c>\s*<\uff5ctool\u2581calls\u2581end\uff5c>\s*[^\s<]"

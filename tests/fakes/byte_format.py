@@ -148,6 +148,9 @@ class ByteFormat:
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
         return ()
 
+    def relearn(self) -> None:
+        """Nothing is learned."""
+
     def knowing(self, template_state: bytes) -> ByteFormat:
         return self
 

@@ -125,6 +125,8 @@ class ChatServer:
     asked: list[dict[str, Any]] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)
     is_deaf: bool = False
+    is_starting: bool = False
+    """It is not there yet."""
     goes_on: Callable[[str], str] = str
     """What is said behind the beginning of a turn that the script did not say."""
     breaks_after: int | None = None
@@ -144,7 +146,7 @@ class ChatServer:
         return Starlette(
             routes=[
                 Route("/version", lambda _: JSONResponse({"version": VERSION})),
-                Route("/health", lambda _: JSONResponse({})),
+                Route("/health", lambda _: JSONResponse({}, 503 if self.is_starting else 200)),
                 Route("/v1/models", self._models),
                 Route("/tokenize", self._tokenize, methods=["POST"]),
                 Route("/v1/completions", self._complete, methods=["POST"]),

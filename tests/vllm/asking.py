@@ -64,11 +64,8 @@ ENDLESS_CHAT: dict[str, Any] = {
         "json_schema": {"name": "all", "strict": True, "schema": _ALL},
     },
 }
-ENDLESS_COMPLETION: dict[str, Any] = {
-    "prompt": "Hello",
-    "max_tokens": 4000,
-    "logit_bias": {"200002": -100, "200012": -100},  # it may not return, nor call
-}
+LONG_COMPLETION: dict[str, Any] = {"prompt": "long " * 3000 + LONG_ASKED, "temperature": 0}
+"""Takes long to read: a completion has no format, and is sent no bias."""
 _MARK = "<|"
 
 

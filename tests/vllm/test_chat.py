@@ -11,8 +11,8 @@ from tests.fakes.chat_streams import chunks_of
 from tests.fakes.stream import texts
 from tests.vllm.asking import (
     ENDLESS_CHAT,
-    ENDLESS_COMPLETION,
     LONG_ASKED,
+    LONG_COMPLETION,
     WEATHER,
     WEATHER_ASKED,
     answer_of,
@@ -151,7 +151,7 @@ async def test_the_bounds_of_chats_and_completions_are_exact(
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"), [("chat/completions", ENDLESS_CHAT), ("completions", ENDLESS_COMPLETION)]
+    ("path", "asked"), [("chat/completions", ENDLESS_CHAT), ("completions", LONG_COMPLETION)]
 )
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_a_chat_frees_the_server(

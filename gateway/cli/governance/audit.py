@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
+from uuid import UUID
 
 import typer
 
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
-from gateway.errors import ResourceNotFound
+from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.settings import load_settings
 from gateway.store import tenants
 from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
-    from uuid import UUID
 
-    from gateway.services.governance.audit import AuditLogs
+    from gateway.services.governance.audit import AuditLogs, ChainState
 
 commands = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
 
 OfTenant = Annotated[
     str | None, typer.Option("--tenant", help="Of this tenant. Default: what concerns none.")
+]
+Heads = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True, dir_okay=False, help="What --json printed before: it must be there still."
+    ),
 ]
 T = TypeVar("T")
 
@@ -84,13 +90,36 @@ def _target(entry: dict[str, object]) -> str:
     return str(told["id"]) if isinstance(told, dict) else ""
 
 
+def _kept(file: Path) -> list[ChainState]:
+    """What `verify --json` printed before. Raises `InvalidRequest`."""
+    from gateway.services.governance.audit import ChainState
+
+    try:
+        return [
+            ChainState(
+                UUID(one["tenant_id"]),
+                int(one["entries"]),
+                int(one["number"]),
+                bytes.fromhex(one["head"]).hex(),
+                (),
+            )
+            for one in json.loads(file.read_bytes())
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        raise InvalidRequest(
+            f"{file} is not what 'audit verify --json' printed.", param="heads"
+        ) from error
+
+
 @commands.command()
-def verify(config: Config = None, json_: Json = False) -> None:
+def verify(heads: Heads = None, config: Config = None, json_: Json = False) -> None:
     """Check all chains from their oldest entries on. Exit code 0: nothing was changed or removed.
 
-    Keep the heads that it prints elsewhere: only they tell whether the newest entries were cut off.
+    Keep what --json prints elsewhere, for --heads: only that tells whether the newest entries were
+    cut off, or a chain was made anew.
     """
-    states = _ask(config, None, lambda logs, _: logs.verify())
+    kept = [] if heads is None else _kept(heads)
+    states = _ask(config, None, lambda logs, _: logs.verify(kept=kept))
     if json_:
         rows = [
             {

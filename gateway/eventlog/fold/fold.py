@@ -588,9 +588,9 @@ class Fold:
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
         if self._reader is not None:
             events += self._close_turn(self._reader, None)
+            usage = self.usage  # once more: what the turn said is in the channels only now
         events += self._builder.finish(outcome)
-        # Once more: what the last turn said is in the channels only now.
-        self._final_usage = self.usage
+        self._final_usage = usage
         return events
 
     def _messages(self, transcribe: Transcribe) -> dict[str, Any]:

@@ -110,6 +110,8 @@ class ChatFormat:
         self.header_markers = frozenset(self._lexicon.ids[text] for text in openers)
         self._brace = tuple(vocabulary.encode(_BRACE))
         self._learned: Template | None = None
+        self._is_outdated = False
+        """What was learned is to be learned anew."""
         self.probes = Probes.of(self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs)
 
     @classmethod
@@ -159,11 +161,17 @@ class ChatFormat:
         if template_state == TEXT_STATE:
             # Of a run that began before the settings said that it sees nothing, too.
             return self._shown_images or PassThroughFormat()
-        if not template_state or template_state == self.template_state:
+        if not template_state:
             return self
-        other = copy.copy(self)
+        other = copy.copy(self)  # even with what is learned here: that may be learned anew
         other._learned = Template.of_state(template_state)  # noqa: SLF001 - its own
         return other
+
+    def relearn(self) -> None:
+        """The next prompt asks for all probes. Until they are answered, and for runs that began
+        before, what was learned holds.
+        """
+        self._is_outdated = True
 
     @property
     def questions(self) -> tuple[bytes, ...]:
@@ -221,11 +229,12 @@ class ChatFormat:
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
         """What is known of the model's template. Raises `Unrendered` where that must be learned."""
-        if self._learned is None:
+        if self._learned is None or self._is_outdated:
             questions = self.probes.questions
             lacking = tuple(one for one in questions if one not in rendered)
             if lacking:
                 raise Unrendered(lacking)
+            self._is_outdated = False
             self._learned = self._learn(rendered)
         return self._learned
 

@@ -71,6 +71,9 @@ class HarmonyFormat(Renderer):
         """The same for every run."""
         return self
 
+    def relearn(self) -> None:
+        """Nothing is learned."""
+
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - no server renders it
         """Nothing can misfit: prompts are rendered here, and no server is asked."""
         return ()

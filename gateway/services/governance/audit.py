@@ -110,10 +110,20 @@ class AuditLogs:
             "has_more": has_more,
         }
 
-    async def verify(self, tenant_id: UUID | None = None) -> list[ChainState]:
-        """Check a chain from its oldest entry on; None: all there are."""
-        chains = await audit_log.chains(self._database)
-        return [await self._state(one) for one in chains if tenant_id in {None, one}]
+    async def verify(
+        self, tenant_id: UUID | None = None, kept: Sequence[ChainState] = ()
+    ) -> list[ChainState]:
+        """Check a chain from its oldest entry on; None: all there are. `kept` is what was found
+        before: all of it must be there still, but for what retention removed.
+        """
+        chains = {*await audit_log.chains(self._database), *(one.tenant_id for one in kept)}
+        return [
+            await self._state(
+                chain, {one.number: one.head for one in kept if one.tenant_id == chain}
+            )
+            for chain in sorted(chains)
+            if tenant_id in {None, chain}
+        ]
 
     async def run(self) -> None:
         """Every `ANCHOR_S` write to the process log how far the chains have come that were added
@@ -132,13 +142,13 @@ class AuditLogs:
         for chain, number, digest in found:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
 
-    async def _state(self, chain: UUID) -> ChainState:
-        state = await self._read(chain)
+    async def _state(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
+        state = await self._read(chain, kept)
         # Old entries may have been removed between two pages.
-        return await self._read(chain) if state.faults else state
+        return await self._read(chain, kept) if state.faults else state
 
-    async def _read(self, chain: UUID) -> ChainState:
-        checked = Chain()
+    async def _read(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
+        checked = Chain({number: bytes.fromhex(head) for number, head in kept.items()})
         while entries := await audit_log.since(
             self._database, chain, checked.number, rows_max=CHECKED_AT_ONCE
         ):

@@ -11,24 +11,44 @@ from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import columns_of
+from gateway.store.schema import SUMMED_BY, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from uuid import UUID
 
     from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
-TABLES: Final = {
-    **KEYS,
-    "usage": {"response_id": "uuid"},
-    "projects": {"id": "uuid"},
-    "audit_log": {"number": "bigint"},
+TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    **{table: tuple(keys) for table, keys in KEYS.items()},
+    "web_documents": ("key",),
+    "tool_approvals": ("request_id",),
+    "usage": ("response_id", "seq"),
+    "usage_hours": SUMMED_BY[1:],
+    "usage_end_user_days": ("day", "project_id", "end_user", "model"),
+    **dict.fromkeys(("projects", "service_accounts", "api_keys", "mcp_servers"), ("id",)),
+    **dict.fromkeys(("identity_providers", "federation_rules"), ("id",)),
+    "limits": ("scope", "scope_id", "model", "what", "window_s"),
+    **dict.fromkeys(("budgets", "spend_alerts"), ("id",)),
+    "audit_log": ("number",),
 }
 """What is exported, with the keys by which it is read. `events`, the logs, hold what is in the
 items of responses, too, but for what was said and taken back."""
+NOT_EXPORTED: Final = {
+    **dict.fromkeys(("flushes", "writers"), "on their way into events"),
+    **dict.fromkeys(
+        ("run_secrets", "idempotency_keys"), "secrets, and digests of what others have"
+    ),
+    **dict.fromkeys(
+        ("usage_minutes", "spend", "alert_firings", "stored_bytes", "buckets", "limit_reports"),
+        "counters that are made of the rest, or of the moment",
+    ),
+    **dict.fromkeys(("background_shares", "reseals"), "how the gateway works"),
+    **dict.fromkeys(("tenants", "prices"), "the operator's"),
+}
+"""The other tables that have rows of a tenant, and why they are not."""
 OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
 """How columns are kept that have content."""
 ROWS_FIRST: Final = 16
@@ -37,8 +57,11 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 _LEFT_OUT: Final = {
     "responses": {"plan", "prompt", "placement", "owner", "lease_until", "epoch"},
     "containers": {"owner", "handle"},
+    "web_documents": {"words"},
+    "api_keys": {"hash", "pepper_id"},
+    "mcp_servers": {"secret"},
 }
-"""What says how the gateway works, and nothing of the tenant."""
+"""Secrets, and what says how the gateway works, and nothing of the tenant."""
 
 
 def _columns(table: str) -> list[str]:
@@ -47,13 +70,14 @@ def _columns(table: str) -> list[str]:
 
 
 def _page(table: str, *, is_first: bool) -> Statement:
-    keys = TABLES[table]
+    keys, types = TABLES[table], columns_of(table)
     names, source = ", ".join(f"t.{name}" for name in _columns(table)), f"{table} t"
     if table == "file_chunks":
         names += ", f.digest"
         source = "file_chunks t JOIN files f ON f.tenant_id = t.tenant_id AND f.id = t.file_id"
     order = ", ".join(f"t.{name}" for name in keys)
-    given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in keys.items())
+    casts = ((name, types[name].removesuffix("!")) for name in keys)
+    given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in casts)
     beyond = "" if is_first else f"AND ({order}) > ({given})"
     return Statement(
         f"SELECT {names} FROM {source} WHERE t.tenant_id = :tenant {beyond}"  # noqa: S608
@@ -144,4 +168,6 @@ def _json(value: Any) -> Any:
             return {"hex": value.hex()}
     if isinstance(value, (datetime, date)):
         return value.isoformat()
-    return value if value is None or isinstance(value, (bool, int, str, list)) else str(value)
+    if isinstance(value, list):
+        return list(map(_json, value))
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

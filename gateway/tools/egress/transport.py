@@ -16,7 +16,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import httpcore2
@@ -166,11 +166,18 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     def __init__(self, policy: NetworkPolicy, limits: EgressLimits, resolver: Resolver) -> None:
         self._policy = policy
         self._limits = limits
-        self._pool = httpcore2.AsyncConnectionPool(
+        self._resolver = resolver
+
+    @cached_property
+    def _pool(self) -> httpcore2.AsyncConnectionPool:
+        """Made with the first request: a client that is never used has no certificates in memory,
+        which take a MiB.
+        """
+        return httpcore2.AsyncConnectionPool(
             ssl_context=httpx2.create_ssl_context(trust_env=False),
-            max_connections=limits.connections_max,
-            keepalive_expiry=limits.idle_s,
-            network_backend=PinnedBackend(policy, resolver),
+            max_connections=self._limits.connections_max,
+            keepalive_expiry=self._limits.idle_s,
+            network_backend=PinnedBackend(self._policy, self._resolver),
         )
 
     @override
@@ -206,7 +213,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     @override
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        if "_pool" in self.__dict__:
+            await self._pool.aclose()
 
 
 class _Noted:

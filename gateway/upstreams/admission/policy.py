@@ -47,7 +47,7 @@ class AdmissionPolicy:
     then, or `overload_wait_max_s`.
     """
 
-    slots_start: int = 64
+    slots_start: int = 16
     slots_min: int = 4
     slots_max: int = 16_384
     first_token_target_s: float = 2.0
@@ -56,7 +56,7 @@ class AdmissionPolicy:
     shrink_share: float = 0.9
     background_share: float = 0.8
     queue_length_max: int = 1_000
-    wait_max_s: float = 10.0
+    wait_max_s: float = 3.0
     overload_wait_max_s: float = 1.0
     background_wait_max_s: float = 600.0
     promotion_s: float = 30.0

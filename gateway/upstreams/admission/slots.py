@@ -2,9 +2,11 @@
 
 The bound of a backend goes up a little after some first tokens on time, and down by a share after
 some late ones (AIMD): a server that lets requests wait begins late, whatever it says of itself.
-Where more have not begun by then than have, most wait there, and half of the bound goes. Until it
-goes down for the first time it goes up fast. What a backend reports of its queue is more exact: as
-much of the bound goes as waits there.
+Where more have not begun by then than have, most wait there, and half of the bound goes. It starts
+low, and until it goes down for the first time it doubles (slow start): a backend of which nothing
+is known must not get a queue that lasts for longer than it takes to learn of it. What a backend
+reports of its queue is more exact: as much of the bound goes as waits there. One that says how many
+it runs at once is sent no more than these, and few to wait.
 
 Only requests that were sent while the bound was nearly used tell anything of it. After each change
 those count that were sent later: it takes as long as a first token until a change shows.
@@ -30,7 +32,10 @@ ROUND: Final = 8
 """First tokens on time for each step up."""
 FAST_ROUND: Final = 4
 """The same, as long as the bound has not gone down."""
-FAST_GROWTH: Final = 1.5
+FAST_GROWTH: Final = 2.0
+FAST_SHARE: Final = 0.75
+"""As `FULL_SHARE`, as long as the bound has not gone down. It is below the saturation at which an
+autoscaler adds backends (docs/operate.md): a bound that nobody has reached yet must not do that."""
 WAITING_FREE_SHARE: Final = 0.02
 """Of those that run. So few may wait at a backend: it must find somebody when one ends."""
 BEYOND_SHARE: Final = 0.125
@@ -67,7 +72,7 @@ class MemberSlots:
     """
 
     __slots__ = (
-        "_calm_at", "_caution", "_exact", "_has_shrunk", "_late", "_on_time", "_policy",
+        "_calm_at", "_caution", "_exact", "_has_shrunk", "_late", "_most", "_on_time", "_policy",
         "_queued_reports", "_round", "_seen", "_usual_s", "background", "background_bound", "begun",
         "beyond", "bound", "in_flight", "name",
     )  # fmt: skip
@@ -86,10 +91,11 @@ class MemberSlots:
         self._queued_reports = 0
         self._round = 0
         self._seen = self._on_time = self._late = 0
-        self._set(min(max(policy.slots_start, policy.slots_min), policy.slots_max))
+        self._most = policy.slots_max
+        self._set(max(policy.slots_start, policy.slots_min))
 
     def _set(self, bound: float) -> None:
-        self._exact = bound
+        self._exact = bound = min(bound, self._most)
         self.bound = int(bound)
         self.background_bound = max(1, int(bound * self._policy.background_share))
 
@@ -136,7 +142,7 @@ class MemberSlots:
                 share = HALF if has_most_waiting else self._policy.shrink_share
                 self._shrink(self._exact * share)
             return
-        self._on_time += slot.used >= FULL_SHARE
+        self._on_time += slot.used >= (FULL_SHARE if self._has_shrunk else FAST_SHARE)
         if self._on_time >= (ROUND * self._caution if self._has_shrunk else FAST_ROUND):
             self._grow()
 
@@ -170,8 +176,10 @@ class MemberSlots:
             self._caution = min(CAUTION_MAX, self._caution * CAUTION_FACTOR)
             self._calm_at = self._exact * CALM_GROWTH
 
-    def reported(self, waiting: int | None, running: int | None) -> None:
-        """What it says of its queue. None: it does not say."""
+    def reported(self, waiting: int | None, running: int | None, places: int | None = None) -> None:
+        """What it says of its queue, and of how many it runs at once. None: it does not say."""
+        if places is not None:
+            self._clamp(places)
         if waiting is None or waiting <= max(1, WAITING_FREE_SHARE * (running or 0)):
             self._queued_reports = 0
             return
@@ -186,6 +194,14 @@ class MemberSlots:
         else:
             self._shrink(self._exact * self._policy.shrink_share)
 
+    def _clamp(self, places: int) -> None:
+        policy = self._policy
+        most = places + int(max(1, WAITING_FREE_SHARE * places))
+        most = min(max(most, policy.slots_min), policy.slots_max)
+        if most != self._most:
+            self._most = most
+            self._set(self._exact)
+
     def _shrink(self, bound: float) -> None:
         self._set(max(bound, self._policy.slots_min))
         self._has_shrunk = True
@@ -193,8 +209,7 @@ class MemberSlots:
 
     def _grow(self) -> None:
         if not self._queued_reports:
-            grown = self._exact + 1 if self._has_shrunk else self._exact * FAST_GROWTH
-            self._set(min(grown, self._policy.slots_max))
+            self._set(self._exact + 1 if self._has_shrunk else self._exact * FAST_GROWTH)
             if self._exact >= self._calm_at:
                 self._caution = 1
         self._begin_round()

@@ -39,7 +39,7 @@ _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
     """Requests that wait and that run, when the process began (unix seconds), how many tokens it
-    keeps, and how many it has generated. None: it does not say.
+    keeps, how many it has generated, and how many requests it runs at once. None: it does not say.
     """
 
     waiting: int | None = None
@@ -47,6 +47,7 @@ class ReportedLoad:
     epoch: int | None = None
     kv_tokens: int | None = None
     generated: int | None = None
+    places: int | None = None
 
 
 NO_LOAD: Final = ReportedLoad()
@@ -87,6 +88,7 @@ def from_loads(body: bytes) -> ReportedLoad:
         waiting=_added(rows, "num_waiting_reqs"),
         running=_added(rows, "num_running_reqs"),
         kv_tokens=_added(rows, "max_total_num_tokens") or None,
+        places=_added(rows, "max_running_requests") or None,
     )
 
 

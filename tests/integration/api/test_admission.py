@@ -215,7 +215,7 @@ async def test_what_finds_no_room_waits_in_the_database_and_is_done_in_the_end(f
 async def test_a_full_queue_stores_nothing_of_what_it_refuses(
     database_url: str, backends: Backends
 ) -> None:
-    async with full_gateway(database_url, backends, queue_length_max=1) as full:
+    async with full_gateway(database_url, backends, queue_length_max=1, wait_max_s=10) as full:
         waiting = full.ask()
         await full.until_waiting(1)
         answer = await full.ask(store=True)

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
 from websockets.exceptions import InvalidStatus
 
 from gateway.limits.money import NANO
-from gateway.limits.terms import DAY_S, MINUTE_S
+from gateway.limits.terms import DAY_S, MINUTE_S, VALUE_MAX
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
 from gateway.services.limits import Limits, Place
@@ -255,6 +255,39 @@ async def test_whatever_its_end_a_response_is_charged_what_is_billed(
     pytest.fail(f"{billed} tokens are billed, {A_DAY - left} charged")
 
 
+async def test_limits_change_and_go_while_responses_run(limited: Limited) -> None:
+    statuses = []
+
+    async def ask(value: int | None) -> None:
+        await limited.limits.set_limits(limited.place, {("tokens", DAY_S): value})
+        limited.gateway.process.access.forget()
+        body = {"model": MODEL, "input": "x", "store": False, "max_output_tokens": 16}
+        answer = await limited.client.post("/v1/responses", json=body)
+        statuses.append((value, answer.status_code, answer.headers.get("x-should-retry")))
+
+    await limited.set("tokens", A_DAY)
+    await limited.set("responses", 5, 0)
+    sent = {"model": MODEL, "stream": True, "input": SLOW, "store": False}
+    async with limited.client.stream("POST", "/v1/responses", json=sent) as one:
+        async for line in one.aiter_lines():
+            if "delta" in line:
+                break
+        for value in (50, VALUE_MAX, 0, VALUE_MAX, None):
+            await ask(value)
+    assert statuses == [
+        (50, 429, "false"),
+        (VALUE_MAX, 200, None),
+        (0, 429, "false"),
+        (VALUE_MAX, 200, None),
+        (None, 200, None),
+    ]
+    while limited.places():
+        await limited.client.get("/v1/models")
+    await ask(A_DAY)
+    assert statuses[-1][1] == 200
+    assert limited.left("tokens") <= A_DAY
+
+
 async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
     limited: Limited,
 ) -> None:
@@ -271,6 +304,7 @@ async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
         refused = await limited.client.post("/v1/responses", json={**body, "input": "x"})
         assert refused.status_code == 429
         assert "concurrent responses: Limit 1, Used 1" in refused.json()["error"]["message"]
+        assert refused.headers["x-ratelimit-limit-tokens"] == str(A_DAY)
     while limited.places():
         await limited.client.get("/v1/models")
     used = A_DAY - limited.left("tokens")
@@ -378,6 +412,7 @@ async def test_a_refusal_says_when_and_the_answers_before_what_is_left(limited: 
     assert 1 <= int(last.headers["retry-after"]) <= 60
     assert int(last.headers["retry-after-ms"]) <= 1_000 * int(last.headers["retry-after"])
     assert last.headers["x-ratelimit-remaining-requests"] == "0"
+    assert last.headers["x-ratelimit-limit-tokens"] == "60000"
     assert "x-should-retry" not in last.headers
 
 
@@ -410,12 +445,14 @@ async def test_what_stores_something_without_a_model_is_a_request(limited: Limit
 
 
 async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
+    await limited.set("requests", 9, MINUTE_S)
     await limited.set("tokens", 50, MINUTE_S)
     body = {"model": MODEL, "input": "Hello there", "store": False}
     answer = await limited.client.post("/v1/responses", json=body)
     assert answer.status_code == 429
     error = answer.json()["error"]
     assert error["type"] == "tokens"
+    assert answer.headers["x-ratelimit-remaining-requests"] == "8"
     assert error["message"].startswith(f"Request too large for {MODEL} in organization ")
     assert error["message"].endswith("Lower 'max_output_tokens' or the input.")
     assert answer.headers["x-should-retry"] == "false"

@@ -123,7 +123,9 @@ async def test_embeddings_are_made_by_the_server_of_the_model(
 async def test_what_was_embedded_has_a_usage_line_when_the_process_has_ended(
     postgres: PostgresServer, database_url: str
 ) -> None:
-    async with serving(Embedder().app()) as url:
+    """Also where the server counts what no request can have: that is not believed."""
+    embedder = Embedder()
+    async with serving(embedder.app()) as url:
         models = (Model(id="emb", served_as="maker/emb", tasks=("embeddings",)),)
         settings = gateway_settings(database_url, []).model_copy(
             update={"backends": (Backend(name="e0", url=url),), "models": models}
@@ -134,8 +136,11 @@ async def test_what_was_embedded_has_a_usage_line_when_the_process_has_ended(
                 base_url=running.url, headers=running.headers, trust_env=False, timeout=30.0
             ) as client:
                 assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
-    rows = await postgres.fetch("SELECT kind, model, input_tokens FROM usage", url=database_url)
-    assert [tuple(row) for row in rows] == [("embeddings", "emb", 7)]
+                embedder.answer = b'{"data": [], "usage": {"prompt_tokens": 1000000000000000}}'
+                assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
+    query = "SELECT kind, model, input_tokens FROM usage ORDER BY at"
+    rows = await postgres.fetch(query, url=database_url)
+    assert [tuple(row) for row in rows] == [("embeddings", "emb", 7), ("embeddings", "emb", 0)]
 
 
 async def test_documents_are_ranked(postgres: PostgresServer, template: str) -> None:

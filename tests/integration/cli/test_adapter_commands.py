@@ -64,3 +64,20 @@ async def test_adapters_are_loaded_listed_and_unloaded(monkeypatch: pytest.Monke
         assert "No backend serves that model" in output
         servers[0].is_down = True
         assert (await ran("list"))[0] == 1
+
+
+@pytest.mark.usefixtures("environment")
+async def test_backends_that_are_discovered_are_asked_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "backends.yaml"
+    sources = [{"name": "rack", "kind": "file", "path": str(file)}]
+    monkeypatch.setenv("GATEWAY_DISCOVERY", json.dumps(sources))
+    async with serving(AdapterServer("vllm").app()) as url:
+        file.write_text(json.dumps({"backends": [{"name": "found", "url": url}]}))
+        code, output = await ran("load", "ad", "/adapters/ad")
+        assert (code, "found" in output, "loaded" in output) == (0, True, True)
+        file.unlink()
+        code, output = await ran("load", "ad", "/adapters/ad")
+    assert code == 1
+    assert "rack does not say which backends there are" in output

@@ -65,6 +65,28 @@ async def test_many_at_once_make_one_chain(
     assert [state.count for state in await AuditLogs(database).verify(tenant)] == [8]
 
 
+async def test_entries_that_were_cut_off_are_missed_by_who_kept_the_heads(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    for who in (tenant, other_tenant):
+        await record(database, who, *(AuditEvent("project.created", f"p{n}") for n in range(3)))
+    logs = AuditLogs(database)
+    kept = await logs.verify()
+    await record(database, tenant, AuditEvent("project.created", "p3"))
+    assert all(not state.faults for state in await logs.verify(kept=kept))
+    cut = "DELETE FROM audit_log WHERE tenant_id = :tenant AND number > :number"
+    async with database.owner_transaction() as connection:
+        await connection.execute(Statement("ALTER TABLE audit_log DISABLE TRIGGER USER"))
+        for who, number in ((tenant, 2), (other_tenant, 0)):
+            await connection.execute(Statement(cut), {"tenant": who, "number": number})
+        await connection.execute(Statement("ALTER TABLE audit_log ENABLE TRIGGER USER"))
+    assert all(not state.faults for state in await logs.verify())
+    found = {state.tenant_id: state.faults for state in await logs.verify(kept=kept)}
+    assert found == {
+        tenant: ("entries 3 to 3 are gone",), other_tenant: ("entries 1 to 3 are gone",),
+    }  # fmt: skip
+
+
 async def test_no_role_changes_or_removes_an_entry(
     database: Database, tenant: TenantId, postgres: PostgresServer, database_url: str
 ) -> None:

@@ -4,8 +4,11 @@ and what of it a hold stops.
 
 from __future__ import annotations
 
+import io
+import zipfile
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from gateway.errors import DataHeld
@@ -14,12 +17,15 @@ from gateway.replication.retention import Housekeeping
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.tenant_data import TenantData
 from gateway.store import conversations, responses
+from gateway.store.governance import export
 from gateway.store.governance.lifetimes import LIFETIMES
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.retention import RetentionPolicy
 from gateway.store.tools import containers, files
-from tests.fakes.filled import Filled, counts, fill, told_by
+from tests.fakes.filled import OF_ALL, Filled, counts, fill, told_by
+from tests.fakes.rows import add_rows
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
@@ -132,6 +138,55 @@ async def expire(database: Database) -> None:
         await connection.script(done)
     await Housekeeping(database, KEEP, interval_s=60, batch_rows_max=100).round()
     await remove_expired(database, LEDGER, rows_max=100)
+
+
+async def exported(database: Database, tenant: TenantId, **how: bool) -> dict[str, list[bytes]]:
+    """The lines of an archive by table."""
+    file = io.BytesIO()
+    archive = await data(database).export(name(tenant), **how)
+    async for piece in archive.pieces():
+        file.write(piece)
+    with zipfile.ZipFile(file) as zipped:
+        assert set(orjson.loads(zipped.read("manifest.json"))["files"]) == set(
+            zipped.namelist()
+        ) - {"manifest.json"}
+        return {
+            one.removesuffix(".jsonl"): zipped.read(one).splitlines()
+            for one in zipped.namelist()
+            if one.endswith(".jsonl")
+        }
+
+
+async def test_an_archive_has_all_that_is_the_tenant_s(
+    database: Database, filled: Filled, others: Filled
+) -> None:
+    assert not export.TABLES.keys() & export.NOT_EXPORTED.keys()
+    told = {table for table in LIFETIMES if table not in OF_ALL} | {"tenants"}
+    assert told == export.TABLES.keys() | export.NOT_EXPORTED.keys(), "say whether it is exported"
+    there = await counts(database, filled.tenant)
+    found = await exported(database, filled.tenant)
+    # The archive itself is told of before it is read.
+    assert {table: len(lines) for table, lines in found.items()} == {
+        table: there[table] + (table == "audit_log") for table in export.TABLES
+    }
+    everything = b"".join(line for lines in found.values() for line in lines)
+    assert others.word.encode() not in everything
+    for table in ("api_keys", "mcp_servers"):
+        (line,) = found[table]
+        assert not orjson.loads(line).keys() & {"hash", "secret"}
+
+
+async def test_pages_of_an_archive_end_between_any_two_rows(
+    database: Database, filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "ROWS_FIRST", 1)
+    monkeypatch.setattr(export, "ROWS_MAX", 1)
+    more = [filled.row("usage") | {"seq": number} for number in (2, 3)]
+    async with database.owner_transaction() as connection:
+        await turn_to(connection, filled.tenant)
+        await add_rows(connection, "usage", *more)
+    found = await exported(database, filled.tenant)
+    assert [orjson.loads(line)["seq"] for line in found["usage"]] == [1, 2, 3]
 
 
 async def test_a_hold_stops_everything_and_a_release_lets_it_go_on(

@@ -319,7 +319,7 @@ async def test_a_full_queue_refuses_all_but_what_was_accepted(
         await until_waiting(known, 2)
         with pytest.raises(Overloaded) as refused:
             await known.ids()
-        assert refused.value.retry_after_s == 10  # nobody knows better yet
+        assert refused.value.retry_after_s == ONE_SLOT.wait_max_s  # nobody knows better yet
         with pytest.raises(Overloaded):
             known.pool.require_room("m", 0)
         waiting.append(asks(known, replace(REQUEST, background=True)))

@@ -13,13 +13,14 @@ import pytest
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
 from gateway.upstreams.admission.policy import AdmissionPolicy
 from gateway.upstreams.backend import Backend
+from gateway.upstreams.passing import Passing
 from gateway.upstreams.pool import ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import NUMBERS_MIN, Router
 from tests.fakes.completion_stream import said, turn, usage
-from tests.fakes.fleet import BUSY, REQUEST, Fleet, backend_server, fleet, listing
+from tests.fakes.fleet import BUSY, MISSING, REQUEST, Fleet, backend_server, fleet, listing, vllm
 from tests.fakes.listening import Heard, Led
-from tests.fakes.raw_server import STREAM_HEAD, Gate, RawServer
+from tests.fakes.raw_server import STREAM_HEAD, Gate, RawServer, response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -107,6 +108,66 @@ async def test_one_that_leaves_finishes_what_it_began_and_gets_nothing_new() -> 
             known.metrics.registry.get_sample_value("gateway_upstream_up", {"upstream": "gpu-0"})
             is None
         )
+
+
+async def test_one_that_leaves_answers_what_is_passed_through_and_has_left_then() -> None:
+    """Whatever ends first: a generation that ends while an embedding is made, or the other."""
+    said_it, embeds = Gate(), Gate()
+    slow = RawServer(
+        {
+            "/v1/completions": [(STREAM_HEAD, said([1]), said_it, said([2], "stop"), usage(0))],
+            "/v1/embeddings": [(embeds, response(b'{"data":[]}'))],
+            "/v1/models": [listing("m")],
+            "/version": [vllm("0.32.0")],
+            "*": [(response(b""),)],
+        }
+    )
+    async with running(slow) as known:
+        passing = Passing(known.pool, answer_bytes_max=1_000)
+        begun = asyncio.create_task(known.pool.generate(REQUEST, Led()))
+        await said_it.reached.wait()
+        asked = asyncio.create_task(passing.post("m", "/v1/embeddings", {"input": "a"}))
+        await embeds.reached.wait()
+        known.pool.apply([])
+        said_it.opened.set()
+        await begun
+        assert known.pool.in_flight() == {"gpu-0": 1}, "its connection stays until it has answered"
+        embeds.opened.set()
+        assert await asked == ("gpu-0", b'{"data":[]}')
+        await until(lambda: known.pool.in_flight() == {})
+
+
+async def test_a_backend_that_ranks_nothing_generates_all_the_same() -> None:
+    """A 404 of a path is none of the model."""
+    server = RawServer(
+        {
+            "/v1/rerank": [MISSING],
+            "/v1/completions": [turn(IDS)],
+            "/v1/models": [listing("m")],
+            "/version": [vllm("0.32.0")],
+            "*": [(response(b""),)],
+        }
+    )
+    async with running(server) as known:
+        with pytest.raises(NoUpstreamAvailable):
+            await Passing(known.pool, answer_bytes_max=1_000).post("m", "/v1/rerank", {})
+        assert await known.ids() == IDS
+        assert known.pool.snapshot()[0].models == {"m": 8192}
+
+
+async def test_what_is_passed_through_is_told_when_to_come_back() -> None:
+    busy = RawServer(
+        {
+            "/v1/embeddings": [(response(b"{}", status=503, headers="retry-after: 7\r\n"),)],
+            "/v1/models": [listing("m")],
+            "/version": [vllm("0.32.0")],
+            "*": [(response(b""),)],
+        }
+    )
+    async with fleet(busy) as known:
+        with pytest.raises(NoUpstreamAvailable) as refused:
+            await Passing(known.pool, answer_bytes_max=1_000).post("m", "/v1/embeddings", {})
+    assert refused.value.retry_after_s == 7
 
 
 async def test_what_goes_on_for_too_long_is_broken_off() -> None:

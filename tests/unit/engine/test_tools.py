@@ -418,7 +418,11 @@ async def test_another_replica_goes_on_wherever_the_first_one_died(*, repeatable
         response = check_stream(await one.play()).response
         is_lost = effects and not is_ended and not repeatable
         output = UNKNOWN.output if is_lost else OUTPUT
-        assert response["output"][0]["status"] == ("failed" if is_lost else "completed")
+        call = response["output"][0]
+        assert call["status"] == ("failed" if is_lost else "completed")
+        message = f"outcome unknown: {UNKNOWN.output}"
+        lost = {"type": "http_error", "code": 0, "message": message} if is_lost else None
+        assert call["error"] == lost
         assert len(tool.ran) == (not is_ended and not is_lost)
         assert tool.attempts == [effects + 1] * len(tool.ran)
         if not repeatable:

@@ -92,6 +92,26 @@ def test_a_chain_holds_until_an_entry_is_changed_or_left_out(
         ]
 
 
+@given(st.lists(events, min_size=2, max_size=6), st.data())
+def test_heads_that_were_kept_tell_what_was_cut_off_or_made_anew(
+    some: list[AuditEvent], data: st.DataObject
+) -> None:
+    entries = chain_of(some)
+    at = data.draw(st.integers(2, len(entries)))
+
+    def found(there: list[AuditEntry]) -> list[str]:
+        checked = Chain({at: entries[at - 1].hash})
+        checked.add(there)
+        return checked.faults
+
+    assert found(entries) == found(trim(entries, at - 1)) == []
+    assert found(entries[: at - 1]) == [f"entries {at} to {at} are gone"]
+    assert found([]) == [f"entries 1 to {at} are gone"]
+    anew = chain_of([replace(one, target=f"{one.target}x") for one in some])
+    assert faults(anew) == []
+    assert found(anew) == [f"entry {at} is another one than it was"]
+
+
 def trim(entries: list[AuditEntry], upto: int) -> list[AuditEntry]:
     """As retention removes the oldest ones, up to this number."""
     (last,) = [one for one in entries if one.number == upto]

@@ -54,7 +54,7 @@ class Slices(RuleBasedStateMachine):
     def settle(self, number: int, amount: float) -> None:
         """More was used than was taken, or less (never less than nothing in all)."""
         amount = min(amount, self.used)
-        self.buckets[number].give_back(amount)
+        self.buckets[number].give_back(amount, self.now)
         self.used -= amount
 
     @rule(number=st.integers(0, REPLICAS - 1), seconds=st.floats(0, 5), is_lost=st.booleans())
@@ -157,7 +157,7 @@ def test_without_a_database_all_together_have_no_more_than_the_limit(
             bucket.demand(1, now)
             taken += bucket.held
             bucket.take(bucket.held)
-            assert bucket.until_full_s(now) >= 0
+            assert bucket.until_full_s(bucket.available(now)) >= 0
         assert bucket.is_detached
         assert not bucket.is_worth_asking(1, seconds)
         assert bucket.until_fits_s(1, seconds) > 0

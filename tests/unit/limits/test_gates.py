@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.errors import InvalidRequest, RateLimited
+from gateway.limits.bucket import Bucket
 from gateway.limits.charge import NOTHING_USED, Charge, Used
 from gateway.limits.estimate import AT_FIRST, FIRST, KEPT, LEAST, Estimates
 from gateway.limits.gates import ATTEMPTS_MAX, Caller, Gates
@@ -124,7 +125,7 @@ def test_what_a_waiting_request_has_of_one_bucket_stays_while_another_is_asked()
     desk.enter()
     minute, day = [bucket for _, bucket in desk.gates.known()]
     minute.take(minute.held)
-    day.give_back(1 - day.held)
+    day.give_back(1 - day.held, desk.clock)
     desk.clock += 1
     assert desk.gates.enter(desk.caller, desk.rules) is None
     desk.grant()
@@ -336,6 +337,17 @@ def test_a_changed_limit_changes_its_bucket() -> None:
     desk.rules = rules
     headers = dict(desk.enter().headers)
     assert headers[b"x-ratelimit-limit-requests"] == b"50"
+
+
+def test_a_lowered_limit_holds_at_once() -> None:
+    bucket = Bucket(10**9, 10**9, 0.0)
+    bucket.answered(10**9, 0.0, 0.0)
+    bucket.resize(1 / 60, 1)
+    assert bucket.held == 0
+    assert bucket.available(0.0) <= 1
+    bucket.take(5)
+    bucket.resize(0.1, 0)
+    assert bucket.held == -5, "what is due stays due"
 
 
 @pytest.mark.parametrize(

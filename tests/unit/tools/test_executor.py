@@ -13,7 +13,7 @@ from gateway.errors import ClaimLost
 from gateway.protocol.hosted.grants import Grants, ServerGrant, ToolBudget
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
-from gateway.tools.contract import ToolCall, ToolResult, ToolScope, ToolStart
+from gateway.tools.contract import ToolCall, ToolResult, ToolScope, ToolStart, explained
 from gateway.tools.executor import ToolExecutor, ToolLimits
 from tests.fakes.harmony_script import harmony
 from tests.fakes.hosted_tools import CountedTool
@@ -324,3 +324,31 @@ async def test_a_handle_is_passed_on() -> None:
     session.start(call())
     await session.run(call(), keep)
     assert handles == [b"7"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "code", "message"),
+    [
+        ("unknown", "http_error", 0, "outcome unknown: Lost."),
+        ("timeout", "http_error", 0, "Lost."),
+        ("transport_error", "http_error", 0, "Lost."),
+        ("refused", "mcp_protocol_error", -32600, "Lost."),
+        ("over_budget", "mcp_protocol_error", -32600, "Lost."),
+    ],
+)
+def test_a_call_of_which_no_server_said_why_it_failed_says_so(
+    outcome: Any, kind: str, code: int, message: str
+) -> None:
+    result = ToolResult("Lost.", outcome)
+    error = {"type": kind, "code": code, "message": message}
+    assert explained("srv.book", result).shown == {"output": None, "error": error}
+    for name in ("builtin:python", "builtin:browser.search"):
+        assert explained(name, result) is result
+    theirs = replace(result, shown={"output": None, "error": {"type": "theirs"}})
+    assert explained("srv.book", theirs) is theirs
+
+
+@pytest.mark.parametrize("outcome", ["ok", "cancelled"])
+def test_a_call_that_did_not_fail_has_nothing_to_explain(outcome: Any) -> None:
+    result = ToolResult("Said.", outcome)
+    assert explained("srv.book", result) is result

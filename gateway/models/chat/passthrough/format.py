@@ -167,6 +167,9 @@ class PassThroughFormat:
         """The same format: it learns nothing of a server."""
         return self
 
+    def relearn(self) -> None:
+        """Nothing is learned."""
+
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
         """Nothing: no ids are compared."""
         return ()

@@ -134,6 +134,25 @@ async def test_a_call_waits_for_the_users_approval(chatting: Chatting, server: s
     assert prompt.endswith(f"\n</tool_response><|im_end|>\n{OPENING}")
 
 
+async def test_a_server_that_was_started_anew_may_frame_results_otherwise(
+    chatting: Chatting, server: str
+) -> None:
+    def otherwise(body: dict[str, Any]) -> str:
+        return chatml(body).replace("<tool_response>\n", "<tool_response>\nIt says: ")
+
+    pool = chatting.process.shared.pool
+    chatting.server.script = in_turn(ADD, "It is 3.")
+    await create(chatting.client, model=MODEL, input="1 + 2?", tools=[mcp(server)])
+    assert "It says: " not in chatting.server.prompt()
+    for template in (otherwise, chatml):
+        chatting.server.is_starting = True
+        await pool.poll()
+        chatting.server.template, chatting.server.is_starting = template, False
+        await pool.poll()
+        await create(chatting.client, model=MODEL, input="1 + 2?", tools=[mcp(server)])
+        assert ("It says: " in chatting.server.prompt()) is (template is otherwise)
+
+
 async def test_a_template_without_a_frame_for_results_has_no_hosted_tools(
     chatting: Chatting, server: str
 ) -> None:

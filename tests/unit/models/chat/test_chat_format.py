@@ -155,13 +155,31 @@ def test_a_run_that_began_elsewhere_brings_what_was_learned() -> None:
     format_, fresh = know(loaded()), loaded()
     assert fresh.template_state == b""
     assert fresh.knowing(b"") is fresh
-    assert format_.knowing(format_.template_state) is format_
     known = fresh.knowing(format_.template_state)
     assert known.render_result("srv.g", "ok") == format_.render_result("srv.g", "ok")
     assert known.framing.opening == tuple(ids_of(OPENING))
     assert fresh.framing.opening == ()
     assert fresh.render_result("srv.g", "ok") == tuple(ids_of("ok"))
     assert fresh.answered(ids_of("a"), ids_of("b")) == ids_of("ab")
+
+
+def framing_otherwise(body: dict[str, Any]) -> str:
+    return chatml(body).replace("<tool_response>", "<|im_start|>result")
+
+
+def test_a_template_is_learned_anew_and_runs_keep_what_they_know() -> None:
+    format_ = know(loaded())
+    run = format_.knowing(format_.template_state)
+    before = format_.render_result("srv.g", "ok")
+    format_.relearn()
+    assert format_.render_result("srv.g", "ok") == before
+    with pytest.raises(Unrendered) as raised:
+        format_.template({})
+    assert raised.value.questions == format_.probes.questions
+    format_.template({one: answer(one, framing_otherwise) for one in format_.questions})
+    assert "<|im_start|>result" in spelled(format_.render_result("srv.g", "ok"))
+    assert run.render_result("srv.g", "ok") == before
+    assert format_.template({}).result is not None
 
 
 def test_a_result_is_escaped_where_the_template_does_it() -> None:

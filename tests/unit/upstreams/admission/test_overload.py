@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 MODEL = Demand("m")
 SERVERS, PLACES = 4, 8
 FIRST_TOKEN_S, SERVICE_S = 0.2, (1.0, 3.0)
-CAPACITY_PER_S = SERVERS * PLACES / (sum(SERVICE_S) / 2)
 LEARNING_S, MEASURED_S = 120.0, 600.0
 PROBE_S = 2.0
 
@@ -48,8 +47,19 @@ class Server:
 class Fleet:
     """Servers behind one gateway, in simulated time."""
 
-    def __init__(self, policy: AdmissionPolicy, *, tells_queue: bool) -> None:
+    def __init__(
+        self,
+        policy: AdmissionPolicy,
+        *,
+        tells_queue: bool,
+        places: int,
+        learning_s: float,
+        measured_s: float,
+    ) -> None:
         self.now = 0.0
+        self.places = places
+        self.learning_s = learning_s
+        self.measured_s = measured_s
         self.random = Random(5)
         self.servers = [Server(MemberSlots(f"s{i}", policy)) for i in range(SERVERS)]
         self.queue = AdmissionQueue[Slot](policy)
@@ -64,10 +74,11 @@ class Fleet:
     def at(self, seconds: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now + seconds, next(self._number), event))
 
-    def run(self, rate_per_s: float) -> None:
-        self.arrive(rate_per_s)
+    def run(self, load: float) -> None:
+        """`load` is the share of what the places can do."""
+        self.arrive(load * SERVERS * self.places / (sum(SERVICE_S) / 2))
         self.probe()
-        while self.now < LEARNING_S + MEASURED_S:
+        while self.now < self.learning_s + self.measured_s:
             self.now, _, event = heapq.heappop(self._events)
             event()
 
@@ -89,7 +100,7 @@ class Fleet:
         self.queue.pump(self.now)
 
     def refuse(self) -> None:
-        self.refused += self.now > LEARNING_S
+        self.refused += self.now > self.learning_s
 
     def send(self, request: Request) -> Slot | None:
         roomy = [one for one in self.servers if one.slots.has_room(WorkClass.DEFAULT)]
@@ -103,7 +114,7 @@ class Fleet:
         return request.slot
 
     def begin(self, server: Server) -> None:
-        while server.waiting and server.running < PLACES:
+        while server.waiting and server.running < self.places:
             request = server.waiting.popleft()
             server.running += 1
             self.at(FIRST_TOKEN_S, partial(self.first, request))
@@ -112,7 +123,7 @@ class Fleet:
     def first(self, request: Request) -> None:
         assert request.slot is not None
         request.slot.first(self.now - request.sent_at)
-        if self.now > LEARNING_S:
+        if self.now > self.learning_s:
             self.first_s.append(self.now - request.arrived_at)
         self.queue.pump(self.now)
 
@@ -120,7 +131,7 @@ class Fleet:
         assert request.slot is not None
         server.running -= 1
         request.slot.release()
-        self.done_s += request.service_s * (self.now > LEARNING_S)
+        self.done_s += request.service_s * (self.now > self.learning_s)
         self.begin(server)
         self.queue.pump(self.now)
 
@@ -134,16 +145,30 @@ class Fleet:
     @property
     def goodput(self) -> float:
         """Of what places that are never empty do."""
-        return self.done_s / (SERVERS * PLACES * MEASURED_S)
+        return self.done_s / (SERVERS * self.places * self.measured_s)
 
     @property
     def p99_s(self) -> float:
         return quantiles(self.first_s, n=100)[98]
 
 
-def loaded(share: float, *, tells_queue: bool, **policy: int) -> Fleet:
-    fleet = Fleet(AdmissionPolicy(**policy), tells_queue=tells_queue)
-    fleet.run(share * CAPACITY_PER_S)
+def loaded(
+    share: float,
+    *,
+    tells_queue: bool,
+    places: int = PLACES,
+    learning_s: float = LEARNING_S,
+    measured_s: float = MEASURED_S,
+    **policy: int,
+) -> Fleet:
+    fleet = Fleet(
+        AdmissionPolicy(**policy),
+        tells_queue=tells_queue,
+        places=places,
+        learning_s=learning_s,
+        measured_s=measured_s,
+    )
+    fleet.run(share)
     return fleet
 
 
@@ -156,7 +181,21 @@ def test_an_overload_costs_no_capacity_and_little_patience(
     over = loaded(3.0, tells_queue=tells_queue)
     assert over.goodput >= 0.97
     assert over.p99_s <= times_max * busy.p99_s
-    assert all(PLACES <= one.slots.bound <= 2 * PLACES for one in over.servers)
+    assert all(PLACES / 2 <= one.slots.bound <= 2 * PLACES for one in over.servers)
+
+
+def test_while_an_overload_begins_nobody_waits_for_long() -> None:
+    """Neither at a backend of which nothing was learned, nor here as for a burst."""
+    busy = loaded(0.9, tells_queue=True)
+    over = loaded(3.0, tells_queue=True, learning_s=0.0, measured_s=40.0)
+    assert over.p99_s <= 3.5 * busy.p99_s
+
+
+@pytest.mark.parametrize("places", [64, 200])
+def test_a_large_server_is_soon_sent_what_it_can_do(places: int) -> None:
+    cold = loaded(0.9, tells_queue=False, learning_s=0.0, measured_s=20.0, places=places)
+    assert cold.refused == 0
+    assert cold.p99_s < 3 * FIRST_TOKEN_S
 
 
 def test_a_server_that_can_do_more_is_soon_sent_more() -> None:

@@ -93,11 +93,41 @@ def test_answers_in_time_let_the_bound_grow_fast_until_the_first_late_ones() -> 
     of = slots()
     taken = filled(of)
     answer(taken[-2:] + [of.take(DEFAULT, 1) for _ in range(FAST_ROUND)], SOON)
-    assert of.bound == 15
+    assert of.bound == 20
     answer([of.take(DEFAULT, 1) for _ in range(2)], LATE)
-    assert of.bound == 13  # of 15 are left 13.5
+    assert of.bound == 18
     answer([of.take(DEFAULT, 1) for _ in range(ROUND)], SOON)
-    assert of.bound == 14
+    assert of.bound == 19
+
+
+def test_a_bound_doubles_before_autoscalers_take_it_for_saturation() -> None:
+    """Three quarters of it are used, and nobody was late yet: it is no bound of the backend."""
+    of = slots(slots_start=20)
+    taken = [of.take(DEFAULT, 1) for _ in range(14)]
+    answer(taken, SOON)
+    assert of.bound == 20
+    answer([of.take(DEFAULT, 1) for _ in range(FAST_ROUND)], SOON)
+    assert of.bound == 40
+
+
+def test_who_says_how_many_it_runs_is_sent_no_more_than_these_and_few_to_wait() -> None:
+    of = slots(slots_start=10)
+    of.reported(0, 0, 8)
+    assert of.bound == 9
+    for _ in range(5):
+        answer([of.take(DEFAULT, 1) for _ in range(20)], SOON)
+    assert of.bound == 9
+    of.reported(0, 0, 20)  # started anew, with more
+    answer([of.take(DEFAULT, 1) for _ in range(20)], SOON)
+    assert of.bound == 18
+    of.reported(None, None)
+    assert of.bound == 18
+
+
+def test_one_that_says_it_runs_nothing_is_sent_the_least() -> None:
+    of = slots()
+    of.reported(0, 0, 0)
+    assert of.bound == 2
 
 
 def test_a_bound_that_is_nearly_one_more_grows_all_the_same() -> None:
@@ -162,11 +192,11 @@ def test_long_prompts_may_take_longer() -> None:
     filled(of)
     for _ in range(6):
         of.take(DEFAULT, 20_000).first(20.9)
-    assert of.bound == 15
+    assert of.bound == 20
     filled(of)
     for _ in range(6):
         of.take(DEFAULT, 20_000).first(21.1)
-    assert of.bound < 15
+    assert of.bound < 20
 
 
 def test_a_report_of_a_queue_is_believed_the_second_time() -> None:

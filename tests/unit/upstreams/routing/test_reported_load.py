@@ -37,12 +37,14 @@ LOADS = {
             "num_running_reqs": 2,
             "num_waiting_reqs": 1,
             "max_total_num_tokens": 4096,
+            "max_running_requests": 48,
         },
         {
             "dp_rank": 1,
             "num_running_reqs": 0,
             "num_waiting_reqs": 5,
             "max_total_num_tokens": 4096,
+            "max_running_requests": 48,
         },
     ],
 }
@@ -58,8 +60,8 @@ def test_engines_behind_one_server_are_added_up() -> None:
 
 
 def test_sglang_tells_it_among_its_metrics_or_on_a_path_of_its_own() -> None:
-    assert from_metrics(SGLANG) == ReportedLoad(4, 1, None, 65_536, 337)
-    assert from_loads(orjson.dumps(LOADS)) == ReportedLoad(6, 2, None, 8192)
+    assert from_metrics(SGLANG) == ReportedLoad(4, 1, None, 65_536, generated=337)
+    assert from_loads(orjson.dumps(LOADS)) == ReportedLoad(6, 2, None, 8192, places=96)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""Commands for what is kept of tenants, their keys and the audit log, against a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gateway.cli.commands import commands
+from gateway.errors import ConfigError, DataHeld, InvalidRequest, ResourceNotFound
+from tests.fakes.key_services import sealing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("GATEWAY_AUTH__KEY_PEPPER", "a pepper of more than sixteen characters")
+    printed("tenants", "create", "acme")
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, empty_database_url: str) -> None:
+    """Encryption at rest is configured."""
+    section = sealing(tmp_path, empty_database_url) | {"tenants": "listed"}
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump({"encryption": section}))
+
+
+def told(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(commands, arguments, catch_exceptions=False)
+    return result.exit_code, result.stdout
+
+
+def printed(*arguments: str) -> str:
+    code, output = told(*arguments)
+    assert code == 0, output
+    return output
+
+
+def execute(url: str, *statements: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(run())
+
+
+def chains() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(printed("audit", "verify", "--json"))
+    return found
+
+
+def test_what_is_kept_of_a_tenant_and_its_projects() -> None:
+    assert "none" in printed("data", "retention", "acme")
+    assert "zero_data_retention" in printed("data", "retention", "acme", "zero_data_retention")
+    assert "zero_data_retention" in printed("data", "retention", "acme")
+    with pytest.raises(InvalidRequest, match="retention_type"):
+        printed("data", "retention", "acme", "forever")
+    with pytest.raises(ResourceNotFound):
+        printed("data", "retention", "nobody")
+
+
+def test_a_tenant_is_held_deleted_and_restored(database_url: str) -> None:
+    printed("keys", "create", "acme")
+    assert "is held" in printed("data", "hold", "acme")
+    with pytest.raises(DataHeld):
+        printed("data", "erase", "acme", "grace")
+    assert "deleted" in printed("data", "delete", "acme")
+    assert "nothing is due" in printed("data", "purge")
+    assert "restored" in printed("data", "restore", "acme")
+    with pytest.raises(InvalidRequest, match="was not deleted"):
+        printed("data", "restore", "acme")
+    printed("data", "delete", "acme")
+    execute(database_url, "UPDATE tenants SET deleted_at = now() - interval '8 days'")
+    assert json.loads(printed("data", "purge", "--json")) == []
+    assert "not held any more" in printed("data", "hold", "acme", "--release")
+    (removed,) = json.loads(printed("data", "purge", "--json"))
+    assert (removed["tenant"], removed["rows"]["api_keys"]) == ("acme", 1)
+    assert json.loads(printed("keys", "list", "--json")) == []
+    with pytest.raises(InvalidRequest, match="was not deleted"):
+        printed("data", "restore", "acme")
+
+
+def test_a_person_is_erased_and_an_archive_is_written(tmp_path: Path) -> None:
+    assert json.loads(printed("data", "erase", "acme", "grace", "--json"))["responses"] == 0
+    assert "0 responses" in printed("data", "erase", "acme", "grace")
+    path = tmp_path / "acme.zip"
+    assert str(path) in printed("data", "export", "acme", str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    with zipfile.ZipFile(path) as archive:
+        assert json.loads(archive.read("manifest.json"))["tenant"]["name"] == "acme"
+    assert told("data", "export", "acme", str(path))[0] == 2
+
+
+def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path) -> None:
+    printed("projects", "create", "acme", "Support bot")
+    assert "project.created" in printed("audit", "list", "--tenant", "acme")
+    (newest, *_) = json.loads(printed("audit", "list", "--tenant", "acme", "--json"))
+    assert (newest["type"], newest["actor"]["type"]) == ("project.created", "api_key")
+    with pytest.raises(ResourceNotFound):
+        printed("audit", "list", "--tenant", "nobody")
+    heads = tmp_path / "heads.json"
+    heads.write_text(json.dumps(chains()))
+    printed("operators", "create", "anna")
+    assert "head" in printed("audit", "verify", "--heads", str(heads))
+    execute(
+        database_url,
+        "ALTER TABLE audit_log DISABLE TRIGGER USER",
+        "DELETE FROM audit_log WHERE type = 'project.created'",
+    )
+    assert all(not one["faults"] for one in chains())
+    code, output = told("audit", "verify", "--heads", str(heads))
+    assert code == 1
+    assert "are gone" in output
+    execute(database_url, "UPDATE audit_log SET target = 'x'")
+    code, output = told("audit", "verify")
+    assert code == 1
+    assert "entry 1 was changed" in output
+    for nonsense in ("[1]", "{", '[{"tenant_id": "x"}]'):
+        heads.write_text(nonsense)
+        with pytest.raises(InvalidRequest, match="is not what"):
+            printed("audit", "verify", "--heads", str(heads))
+
+
+@pytest.mark.usefixtures("sealed")
+def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
+    assert printed("encryption", "new-key", "--id", "k2").startswith("k2 ")
+    assert told("encryption", "new-key", "--id", "k 2")[0] == 2
+    assert "has key 1" in printed("encryption", "enable", "acme")
+    with pytest.raises(InvalidRequest, match="sealed already"):
+        printed("encryption", "enable", "acme")
+    assert "has key 2" in printed("encryption", "rotate", "acme")
+    assert "0 rows" in printed("encryption", "reseal", "acme")
+    with pytest.raises(InvalidRequest, match="seconds more"):
+        printed("encryption", "reseal", "acme", "--destroy-older")
+    assert "not sealed any more" in printed("encryption", "disable", "acme")
+    assert {one["state"] for one in keys()} == {"opens"}
+    assert told("encryption", "shred", "acme")[0] == 2
+    printed("data", "hold", "acme")
+    with pytest.raises(DataHeld):
+        printed("encryption", "shred", "acme", "--yes")
+    printed("data", "hold", "acme", "--release")
+    assert "2 keys" in printed("encryption", "shred", "acme", "--yes")
+    assert {one["state"] for one in keys()} == {"destroyed"}
+    assert "destroyed" in printed("encryption", "status", "acme")
+    with pytest.raises(ResourceNotFound):
+        printed("encryption", "status", "nobody")
+
+
+def keys() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(printed("encryption", "status", "acme", "--json"))
+    return found
+
+
+def test_without_a_provider_there_are_no_keys() -> None:
+    with pytest.raises(ConfigError, match="not configured"):
+        printed("encryption", "status", "acme")
