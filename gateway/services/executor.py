@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from gateway.errors import RateLimited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
+
+SHARE_OF_FREE: Final = 4
+"""Work of one tenant may be on so many times as many bytes as are free: alone on four fifths."""
+WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
+"""The tenant whose request the current task answers."""
 
 
 class ThreadExecutor:
@@ -20,7 +27,8 @@ class ThreadExecutor:
     threads.
 
     Tokenising frees the GIL; the rest competes with the loop for it. So there are few threads, and
-    work that finds none free waits.
+    work that finds none free waits: tenants (`WORKS_FOR`) take turns, and there is always room for
+    one more.
     """
 
     def __init__(
@@ -35,7 +43,11 @@ class ThreadExecutor:
         """
         self.inline_bytes_max = inline_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
-        self._waiting_bytes = 0
+        self._bytes_of: Counter[Hashable] = Counter()
+        """What is in threads or waits for them, of each tenant."""
+        self._free = threads_max
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        """Of each tenant in order; the first tenant is the next."""
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="heavy")
         self._for_runs = ThreadPoolExecutor(threads_max, thread_name_prefix="runs")
 
@@ -48,17 +60,56 @@ class ThreadExecutor:
         """
         if size_bytes <= self.inline_bytes_max:
             return work(*given)
-        if self._waiting_bytes and self._waiting_bytes + size_bytes > self._waiting_bytes_max:
+        tenant = WORKS_FOR.get()
+        self._check_room(tenant, size_bytes)
+        self._bytes_of[tenant] += size_bytes
+        try:
+            await self._turn_of(tenant)
+            try:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._executor, work, *given)
+            finally:
+                self._next()
+        finally:
+            self._bytes_of[tenant] -= size_bytes
+            if not self._bytes_of[tenant]:
+                del self._bytes_of[tenant]
+
+    def _check_room(self, tenant: Hashable, size_bytes: int) -> None:
+        own, taken = self._bytes_of[tenant], self._bytes_of.total()
+        left = self._waiting_bytes_max - taken - size_bytes
+        if (taken and left < 0) or (own and own + size_bytes > SHARE_OF_FREE * left):
             raise RateLimited(
                 "The server is reading as many large requests as it can. Please retry in a moment.",
                 code="rate_limit_exceeded",
             )
-        self._waiting_bytes += size_bytes
+
+    async def _turn_of(self, tenant: Hashable) -> None:
+        """Return when there is a thread for it; `_next` is to be called when that is free again."""
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, work, *given)
-        finally:
-            self._waiting_bytes -= size_bytes
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._next()
+            raise
+
+    def _next(self) -> None:
+        """A thread is free: it is for the next that waits, whose tenant is the last then."""
+        while self._waiting:
+            tenant = next(iter(self._waiting))
+            waiting = self._waiting.pop(tenant)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[tenant] = waiting
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                return
+        self._free += 1
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
         """Do `work` of a run, always in a thread, and return what it returns: it is never refused,

@@ -18,6 +18,7 @@ from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
 from gateway.limits.pacing import ReadPace
+from gateway.services.executor import WORKS_FOR
 from gateway.turns import Turns
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Authentication:
                 principal = known or await self._access.authenticate(*asked)
                 self._check(principal, given, scope)
                 scope["principal"] = principal
+                WORKS_FOR.set(principal.tenant_id)
                 scope["dialect"] = "openresponses" if is_below else principal.dialect
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()

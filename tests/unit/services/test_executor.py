@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.errors import RateLimited
-from gateway.services.executor import ThreadExecutor
+from gateway.services.executor import WORKS_FOR, ThreadExecutor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(("size_bytes", "inline"), [(10, True), (11, False)])
@@ -54,3 +59,64 @@ async def test_work_that_would_make_too_much_wait_is_refused_and_taken_when_ther
             go_on.set()
         assert first.result()
         assert await threads.run(go_on.is_set, size_bytes=10)
+
+
+async def test_tenants_take_turns_and_who_leaves_gives_its_turn_up() -> None:
+    """Whoever comes with much at once keeps another waiting for what is under way, and no more."""
+    go_on = threading.Event()
+    done: list[str] = []
+    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=0)) as threads:
+        async with asyncio.TaskGroup() as group:
+
+            def ask(name: str, work: Callable[[], object]) -> asyncio.Task[object]:
+                async def asked() -> object:
+                    WORKS_FOR.set(name[0])
+                    return await threads.run(work, size_bytes=1)
+
+                return group.create_task(asked())
+
+            ask("a0", go_on.wait)
+            flood = [ask(f"a{n}", partial(done.append, f"a{n}")) for n in range(1, 6)]
+            await asyncio.sleep(0)
+            gone, _ = ask("b0", go_on.wait), ask("b1", partial(done.append, "b1"))
+            await asyncio.sleep(0)
+            flood[0].cancel()
+            gone.cancel()
+            await asyncio.sleep(0)
+            go_on.set()
+        assert sorted(done) == ["a2", "a3", "a4", "a5", "b1"]
+        assert done.index("b1") <= 1
+        assert await threads.run(go_on.is_set, size_bytes=1)
+        assert (threads._free, dict(threads._bytes_of)) == (1, {})
+
+
+async def test_who_is_called_off_when_it_is_its_turn_passes_the_turn_on() -> None:
+    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=0)) as threads:
+        await threads._turn_of("a")
+        waiting = [asyncio.create_task(threads._turn_of(name)) for name in "bc"]
+        await asyncio.sleep(0)
+        threads._next()
+        waiting[0].cancel()
+        await waiting[1]
+        assert waiting[0].cancelled()
+        threads._next()
+        assert threads._free == 1
+
+
+async def test_one_tenant_leaves_room_for_the_work_of_others() -> None:
+    go_on = threading.Event()
+    with closing(
+        ThreadExecutor(threads_max=1, inline_bytes_max=0, waiting_bytes_max=100)
+    ) as threads:
+        async with asyncio.TaskGroup() as group:
+            WORKS_FOR.set("a")
+            for size_bytes in (40, 40):
+                group.create_task(threads.run(go_on.wait, size_bytes=size_bytes))
+            await asyncio.sleep(0)
+            with pytest.raises(RateLimited):
+                await threads.run(go_on.wait, size_bytes=1)
+            WORKS_FOR.set("b")
+            group.create_task(threads.run(go_on.wait, size_bytes=20))
+            await asyncio.sleep(0)
+            go_on.set()
+        assert not threads._bytes_of
