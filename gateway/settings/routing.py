@@ -25,7 +25,7 @@ class Routing(Section):
         "time that it is busy; more keeps sessions where they are.",
     )
     delay_slack_share: float = Field(
-        1.0,
+        0.5,
         ge=0.5,
         le=1,
         description="Share by which a backend may be busier than the idlest one at no cost.",

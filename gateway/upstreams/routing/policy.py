@@ -46,7 +46,7 @@ class RoutingPolicy:
     """
 
     uncached_weight: float = 2.0
-    delay_slack_share: float = 1.0
+    delay_slack_share: float = 0.5
     request_s: float = 0.004
     waiting_s: float = 0.1
     drain_share: float = 0.7
