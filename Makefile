@@ -137,7 +137,7 @@ test-vllm: $(READY) ## the tests against a real vLLM server, at TEST_VLLM_URL; T
 		echo "TEST_VLLM_URL is not set: start a server that nobody else uses, such as" >&2; \
 		echo "  vllm serve openai/gpt-oss-20b --port 8000" >&2; \
 		echo "and run: make test-vllm TEST_VLLM_URL=http://127.0.0.1:8000" >&2; exit 1; }
-	TEST_SGLANG_URL= TEST_VLLM_URL="$(TEST_VLLM_URL)" $(PYTEST) -m vllm $(or $(TESTS),tests/vllm)
+	TEST_SGLANG_URL= TEST_VLLM_URL="$(TEST_VLLM_URL)" $(PYTEST) --timeout 1800 -m vllm $(or $(TESTS),tests/vllm)
 
 test-sglang: $(READY) ## the same tests against a real SGLang server, at TEST_SGLANG_URL; TESTS=FILE
 	@test -n "$(TEST_SGLANG_URL)" || { \
@@ -145,7 +145,7 @@ test-sglang: $(READY) ## the same tests against a real SGLang server, at TEST_SG
 		echo "  python -m sglang.launch_server --model-path openai/gpt-oss-20b --port 30000 \\" >&2; \
 		echo "    --enable-metrics --enable-cache-report" >&2; \
 		echo "and run: make test-sglang TEST_SGLANG_URL=http://127.0.0.1:30000" >&2; exit 1; }
-	TEST_VLLM_URL= TEST_SGLANG_URL="$(TEST_SGLANG_URL)" $(PYTEST) -m vllm $(or $(TESTS),tests/vllm)
+	TEST_VLLM_URL= TEST_SGLANG_URL="$(TEST_SGLANG_URL)" $(PYTEST) --timeout 1800 -m vllm $(or $(TESTS),tests/vllm)
 
 # What stood here at BEFORE, which has to be in the history. Its dependencies are among this release's.
 BEFORE ?= 994bd48
@@ -160,7 +160,7 @@ test-chat: $(READY) ## a model with a chat template behind real servers, at TEST
 		echo "TEST_CHAT_URLS or TEST_CHAT_TOKENIZER is not set: start servers of one model, such as" >&2; \
 		echo "  vllm serve Qwen/Qwen3-0.6B --port 8000" >&2; \
 		echo "and run: make test-chat TEST_CHAT_URLS=http://127.0.0.1:8000 TEST_CHAT_TOKENIZER=FOLDER" >&2; exit 1; }
-	TEST_CHAT_URLS="$(TEST_CHAT_URLS)" TEST_CHAT_TOKENIZER="$(TEST_CHAT_TOKENIZER)" $(PYTEST) -m vllm tests/chat_models
+	TEST_CHAT_URLS="$(TEST_CHAT_URLS)" TEST_CHAT_TOKENIZER="$(TEST_CHAT_TOKENIZER)" $(PYTEST) --timeout 1800 -m vllm tests/chat_models
 
 test-fleet: $(READY) ## routing and failover in front of several real servers, at TEST_FLEET_URLS; TEST_FLEET_RESTART=PROGRAM
 	@test -n "$(TEST_FLEET_URLS)" || { \

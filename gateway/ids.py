@@ -61,6 +61,7 @@ _HEX_ID = re.compile(r"[0-9a-f]{32}\Z")
 _CALL_ID = re.compile(r"call_([0-9a-f]{20})([0-9a-f]{4})\Z")
 _CALL_FORMS = 8
 _FORMED_MESSAGE_ID = re.compile(r"msg_[0-9a-f]{36,}([g-i])\Z")
+_OUTPUT_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{4,}[g-i]?\Z")
 _FORM_LETTERS = ("", "g", "h", "i")
 
 
@@ -255,6 +256,14 @@ def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> 
     letter that is no hex digit.
     """
     return f"{prefix}{response.int:032x}{ordinal:04x}{_FORM_LETTERS[form]}"
+
+
+def source_of_output(item_id: str) -> str:
+    """What the ids of all output items of one response have in common, and no others; empty for an
+    id that is none of them.
+    """
+    found = _OUTPUT_ITEM_ID.match(item_id)
+    return found.group(1) if found else ""
 
 
 def message_form(item_id: str) -> int:

@@ -53,12 +53,12 @@ class Turns:
     def _next(self) -> None:
         """The next round of the loop has begun."""
         self._begun.clear()
+        if not self._waiting:
+            self._is_round = False
+            return
         now = self._clock()
         count = max(1, int(SHARE * (now - self._since) / COST_S))
         self._since = now
-        self._is_round = bool(self._waiting)
-        if not self._is_round:
-            return
         asyncio.get_running_loop().call_soon(self._next)
         for tenant in list(self._waiting):
             if self._release(tenant):

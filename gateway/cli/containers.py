@@ -13,9 +13,6 @@ from gateway.server.server import Server, listen, stopped_by_signals, until_stop
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.telemetry.logs import EventLog, configure_logging
-from gateway.tools.python.self_test import choose
-from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
-from gateway.wiring.python import linux_engine
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -50,6 +47,10 @@ def serve(
 
 
 async def _serve(settings: Settings, host: str, port: int) -> None:
+    from gateway.tools.python.self_test import choose
+    from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
+    from gateway.wiring.python import linux_engine
+
     python = settings.tools.python
     if python.remote_token is None:
         raise ConfigError(

@@ -121,6 +121,7 @@ def assemble(
     """
     known = taken or {item.item_id for item in history}
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
+    history = without_abandoned(history)
     before, now = told_apart(without_cut_calls(history, added), added)
     kept = without_orphans(before, now)
     _check_pairs([*kept, *now])
@@ -466,6 +467,23 @@ def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
         call_id=call_id,
         parsed=output.parsed and output.parsed.model_copy(update={"call_id": call_id}),
     )
+
+
+def without_abandoned(history: Sequence[ContextItem]) -> Sequence[ContextItem]:
+    """The history without what broke off, and was said anew behind it in the same response: a
+    server was lost in the middle of a turn of text (`FinishReason.LOST`).
+    """
+    if all(item.complete for item in history):
+        return history
+    pairs = zip(history, [*history[1:], None], strict=True)
+    return [item for item, after in pairs if not _is_said_anew(item, after)]
+
+
+def _is_said_anew(item: ContextItem, after: ContextItem | None) -> bool:
+    if item.complete or item.is_call or after is None:
+        return False
+    source = ids.source_of_output(item.item_id)
+    return bool(source) and source == ids.source_of_output(after.item_id)
 
 
 def without_cut_calls(

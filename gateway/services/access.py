@@ -224,13 +224,15 @@ class Access:
         """The key and its secret, which cannot be had again: one of the tenant's default project,
         or an admin key.
 
-        Raises `ResourceNotFound` for an unknown tenant, `InvalidRequest` for a disabled one or a
-        bad name.
+        Raises `ResourceNotFound` for an unknown tenant, `InvalidRequest` for one that is disabled
+        or deleted, and for a bad name.
         """
         check_name(key_name)
         tenant = await self._tenant(tenant_name)
         if tenant.disabled_at is not None:
             raise InvalidRequest(f"Tenant {tenant_name!r} is disabled.", param="tenant")
+        if tenant.deleted_at is not None:
+            raise InvalidRequest(f"Tenant {tenant_name!r} is deleted.", param="tenant")
         secret = self.peppers.new_secret(kind)
         key = await tenants.insert_key(
             self._database,

@@ -43,7 +43,7 @@ DEFAULT_DIALECT: Final[Dialect] = "openai"
 TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 
-_TENANT: Final = "id, name, created_at, disabled_at"
+_TENANT: Final = "id, name, created_at, disabled_at, deleted_at, held_at, purged_at"
 _POLICY: Final = ", ".join(POLICY_VALUES)
 KEY_COLUMNS: Final = (
     "id, tenant_id, name, hint, created_at, disabled_at, dialect, kind, project_id, owner_type,"
@@ -133,7 +133,15 @@ class NewKey:
 
 
 def _tenant(row: Row) -> Tenant:
-    return Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at)
+    return Tenant(
+        TenantId(row.id),
+        row.name,
+        row.created_at,
+        row.disabled_at,
+        row.deleted_at,
+        row.held_at,
+        row.purged_at,
+    )
 
 
 def _own_policy(values: Iterable[str | int | None]) -> OwnPolicy:

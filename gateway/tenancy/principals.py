@@ -50,12 +50,19 @@ def default_project(tenant_id: TenantId) -> ProjectId:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One customer of the gateway; nothing of one tenant is ever visible to another."""
+    """One customer of the gateway; nothing of one tenant is ever visible to another.
+
+    What it has goes some days after `deleted_at`, which was done at `purged_at`; while it is held
+    (`held_at`) nothing goes.
+    """
 
     id: TenantId
     name: str
     created_at: datetime
     disabled_at: datetime | None = None
+    deleted_at: datetime | None = None
+    held_at: datetime | None = None
+    purged_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def keeps_nothing(organization: str | None, project: str | None) -> bool:
     """Whether zero retention holds for a project, by its type and by that of its tenant; None: it
     has none.
     """
-    if project in {None, ORGANIZATION_DEFAULT}:
+    if project is None or project == ORGANIZATION_DEFAULT:
         return organization == ZERO
     return project == ZERO
 

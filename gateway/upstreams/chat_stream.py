@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from gateway.generation import Sampling, TextToken, TokenChunk
     from gateway.upstreams.generate import Asked
 
+COUNT_LIMIT: Final = 1 << 24
+"""No turn has so many tokens, whatever a server says; those of all turns of a response fit into its
+row.
+"""
 _FINISH: Final = {
     "stop": FinishReason.STOP,
     "tool_calls": FinishReason.STOP,
@@ -565,7 +569,7 @@ class ChatReader(CompletionReader):
 
 def _count(values: object, name: str) -> int | None:
     count = values.get(name) if isinstance(values, dict) else None
-    return count if type(count) is int and 0 <= count < 1 << 53 else None
+    return count if type(count) is int and 0 <= count < COUNT_LIMIT else None
 
 
 def _decoded(payload: bytes) -> object:

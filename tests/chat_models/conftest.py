@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.gateway import running_gateway
 from tests.fakes.serving import serving
+from tests.vllm.patience import PATIENT_S, patient_settings
 from tests.vllm.recording import Recorder
 
 if TYPE_CHECKING:
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
 
 URLS = tuple(os.environ.get("TEST_CHAT_URLS", "").split())
 TOKENIZER = os.environ.get("TEST_CHAT_TOKENIZER", "")
-TIMEOUT_S = 120.0
+TIMEOUT_S = 600.0
 SECTIONS: dict[str, Any] = {
     "generation": {"refusals": False},
     "tools": {
         "python": {"enabled": True, "engine": "monty"},
-        "mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_plain_http": True},
+        "mcp": {
+            "enabled": True,
+            "url_networks": ["127.0.0.0/8"],
+            "url_plain_http": True,
+            "connect_timeout_s": PATIENT_S,
+            "list_timeout_s": PATIENT_S,
+        },
     },
 }
 FLEETS = {url: (url,) for url in URLS} | ({"all": URLS} if len(URLS) > 1 else {})
@@ -70,7 +77,7 @@ async def model_at(url: str) -> str:
 def settings_of(database_url: str, urls: Sequence[str], model: str, **sections: Any) -> Any:
     """Settings of a gateway in front of these."""
     models = [{"id": model, "format": "chat", "tokenizer": TOKENIZER}]
-    return gateway_settings(database_url, urls, models=models, **SECTIONS, **sections)
+    return patient_settings(database_url, urls, models=models, **SECTIONS, **sections)
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,10 @@ import httpx2
 import pytest
 
 from gateway.store.replicas import drains
-from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.gateway import running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
+from tests.vllm.patience import patient_settings
 from tests.vllm.recording import Recorder
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 URLS = tuple(filter(None, os.environ.get("TEST_FLEET_URLS", "").split(",")))
 RESTART = os.environ.get("TEST_FLEET_RESTART", "")
 REPLICAS = 3
-TIMEOUT_S = 120.0
-WAIT_S = 60.0
+TIMEOUT_S = 600.0
+WAIT_S = 240.0
 STEP_S = 0.05
 
 
@@ -94,7 +95,7 @@ async def fleet(database_url: str, database: Database) -> AsyncIterator[Fleet]:
             recorder = Recorder(await stack.enter_async_context(client))
             recorders.append(recorder)
             ways.append(await stack.enter_async_context(serving(recorder)))
-        settings = gateway_settings(database_url, ways, membership={"drain_poll_s": STEP_S})
+        settings = patient_settings(database_url, ways, membership={"drain_poll_s": STEP_S})
         gateways = [
             await stack.enter_async_context(running_gateway(settings)) for _ in range(REPLICAS)
         ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.fleet.conftest import Fleet
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 STREAMS = 8
 BEHIND = 8

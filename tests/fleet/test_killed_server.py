@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.fleet.conftest import Fleet
     from tests.vllm.recording import Exchange
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixtures("restarts")]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("restarts")]
 
 LOST_AT = 20
 PLAIN = 4

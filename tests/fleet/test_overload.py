@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.gateway import running_gateway
 from tests.fakes.http_client import http_client
 from tests.fleet.conftest import TIMEOUT_S, URLS
+from tests.vllm.patience import patient_settings
 
 if TYPE_CHECKING:
     import httpx2
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not URLS, reason="TEST_FLEET_URLS has no server"),
 ]
 
@@ -35,7 +36,7 @@ ADMISSION = {
 
 
 async def test_it_is_sent_what_it_can_do_in_time(database_url: str) -> None:
-    settings = gateway_settings(database_url, URLS[:1], admission=ADMISSION)
+    settings = patient_settings(database_url, URLS[:1], admission=ADMISSION)
     async with (
         running_gateway(settings) as gateway,
         http_client(gateway.url, headers=gateway.headers, timeout=TIMEOUT_S) as client,

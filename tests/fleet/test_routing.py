@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BLOCK_IDS = 128
 """Of vLLM on a CPU; SGLang's is smaller."""
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 
 def check(hits: Sequence[Hit]) -> None:

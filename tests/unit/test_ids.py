@@ -42,6 +42,18 @@ def test_the_call_ids_of_others_note_nothing(foreign: str) -> None:
     assert ids.call_form(foreign) == 0
 
 
+def test_output_items_of_one_response_have_their_source_in_common() -> None:
+    made = [
+        ids.output_item_id(prefix, UUID_OF_TEST, ordinal, form)
+        for prefix in (ids.MESSAGE_PREFIX, ids.REASONING_PREFIX)
+        for ordinal in (0, 1, 0x10000)
+        for form in (0, 3)
+    ]
+    assert {ids.source_of_output(item_id) for item_id in made} == {UUID_OF_TEST.hex}
+    for foreign in ("", "msg_1", ids.input_item_id(ids.MESSAGE_PREFIX, UUID_OF_TEST, 1)):
+        assert ids.source_of_output(foreign) == ""
+
+
 def test_a_message_id_notes_a_form_behind_what_it_was_without() -> None:
     plain = ids.output_item_id(ids.MESSAGE_PREFIX, UUID_OF_TEST, 1)
     assert plain == "msg_019aa0b0c0d07e0f81020304050607080001"

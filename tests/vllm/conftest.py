@@ -13,8 +13,9 @@ import httpx2
 import pytest
 
 from gateway.settings.sections import Backend
-from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.gateway import running_gateway
 from tests.fakes.serving import serving
+from tests.vllm.patience import patient_settings
 from tests.vllm.recording import Recorder
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 Kind = Literal["vllm", "sglang"]
 
 VARIABLES: dict[Kind, str] = {"vllm": "TEST_VLLM_URL", "sglang": "TEST_SGLANG_URL"}
-TIMEOUT_S = 120.0
-WAIT_S = 20.0
+TIMEOUT_S = 600.0
+WAIT_S = 120.0
 SUMMARY_TOKENS_MAX = 200
 PREAMBLE_TOKENS_MAX = 12
 STEP_S = 0.05
@@ -169,14 +170,14 @@ async def database_url_of_all(postgres: PostgresServer, template: str) -> AsyncI
 @pytest.fixture(scope="session")
 async def gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
     """Directly in front of the server."""
-    async with running_gateway(gateway_settings(database_url_of_all, [vllm.url])) as running:
+    async with running_gateway(patient_settings(database_url_of_all, [vllm.url])) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 async def free_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
     """In front of the same server, of which it asks no grammars."""
-    settings = gateway_settings(database_url_of_all, [])
+    settings = patient_settings(database_url_of_all, [])
     free = settings.model_copy(
         update={"backends": (Backend(name="b0", url=vllm.url, grammars="off"),)}
     )
@@ -188,7 +189,7 @@ async def free_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[Ru
 async def blunt_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
     """In front of the same server; the model may not refuse to answer in a format."""
     blunt = {"refusals": False}
-    settings = gateway_settings(database_url_of_all, [vllm.url], generation=blunt)
+    settings = patient_settings(database_url_of_all, [vllm.url], generation=blunt)
     async with running_gateway(settings) as running:
         yield running
 
@@ -197,7 +198,7 @@ async def blunt_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[R
 async def brief_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
     """In front of the same server; it allows few words before a call that is required."""
     brief = {"preamble_tokens_max": PREAMBLE_TOKENS_MAX}
-    settings = gateway_settings(database_url_of_all, [vllm.url], generation=brief)
+    settings = patient_settings(database_url_of_all, [vllm.url], generation=brief)
     async with running_gateway(settings) as running:
         yield running
 
@@ -237,7 +238,7 @@ async def recorded_gateway(
     """Its backend is the recorder; its summaries are short."""
     async with serving(recorder) as url:
         short = {"summary_tokens_max": SUMMARY_TOKENS_MAX}
-        settings = gateway_settings(database_url_of_all, [url], compaction=short)
+        settings = patient_settings(database_url_of_all, [url], compaction=short)
         async with running_gateway(settings) as running:
             yield running
 

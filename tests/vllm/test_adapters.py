@@ -37,7 +37,7 @@ async def ids_of(pool: Pool, model: str, logprobs: int | None) -> list[int]:
     return heard.ids
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 async def test_an_adapter_is_loaded_asked_for_and_unloaded(vllm: Vllm) -> None:
     path = os.environ.get("TEST_LORA_PATH")
     if not path:

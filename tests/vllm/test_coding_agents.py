@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.fakes.gateway import RunningGateway
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 BINARY: Final = ".bin/codex"
 SESSION: Final = (

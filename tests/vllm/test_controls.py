@@ -78,7 +78,7 @@ def _check(name: str, response: dict[str, Any]) -> None:
         ALL[name].check(response)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 async def test_sampled_responses_under_controls_are_valid_wherever_they_complete(
     client: httpx2.AsyncClient, model: str, vllm: Vllm
 ) -> None:
@@ -89,7 +89,7 @@ async def test_sampled_responses_under_controls_are_valid_wherever_they_complete
     await vllm.until_idle()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 async def test_without_grammars_a_control_holds_or_the_response_says_that_it_does_not(
     free_client: httpx2.AsyncClient, model: str
 ) -> None:

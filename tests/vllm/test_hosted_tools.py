@@ -20,12 +20,13 @@ from gateway.store.tools.documents import Document
 from tests.fakes import mcp_server
 from tests.fakes.breaking import BreakingProxy
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.gateway import RunningGateway, gateway_settings, running_gateway
+from tests.fakes.gateway import RunningGateway, running_gateway
 from tests.fakes.python_containers import HAS_BUBBLEWRAP, SYSTEM_PYTHON
 from tests.fakes.serving import serving
 from tests.fakes.stream import as_events
 from tests.vllm.asking import DEFAULTS, ENDED_WELL, create, streamed
 from tests.vllm.conftest import TIMEOUT_S
+from tests.vllm.patience import PATIENT_S, patient_settings
 from tests.vllm.test_lost_backend import TRIES, events_of
 from tests.vllm.turns import parting
 
@@ -49,7 +50,13 @@ SECTIONS: dict[str, Any] = {
     "tools": {
         "web": {"enabled": True},
         "python": {"enabled": True, **(SANDBOX if HAS_BUBBLEWRAP else {"engine": "monty"})},
-        "mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_plain_http": True},
+        "mcp": {
+            "enabled": True,
+            "url_networks": ["127.0.0.0/8"],
+            "url_plain_http": True,
+            "connect_timeout_s": PATIENT_S,
+            "list_timeout_s": PATIENT_S,
+        },
     }
 }
 SEARCH: Json = {"type": "web_search"}
@@ -108,7 +115,7 @@ def server() -> Iterator[str]:
 async def hosting(recorder: Recorder, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
     """Behind it the recorder; a page is in the index."""
     async with serving(recorder) as url:
-        settings = gateway_settings(database_url_of_all, [url], **SECTIONS)
+        settings = patient_settings(database_url_of_all, [url], **SECTIONS)
         async with running_gateway(settings) as running:
             database = running.process.default.foundation.database
             language = settings.tools.web.index_language
@@ -279,7 +286,7 @@ async def test_a_hosted_turn_that_loses_its_backend_is_run_once(
     choice, kinds = CHOICES[name]
     body = {**DEFAULTS, **body_of(model, server, choice, max_tool_calls=1), "stream": True}
     async with BreakingProxy(vllm.url).serving() as one, BreakingProxy(vllm.url).serving() as other:
-        settings = gateway_settings(database_url_of_all, [one.url, other.url], **SECTIONS)
+        settings = patient_settings(database_url_of_all, [one.url, other.url], **SECTIONS)
         async with running_gateway(settings) as gateway, _client_of(gateway) as client:
             events = await _read(client, body, [one, other])
             # It may have said all of it before the client has read so far: then nothing is lost.

@@ -15,10 +15,11 @@ from jsonschema import Draft202012Validator
 
 from tests.fakes.breaking import BreakingProxy
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.gateway import running_gateway
 from tests.fakes.stream import as_events
 from tests.vllm.asking import DEFAULTS, answer_of, calls_of
 from tests.vllm.conftest import TIMEOUT_S
+from tests.vllm.patience import patient_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,7 +81,7 @@ async def test_a_bound_stream_that_loses_its_backend_goes_on_bound(
     fields: dict[str, Any],
     lost_at: int,
 ) -> None:
-    settings = gateway_settings(database_url_of_all, [way.url for way in ways])
+    settings = patient_settings(database_url_of_all, [way.url for way in ways])
     async with (
         running_gateway(settings) as gateway,
         httpx2.AsyncClient(

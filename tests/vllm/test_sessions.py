@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.vllm.conftest import Vllm
     from tests.vllm.recording import Recorder
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 Json = dict[str, Any]
 

@@ -83,7 +83,9 @@ class RateLimitEndpoints:
     async def update(self, call: AdminCall) -> Json:
         """Other values for one model."""
         asked = await call.body(RateLimitUpdate)
-        place = await self._limits.place(call.principal.tenant_id, call.path["project_id"])
+        place = await self._limits.place(
+            call.principal.tenant_id, call.path["project_id"], is_active=True
+        )
         model = call.path["id"].removeprefix(RATE_LIMIT_PREFIX)
         known = await self._limits.by_model(place)
         if not call.path["id"].startswith(RATE_LIMIT_PREFIX) or model not in {*known, ALL_MODELS}:
@@ -123,7 +125,7 @@ class SpendEndpoints:
     async def set_limit(self, call: AdminCall) -> Json:
         """POST of `…/spend_limit`: cents a month, from which on requests get 429."""
         asked = await call.body(SpendLimitUpdate)
-        place = await self._place(call)
+        place = await self._place(call, is_active=True)
         await self._limits.set_budget(place, asked.threshold_amount * CENT, call.caller.author)
         return await self.limit(call)
 
@@ -146,7 +148,7 @@ class SpendEndpoints:
     async def create_alert(self, call: AdminCall) -> Json:
         """POST of `…/spend_alerts`: who is told at which sum of cents a month."""
         asked = await call.body(SpendAlertUpdate)
-        place = await self._place(call)
+        place = await self._place(call, is_active=True)
         made = await self._limits.add_alert(
             place, asked.threshold_amount * CENT, asked.channel, call.caller.author
         )
@@ -162,7 +164,7 @@ class SpendEndpoints:
     async def update_alert(self, call: AdminCall) -> Json:
         """POST of `…/spend_alerts/{alert_id}`: threshold and recipients, both of them anew."""
         asked = await call.body(SpendAlertUpdate)
-        place = await self._place(call)
+        place = await self._place(call, is_active=True)
         known = await self._limits.alert(place, _alert_id(call))
         if known is None:
             raise _unknown_alert(call)
@@ -177,9 +179,11 @@ class SpendEndpoints:
             raise _unknown_alert(call)
         return deleted_body(f"{self._owner}.spend_alert", call.path["alert_id"])
 
-    async def _place(self, call: AdminCall) -> Place:
+    async def _place(self, call: AdminCall, *, is_active: bool = False) -> Place:
         if self._owner == "project":
-            return await self._limits.place(call.principal.tenant_id, call.path["project_id"])
+            return await self._limits.place(
+                call.principal.tenant_id, call.path["project_id"], is_active=is_active
+            )
         return self._limits.organization(call.principal.tenant_id)
 
 

@@ -20,6 +20,8 @@ from gateway.protocol.admin.requests import (
 from gateway.protocol.request_errors import unknown_place
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gateway.api.admin.routes import AdminCall
     from gateway.services.access import TenantDetail
     from gateway.services.admin.operations import Operations
@@ -145,14 +147,17 @@ class OperatorEndpoints:
 
 
 def _tenant(tenant: Tenant) -> dict[str, Any]:
-    disabled_at = tenant.disabled_at
+    times = ("created_at", "disabled_at", "deleted_at", "held_at", "purged_at")
     return {
         "id": ids.tenant_id(tenant.id),
         "object": "tenant",
         "name": tenant.name,
-        "created_at": int(tenant.created_at.timestamp()),
-        "disabled_at": None if disabled_at is None else int(disabled_at.timestamp()),
+        **{name: _seconds(getattr(tenant, name)) for name in times},
     }
+
+
+def _seconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())
 
 
 def _detail(detail: TenantDetail) -> dict[str, Any]:

@@ -63,15 +63,17 @@ def create_tenant(name: NewName, config: Config = None) -> None:
 
 @tenants.command("list")
 def list_tenants(config: Config = None, json_: Json = False) -> None:
-    """List all tenants: name, day of creation, and whether it is disabled."""
+    """List all tenants: name, day of creation, and whether it is disabled, deleted, or held."""
     found = _ask(config, lambda access: access.list_tenants())
     if json_:
-        rows = [{"name": one.name, "id": str(one.id), **_times(one)} for one in found]
+        rows = [
+            {"name": one.name, "id": str(one.id), **_times(one), **_marks(one)} for one in found
+        ]
         terminal.show(json.dumps(rows))
         return
     terminal.table(
         ("NAME", "CREATED", "STATE"),
-        [(one.name, _day(one.created_at), _state(one.disabled_at)) for one in found],
+        [(one.name, _day(one.created_at), _state_of_tenant(one)) for one in found],
     )
 
 
@@ -173,6 +175,18 @@ def disable_key(
 def _times(one: Tenant | ApiKey) -> dict[str, Any]:
     disabled_at = one.disabled_at.isoformat() if one.disabled_at else None
     return {"created_at": one.created_at.isoformat(), "disabled_at": disabled_at}
+
+
+def _marks(one: Tenant) -> dict[str, str | None]:
+    marks = {"deleted_at": one.deleted_at, "held_at": one.held_at, "purged_at": one.purged_at}
+    return {name: at.isoformat() if at else None for name, at in marks.items()}
+
+
+def _state_of_tenant(one: Tenant) -> str:
+    marks = {"purged": one.purged_at, "deleted": one.deleted_at}
+    state = next((f"{name} {_day(at)}" for name, at in marks.items() if at), None)
+    held = f", held {_day(one.held_at)}" if one.held_at else ""
+    return (state or _state(one.disabled_at)) + held
 
 
 def _day(moment: datetime) -> str:

@@ -157,11 +157,13 @@ class Keys:
         scopes: frozenset[str] | None,
         expires_in_s: int | None,
     ) -> OwnedKey:
-        """Change what is not None. Raises `InvalidRequest` for a key that has expired."""
+        """Change what is not None. Raises `InvalidRequest` for a key that has expired, and for an
+        archived project.
+        """
         tenant_id = caller.tenant_id
         self._check_lifetime(expires_in_s)
         async with self._transactions.changing(tenant_id) as connection:
-            project = await self._project(connection, tenant_id, project_id)
+            project = await self._project(connection, tenant_id, project_id, is_active=True)
             key = await self._required(connection, tenant_id, project, key_id)
             changed = await rows.change(connection, key, scopes=scopes, expires_in_s=expires_in_s)
             if changed is None:

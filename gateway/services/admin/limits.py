@@ -46,10 +46,12 @@ class ProjectLimits:
         """What administrators set for all of the tenant."""
         return Place(tenant_id, "organization", tenant_id)
 
-    async def place(self, tenant_id: TenantId, project_id: str) -> Place:
-        """That of a project."""
+    async def place(
+        self, tenant_id: TenantId, project_id: str, *, is_active: bool = False
+    ) -> Place:
+        """That of a project; with `is_active` raises `InvalidRequest` for an archived one, too."""
         async with self._transactions.reading(tenant_id) as connection:
-            project = await required_project(connection, tenant_id, project_id)
+            project = await required_project(connection, tenant_id, project_id, is_active=is_active)
         return Place(tenant_id, "project", project.id)
 
     async def by_model(self, place: Place) -> dict[str, list[Limit]]:

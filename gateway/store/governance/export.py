@@ -26,7 +26,7 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "web_documents": ("key",),
     "tool_approvals": ("request_id",),
     "usage": ("response_id", "seq"),
-    "usage_hours": SUMMED_BY[1:],
+    **dict.fromkeys(("usage_hours", "usage_days"), SUMMED_BY[1:]),
     "usage_end_user_days": ("day", "project_id", "end_user", "model"),
     **dict.fromkeys(("projects", "service_accounts", "api_keys", "mcp_servers"), ("id",)),
     **dict.fromkeys(("identity_providers", "federation_rules"), ("id",)),

@@ -54,7 +54,8 @@ WITH gone AS (
     INSERT INTO usage_days (at, {_KEY}, {", ".join(SUMS)})
     SELECT date_trunc('day', at, 'UTC'), {_KEY}, {", ".join(f"sum({name})" for name in SUMS)}
     FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
-    ON CONFLICT ({", ".join(SUMMED_BY)}) {added_to("usage_days")}
+    ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
+    {added_to("usage_days")}
 )
 SELECT count(*) FROM gone
 """)  # noqa: S608 - constants only

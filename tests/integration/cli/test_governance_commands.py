@@ -74,9 +74,13 @@ def test_what_is_kept_of_a_tenant_and_its_projects() -> None:
 def test_a_tenant_is_held_deleted_and_restored(database_url: str) -> None:
     printed("keys", "create", "acme")
     assert "is held" in printed("data", "hold", "acme")
+    assert ", held " in printed("tenants", "list")
     with pytest.raises(DataHeld):
         printed("data", "erase", "acme", "grace")
     assert "deleted" in printed("data", "delete", "acme")
+    assert "deleted " in printed("tenants", "list")
+    with pytest.raises(InvalidRequest, match="is deleted"):
+        printed("keys", "create", "acme")
     assert "nothing is due" in printed("data", "purge")
     assert "restored" in printed("data", "restore", "acme")
     with pytest.raises(InvalidRequest, match="was not deleted"):
@@ -88,6 +92,9 @@ def test_a_tenant_is_held_deleted_and_restored(database_url: str) -> None:
     (removed,) = json.loads(printed("data", "purge", "--json"))
     assert (removed["tenant"], removed["rows"]["api_keys"]) == ("acme", 1)
     assert json.loads(printed("keys", "list", "--json")) == []
+    (left,) = json.loads(printed("tenants", "list", "--json"))
+    assert left["purged_at"] > left["deleted_at"]
+    assert left["held_at"] is None
     with pytest.raises(InvalidRequest, match="was not deleted"):
         printed("data", "restore", "acme")
 

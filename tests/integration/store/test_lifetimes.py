@@ -140,10 +140,10 @@ async def expire(database: Database) -> None:
     await remove_expired(database, LEDGER, rows_max=100)
 
 
-async def exported(database: Database, tenant: TenantId, **how: Any) -> dict[str, list[bytes]]:
+async def exported(database: Database, tenant: TenantId) -> dict[str, list[bytes]]:
     """The lines of an archive by table."""
     file = io.BytesIO()
-    archive = await data(database).export(name(tenant), **how)
+    archive = await data(database).export(name(tenant))
     async for piece in archive.pieces():
         file.write(piece)
     with zipfile.ZipFile(file) as zipped:

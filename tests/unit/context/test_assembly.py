@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.context.assembly import Context, assemble, opening, referenced_ids
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.ids import output_item_id
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     ApplyPatchCall,
@@ -131,6 +133,19 @@ def test_a_call_that_was_cut_off_is_left_out() -> None:
     context = assembled(user("go on"), history=(cut,))
     assert [item.kind for item in context.items] == ["message"]
     assert context.inherited == 0
+
+
+def said(response: int, ordinal: int, *, complete: bool) -> ContextItem:
+    item_id = output_item_id("msg_", UUID(int=response), ordinal)
+    return ContextItem("message", item_id, b"{}", role="assistant", complete=complete)
+
+
+def test_what_broke_off_and_was_said_anew_is_left_out() -> None:
+    broken, whole = said(1, 0, complete=False), said(1, 1, complete=True)
+    assert assembled(user("on"), history=(broken, whole)).items[0] is whole
+    for other in (said(2, 0, complete=True), replace(whole, item_id="msg_of_a_client")):
+        assert assembled(user("on"), history=(broken, other)).items[:2] == (broken, other)
+    assert assembled(user("on"), history=(broken,)).items[0] is broken
 
 
 def cut_call(call_id: str, item_id: str | None = None) -> FunctionCall:

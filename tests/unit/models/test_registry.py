@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.models.format import SchemaLimits
+from gateway.models.chat.passthrough.format import PassThroughFormat
+from gateway.models.format import SchemaLimits, Unrendered
 from gateway.models.registry import Formats
 from tests.fakes.byte_format import ByteFormat
+from tests.fakes.chat_format import answer, loaded
 
 if TYPE_CHECKING:
     from gateway.models.format import ModelFormat
@@ -35,3 +37,15 @@ def test_an_adapter_has_the_format_of_its_base_model() -> None:
     assert known.of("base") is own
     for other in ("odd", "other"):
         assert known.of(other) is formats.default
+
+
+def test_what_is_learned_of_the_servers_of_one_model_is_learned_anew() -> None:
+    chat, harmony = loaded(), Formats.load({}, SchemaLimits()).default
+    chat.template({one: answer(one) for one in chat.questions})
+    known = Formats({"chat": chat, "text": PassThroughFormat()}, harmony)
+    for other in ("text", "any"):
+        known.relearn(other)
+        assert chat.template({}).takes_tools
+    known.with_parents({"ad": "chat"}.get).relearn("ad")
+    with pytest.raises(Unrendered):
+        chat.template({})

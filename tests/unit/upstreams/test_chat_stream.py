@@ -27,6 +27,7 @@ from gateway.text_ids import (
 from gateway.upstreams.chat_stream import (
     CALLS_MAX,
     CHARACTERS_PER_TOKEN_MAX,
+    COUNT_LIMIT,
     Arguments,
     ChatReader,
 )
@@ -259,7 +260,8 @@ def test_usage_may_come_with_the_finish_and_is_missing_where_it_is_not_told() ->
         "prompt_tokens_details": {"cached_tokens": 9},
     }
     assert heard(event({"content": "x"}, "stop", usage=told)).usage == ToldUsage(5, 2, 0, 5)
-    for odd in ({}, {"prompt_tokens": -1, "completion_tokens": 1}, None, 7):
+    beyond = {"prompt_tokens": COUNT_LIMIT, "completion_tokens": 1}
+    for odd in ({}, {"prompt_tokens": -1, "completion_tokens": 1}, beyond, None, 7):
         assert heard(event({"content": "x"}, "stop", usage=odd)).usage is None
     # A stream that stays open behind its finish is over when patience is.
     assert Heard([event({"content": "x"}, "stop")]).finish is FinishReason.STOP

@@ -62,6 +62,28 @@ async def test_a_tenant_is_made_set_up_and_disabled(
         assert (await owner.get("/v1/organization/projects")).status_code == 401
 
 
+async def test_a_tenant_is_held_deleted_and_restored(operator: httpx2.AsyncClient) -> None:
+    await operator.post("/admin/v1/tenants", json={"name": "hooli"})
+    url, marks = "/admin/v1/tenants/hooli", ("held_at", "deleted_at", "purged_at")
+
+    async def marked() -> list[bool]:
+        shown = (await operator.get(url)).json()
+        return [shown[name] is not None for name in marks]
+
+    assert await marked() == [False, False, False]
+    assert (await operator.post(f"{url}/hold")).json()["held"] is True
+    refused = await operator.post(f"{url}/erasure", json={"end_user": "grace"})
+    assert refused.json()["error"]["code"] == "data_held"
+    assert (await operator.post(f"{url}/delete")).json()["deleted"] is True
+    assert await marked() == [True, True, False]
+    refused = await operator.post(f"{url}/admin_api_keys", json={})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tenant")
+    assert (await operator.post(f"{url}/restore")).status_code == 200
+    assert (await operator.post(f"{url}/restore")).status_code == 400
+    assert (await operator.post(f"{url}/hold", json={"held": False})).status_code == 200
+    assert await marked() == [False, False, False]
+
+
 @pytest.mark.parametrize("name", ["nobody", "%00", "%F0%9F%98%80", "a" * 300])
 async def test_unknown_names_are_refused(operator: httpx2.AsyncClient, name: str) -> None:
     for path in (f"/admin/v1/tenants/{name}", f"/admin/v1/backends/{name}/drain"):

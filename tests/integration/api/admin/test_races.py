@@ -110,6 +110,24 @@ async def test_what_is_ended_several_times_at_once_has_ended_once(
     assert await told(owner, "project.archived", project.rpartition("/")[2]) == 1
 
 
+async def test_nothing_of_an_archived_project_is_changed_any_more(
+    owner: httpx2.AsyncClient,
+) -> None:
+    project = await new_project(owner)
+    account = await ok(owner.post(f"{project}/service_accounts", json={"name": "ci"}))
+    await ok(owner.post(f"{project}/archive"))
+    month = {"currency": "USD", "interval": "month", "threshold_amount": 5}
+    mail = {"type": "email", "recipients": ["a@example.com"]}
+    for path, body in (
+        (f"/api_keys/{account['api_key']['id']}", {"scopes": ["models.read"]}),
+        ("/rate_limits/rl-gpt-oss-20b", {"max_requests_per_1_minute": 5}),
+        ("/spend_limit", month),
+        ("/spend_alerts", {**month, "notification_channel": mail}),
+    ):
+        answer = await owner.post(project + path, json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "project_archived")
+
+
 async def test_a_key_that_is_rotated_several_times_at_once_has_one_successor(
     owner: httpx2.AsyncClient,
 ) -> None:

@@ -328,6 +328,13 @@ async def test_a_background_response_begins_its_turn_anew(passing: Passing) -> N
     assert await listed(resumed(passing.client, id_in(frames), 3)) == frames[4:]
     first, second = (body for server in passing.pair for body in server.asked)
     assert first["messages"] == second["messages"]
+    await create(passing.client, model="toy-pair", input="on", previous_response_id=made["id"])
+    third = max((body for server in passing.pair for body in server.asked), key=size_of)
+    assert [one["content"] for one in third["messages"]] == ["go", LONG, "on"]
+
+
+def size_of(body: dict[str, Any]) -> int:
+    return len(body["messages"])
 
 
 async def test_a_turn_is_not_begun_anew_twice(passing: Passing) -> None:
