@@ -167,7 +167,7 @@ async def main(floods: list[str], running_max: int) -> None:
         simulator = stack.enter_context(simulator_process(port, running_max=running_max))
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         gateway = stack.enter_context(gateway_process(own, url, [simulator.url], **SECTIONS))
-        async with client(gateway.url, keys[1]) as b, client(simulator.url, "") as backend:
+        async with client(gateway.url, keys[1]) as b, client(simulator.url, "nobody") as backend:
             for name in ("at first", "calm"):
                 await seen(name, b, backend)
             for flood in floods:
