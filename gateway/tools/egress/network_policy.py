@@ -124,9 +124,9 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Whether an address belongs to the public internet, and hides none that does not.
 
     IPv6 has its global addresses in 2000::/3; all else is somebody's own, or translated from IPv4.
-    `ipaddress.is_global` calls NAT64 and 6to4 addresses public whatever IPv4 address they embed:
-    they lead to that one, so it has to be public, too. Teredo, whose address tells a client behind
-    somebody's NAT, is refused.
+    `ipaddress.is_global` calls NAT64 and 6to4 addresses public whatever IPv4 address they embed.
+    In a network of IPv6 alone DNS64 gives every IPv4 host an address of NAT64: it leads to the
+    embedded one, so that has to be public. The tunnels 6to4 and Teredo are refused.
     """
     if isinstance(address, IPv6Address):
         if any(address in network for network in _REFUSED):
@@ -146,19 +146,17 @@ def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 one leads to by a translator or a tunnel."""
+    """The IPv4 address that an IPv6 one leads to by a translator, which is its last 32 bits."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
-    for network, shift in _EMBEDDING:
-        if address in network:
-            return IPv4Address((int(address) >> shift) & 0xFFFFFFFF)
+    if any(address in network for network in _EMBEDDING):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
     return None
 
 
 _EMBEDDING: Final = (
-    (ip_network("64:ff9b::/96"), 0),  # NAT64: https://www.rfc-editor.org/rfc/rfc6052
-    (ip_network("2002::/16"), 80),  # 6to4: https://www.rfc-editor.org/rfc/rfc3056
-    (ip_network("::/96"), 0),  # IPv4-compatible: https://www.rfc-editor.org/rfc/rfc4291
+    ip_network("64:ff9b::/96"),  # NAT64: https://www.rfc-editor.org/rfc/rfc6052
+    ip_network("::/96"),  # IPv4-compatible: https://www.rfc-editor.org/rfc/rfc4291
 )
 _GLOBAL: Final = ip_network("2000::/3")  # https://www.rfc-editor.org/rfc/rfc4291#section-2.4
 _OF_CLOUDS: Final = frozenset({IPv4Address("168.63.129.16")})
@@ -169,5 +167,6 @@ Source: https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168
 _REFUSED: Final = (
     ip_network("64:ff9b:1::/48"),  # a NAT64 prefix of one's own network
     ip_network("2001::/32"),  # Teredo
+    ip_network("2002::/16"),  # 6to4, given up by https://www.rfc-editor.org/rfc/rfc7526
     ip_network("fec0::/10"),  # site-local, which no longer is anything
 )

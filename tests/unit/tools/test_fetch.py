@@ -156,7 +156,7 @@ async def test_site_whose_rules_fail_is_left_alone() -> None:
 
 
 async def test_visits_have_a_deadline() -> None:
-    limits = FetchLimits(timeout_s=0.05, visit_interval_s=3600)
+    limits = FetchLimits(timeout_s=1.0, visit_interval_s=3600)
     async with visiting({"/a": answer(b"a")}, limits) as (site, fetcher):
         await fetcher.fetch(f"{site.url}/a", may_visit=anywhere)
         assert "in time" in await failure(fetcher, f"{site.url}/a")
