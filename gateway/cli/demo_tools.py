@@ -180,11 +180,12 @@ def _cited(response: Response) -> str:
 def _plotted(response: Response) -> str:
     call: Any = next(item for item in response.output if item.type == "code_interpreter_call")
     outputs = [
-        f"an image: {one.url[:40]}…" if one.type == "image" else one.logs.strip()
+        f"an image: {one.url[:40]}…"
+        if one.type == "image"
+        else f"a drawing of {len(one.logs.splitlines())} lines of text"
         for one in call.outputs or ()
     ]
-    shown = " ".join(" ".join(text.split())[-_SHOWN_CHARS:] for text in outputs)
-    return f"{shown or call.status}   in {call.container_id}"
+    return f"{', '.join(outputs) or call.status}   in {call.container_id}"
 
 
 def _converted(response: Response) -> str:
@@ -205,8 +206,8 @@ PLOT: Final = Example(
     "Plot sin(x) with Python.",
     {"type": "code_interpreter", "container": {"type": "auto"}},
     _plotted,
-    '[o.url[:60] if o.type == "image" else o.logs for i in r.output'
-    ' if i.type == "code_interpreter_call" for o in i.outputs]',
+    '*(o.url[:60] if o.type == "image" else o.logs for i in r.output'
+    ' if i.type == "code_interpreter_call" for o in i.outputs)',
     "A plot, by Python in a sandbox",
     ("code_interpreter_call.outputs",),
 )

@@ -137,6 +137,7 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     "limits": dict.fromkeys(("scope", "model", "what", "mode"), Kept.WORD),
     "budgets": dict.fromkeys(("scope", "unit", "span", "mode"), Kept.WORD),
     "spend_alerts": dict.fromkeys(("scope", "unit", "span", "channel"), Kept.WORD),
+    "alert_firings": {"told": Kept.WORD},
     "prices": dict.fromkeys(("component", "model", "service_tier"), Kept.WORD),
     "spend": dict.fromkeys(("meter", "replica"), Kept.WORD),
     "buckets": {"name": Kept.WORD},

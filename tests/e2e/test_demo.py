@@ -184,7 +184,7 @@ def test_the_demo_shows_each_hosted_tool_at_work(first_demo: FirstDemo) -> None:
     assert re.search(r"in the engine \w+", printed)
     assert "10 nmi = 18.52 km" in printed
     plotted = next(line for line in printed.splitlines() if "✓ plotted " in line)
-    assert "an image: data:image/png" in plotted or " * " in plotted
+    assert "an image: data:image/png" in plotted or "lines of text" in plotted
     assert "cntr_" in plotted
 
 
@@ -359,7 +359,7 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
         assert used.startswith("100 cents\nproj_")
         assert len(used.splitlines()) == 3, "the budget, and both projects"
         assert re.search(r"\]\(http://127\.0\.0\.1:\d+/lamp\)", cited)
-        assert "data:image/png" in plotted or " * " in plotted
+        assert "data:image/png" in plotted or " *\n" in plotted
         assert "18.52 km" in called
         assert "POST /v1/responses  200" in until(process, "POST /v1/responses")
         process.send_signal(signal.SIGINT)

@@ -189,7 +189,7 @@ async def test_a_running_one_is_seen_as_far_as_it_has_come_and_can_be_cancelled(
     assert (await client.get(f"/v1/responses/{response_id}")).content == answer.content
     uuid = response_id.removeprefix("resp_")
     await backends.until(
-        lambda rows: [r["aborted"] for r in rows if r["request_id"].startswith(uuid)] == [True]
+        lambda rows: [r["aborted"] for r in rows if str(r["request_id"]).startswith(uuid)] == [True]
     )
     replayed = parse_stream("".join(await listed(resumed(client, response_id))))
     assert replayed[-1]["type"] == "response.failed"

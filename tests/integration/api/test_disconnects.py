@@ -94,7 +94,7 @@ async def test_unstored_responses_end_with_their_client_under_any_policy(
     first = await taken(created(steadfast, input=ENDLESS, background=False, store=False), is_delta)
     uuid = id_in(first).removeprefix("resp_")
     await backends.until(
-        lambda rows: [r["aborted"] for r in rows if r["request_id"].startswith(uuid)] == [True]
+        lambda rows: [r["aborted"] for r in rows if str(r["request_id"]).startswith(uuid)] == [True]
     )
     assert (await steadfast.get(f"/v1/responses/{id_in(first)}")).status_code == 404
 

@@ -85,6 +85,8 @@ async def test_what_expired_long_ago_is_removed(
 ) -> None:
     await ask(database, tenant)
     await ask(database, other_tenant)
+    while await retention.delete_approvals(database, KEEP, rows_max=9):
+        pass  # other tests leave some
     await age(database, tenant, 8 * 86_400)
     assert await retention.delete_approvals(database, KEEP, rows_max=9) == 1
     assert await retention.delete_approvals(database, KEEP, rows_max=9) == 0

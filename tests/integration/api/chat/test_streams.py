@@ -142,5 +142,5 @@ async def test_a_client_that_leaves_stops_the_backend(
                 uuid = orjson.loads(line.removeprefix("data: "))["id"].partition("-")[2]
                 break
     await backends.until(
-        lambda rows: [r["aborted"] for r in rows if r["request_id"].startswith(uuid)] == [True]
+        lambda rows: [r["aborted"] for r in rows if str(r["request_id"]).startswith(uuid)] == [True]
     )
