@@ -340,7 +340,7 @@ def size_of(body: dict[str, Any]) -> int:
 async def test_a_turn_is_not_begun_anew_twice(passing: Passing) -> None:
     for server in passing.pair:
         server.script = lambda _: text(LONG)
-        server.breaks_after = 4
+        server.breaks_after, server.breaks_always = 4, True
     frames = await listed(created(passing.client, model="toy-pair", input="go"))
     made = (await passing.client.get(f"/v1/responses/{id_in(frames)}")).json()
     assert made["status"] == "failed"
