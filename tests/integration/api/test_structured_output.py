@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +13,7 @@ from jsonschema import Draft202012Validator
 from tests.fakes.controlled import FLEETS, site
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.fakes.controlled import Shown, Site
     from tests.fakes.postgres import PostgresServer
@@ -47,15 +49,36 @@ ENGINES = [
     ),
 ]
 """Each fleet, and how far its engines really hold a model to a grammar."""
+DRIFTS = [
+    (*engine, drift, shape)
+    for (engine, drift), shape in zip(
+        product(ENGINES, ["prose", "types", "truncated", "extra"]), cycle(FORMATS), strict=False
+    )
+]
+"""Each engine with each way of drifting; the formats in turn, so that each meets all of both."""
 
 
-@pytest.fixture(scope="module", params=FLEETS)
-async def where(
-    request: pytest.FixtureRequest, postgres: PostgresServer, template: str
-) -> AsyncIterator[Site]:
+@pytest.fixture(scope="module")
+async def running(
+    postgres: PostgresServer, template: str
+) -> AsyncIterator[Callable[[str], Awaitable[Site]]]:
+    """A site over a kind of fleet: the same for all tests here, in whatever order they run."""
+    sites: dict[str, Site] = {}
+    async with AsyncExitStack() as stack:
+
+        async def over(fleet: str) -> Site:
+            if fleet not in sites:
+                opened = site(postgres, template, *FLEETS[fleet])
+                sites[fleet] = await stack.enter_async_context(opened)
+            return sites[fleet]
+
+        yield over
+
+
+@pytest.fixture(params=FLEETS)
+async def where(request: pytest.FixtureRequest, running: Callable[[str], Awaitable[Site]]) -> Site:
     """Over each kind of fleet."""
-    async with site(postgres, template, *FLEETS[request.param]) as running:
-        yield running
+    return await running(request.param)
 
 
 @pytest.fixture(params=FORMATS)
@@ -99,8 +122,7 @@ async def test_an_obedient_model_answers_in_the_format(where: Site, shape: Json)
     check(shown, shape)
 
 
-@pytest.mark.parametrize(("where", "engine"), ENGINES, indirect=["where"])
-@pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra"])
+@pytest.mark.parametrize(("where", "engine", "drift", "shape"), DRIFTS, indirect=["where", "shape"])
 async def test_a_drifting_model_is_held_to_the_format_or_fails(
     where: Site, shape: Json, drift: str, engine: str
 ) -> None:
