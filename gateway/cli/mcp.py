@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 from urllib.parse import urlsplit
 
+import httpx2
 import typer
 
 from gateway import ids
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
+    from gateway.tools.mcp.failures import McpError
     from gateway.tools.mcp.pool import SessionPool
     from gateway.tools.mcp.servers import Server
     from gateway.wiring.mcp import McpRoom
@@ -38,6 +40,7 @@ commands = typer.Typer(help="Register, list, remove and try MCP servers.", no_ar
 
 STDIN: Final = "-"
 HEADERS_BYTES_MAX: Final = 65_536
+_HINT: Final = "; a network of yours has to be in tools.mcp.networks"
 
 Label = Annotated[str, typer.Argument(help="Letters, digits, '_' and '-': its server_label.")]
 OfTenant = Annotated[
@@ -305,13 +308,18 @@ async def _sessions(settings: Settings, database: Database) -> AsyncIterator[Mcp
             running.cancel()
 
 
+def _is_refused_here(error: McpError) -> bool:
+    """Whether the gateway did not connect at all, because of where the URL leads."""
+    return error.code == httpx2.codes.FORBIDDEN and not error.sent
+
+
 async def _answer(sessions: SessionPool, server: Server) -> tuple[bool, str]:
     from gateway.tools.mcp.failures import McpError
 
     try:
         pages = await sessions.list_tools(server.peer(OPERATOR, {}))
     except McpError as error:
-        return False, f"{error}"
+        return False, f"{error}{_HINT if _is_refused_here(error) else ''}"
     names = {tool.name for tool in pages.tools}
     lacking = sorted((server.allowed_tools or set()) - names)
     if lacking:

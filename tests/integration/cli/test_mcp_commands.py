@@ -93,6 +93,17 @@ def test_a_server_that_does_not_answer_as_it_should_is_told(denied: Process) -> 
 
 
 @pytest.mark.usefixtures("environment")
+def test_a_server_inside_of_a_network_is_told_which_setting_opens_it(
+    monkeypatch: pytest.MonkeyPatch, denied: Process
+) -> None:
+    monkeypatch.delenv("GATEWAY_TOOLS__MCP__NETWORKS")
+    printed("add", "inside", denied.url)
+    result = invoked("check")
+    assert result.exit_code == 1
+    assert "tools.mcp.networks" in result.stdout
+
+
+@pytest.mark.usefixtures("environment")
 def test_a_server_is_of_all_tenants_or_of_one(denied: Process) -> None:
     runner = CliRunner()
     assert runner.invoke(commands, ["tenants", "create", "acme"]).exit_code == 0
