@@ -93,8 +93,8 @@ class Webhook:
         return True
 
     async def tell(self, firing: Firing) -> None:
-        """Post it; any answer below 300 is good. The time is that of this attempt: receivers refuse
-        what was signed long ago.
+        """Post the firing, signed with the time of this attempt, since receivers refuse old
+        signatures. Raises `NotDelivered` unless the answer's status is below 300.
         """
         content = orjson.dumps(described(firing))
         headers = signed(content, delivery_id(firing), self._now(), self._secret)

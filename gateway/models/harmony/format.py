@@ -72,7 +72,7 @@ class HarmonyFormat(Renderer):
         return self
 
     def relearn(self) -> None:
-        """Nothing is learned."""
+        """Do nothing: this format asks no backend for anything."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - no server renders it
         """Nothing can misfit: prompts are rendered here, and no server is asked."""

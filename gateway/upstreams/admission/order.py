@@ -1,4 +1,4 @@
-"""What waits, and in which order: a request that waits is a `Ticket`, a line of them an `Order`."""
+"""A waiting request is a `Ticket`; an `Order` decides which ticket of a line is served next."""
 
 from __future__ import annotations
 
@@ -13,28 +13,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RefusedFor = Literal["full", "tenant", "wait", "deadline"]
-"""Why a request is refused: the queue is full; its tenant has more than its share of it; it would
-have to wait too long; it has."""
+"""Why a request is refused: the queue is full (`full`), its tenant has used up its share of the
+queue (`tenant`), it would wait too long (`wait`), or it has waited too long (`deadline`)."""
 
 
 class Demand(NamedTuple):
-    """What a request needs of a backend. Of those with the same one, none can go before the first
-    of them can.
+    """What a request needs of a backend. Requests with equal demands can go to the same backends:
+    while the first of them finds no room, the others need not be tried.
     """
 
     model: str
     wants_logprobs: bool = False
     is_bound: bool = False
     is_new: bool = False
-    """It begins a session, and may be held back."""
+    """It begins a session; new sessions are held back first when caches are full."""
 
 
 class Ticket(Generic[T]):
-    """One request that waits. `tenant` is whose it is, by a name that tells nothing, `tokens` are
-    those of its prompt, `is_accepted` one that was promised to be done, `was_recalled` one that ran
-    before: it goes before the others of its tenant. `start` sends it to a
-    backend if there is room, and returns what came of that, else None; `result` is that, or `error`
-    what it raised. `on_settled` is called after that, or once it is refused.
+    """One waiting request.
+
+    `tenant` is an opaque name of its tenant, `tokens` the length of its prompt. `is_accepted`: its
+    client was promised that it will run (background), so it is never refused. `was_recalled`: it
+    ran before and was called back, so it goes before the others of its tenant.
+
+    `start` sends the request if a backend has room and returns the outcome, else None. The outcome
+    is kept in `result`, what `start` raised in `error`. `on_settled` is called after either, and
+    after a refusal. `since` and `deadline` are in seconds of the caller's clock.
     """
 
     __slots__ = (
@@ -73,28 +77,28 @@ class Ticket(Generic[T]):
 
 
 class Order(Protocol[T]):
-    """The order of one line."""
+    """The order in which one line of tickets is served."""
 
     def push(self, ticket: Ticket[T]) -> None: ...
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """It goes, or has left."""
+        """Take a ticket out, wherever it stands: it was started or given up."""
         ...
 
     def head(self) -> Ticket[T]:
-        """Who goes next; there must be one."""
+        """The ticket that is served next. The line must not be empty."""
         ...
 
     def heads(self) -> Iterator[Ticket[T]]:
-        """Who goes next of each tenant, in the order in which these go."""
+        """The next ticket of each tenant, in the order in which the tenants are served."""
         ...
 
     def oldest(self) -> Ticket[T]:
-        """Who came first; there must be one."""
+        """The ticket that was pushed first. The line must not be empty."""
         ...
 
     def before(self, tenant: str) -> int:
-        """About how many go before one of that tenant that comes now."""
+        """About how many tickets would be served before a new one of `tenant`."""
         ...
 
     def __len__(self) -> int: ...
@@ -111,25 +115,25 @@ class Fifo(Generic[T]):
         self._tickets: OrderedDict[int, Ticket[T]] = OrderedDict()
 
     def push(self, ticket: Ticket[T]) -> None:
-        """The last one."""
+        """Add at the end."""
         self._tickets[ticket.number] = ticket
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """It goes, or has left."""
+        """Take a ticket out, wherever it stands."""
         del self._tickets[ticket.number]
 
     def head(self) -> Ticket[T]:
-        """Who came first."""
+        """The oldest ticket."""
         return next(iter(self._tickets.values()))
 
     def heads(self) -> Iterator[Ticket[T]]:
-        """Who came first: no tenant is looked at."""
+        """The oldest ticket alone: tenants do not count here."""
         return iter([self.head()])
 
     oldest = head
 
     def before(self, tenant: str) -> int:
-        """All of them."""
+        """The whole line."""
         del tenant
         return len(self._tickets)
 

@@ -1,12 +1,12 @@
-"""Who goes next: one queue for all that wait for a backend.
+"""The admission queue: all requests that wait until a backend has room.
 
-Classes go in order, and within a class who came first. Requests that not every backend can take, or
-that are held back, must not keep others waiting: those with the same demand are a line of their
-own, and a line of which none can go is passed over: not the first, which may be of a tenant that
-has all its share, nor the first of other tenants. Time is given to everything as an argument.
+Work classes are served in order of priority. Within a class, requests with the same demand form a
+line, so that a request that only some backends can take does not block those that others could
+serve: a line in which neither the head nor the next ticket of any other tenant can start is
+skipped. How a line is ordered is a policy (`order.Order`): first come, first served, or fair among
+tenants (`fair`). No tenant may fill more than its share of the queue.
 
-How a line is ordered is a policy (`order.Order`): first come, first served, or fair among tenants
-(`fair`). No tenant may have more than its share of the queue.
+There is no clock in here: every method that needs the time takes it as an argument.
 """
 
 from __future__ import annotations
@@ -29,42 +29,43 @@ T = TypeVar("T")
 
 GRANTS_KEPT: Final = 256
 GRANTS_MIN: Final = 4
-"""So many must have gone since somebody began to wait until it is known how fast they go."""
+"""Requests that must have left the queue before a drain rate is derived from them."""
 RATE_MIN_S: Final = 2.0
-"""And so long ago that must be: the first to go are those that there was room for."""
+"""Seconds that the queue must have existed before that: the first to leave it go to slots that were
+free anyway, which says nothing about the rate."""
 SHARE_OF_FREE: Final = 4
-"""A tenant may have so many times as many in the queue as there are places free, so that others
-always find some: alone four fifths of all."""
+"""A tenant may hold at most this many times the free places of the queue, so that others always
+find some. A tenant that is alone can fill four fifths of it."""
 
 HEADS_TRIED_MAX: Final = 16
-"""Tenants of one line that are looked at, one after the other, for one that can go: of those that
-have all their share there are fewer."""
+"""Tenants of one line that are tried, one after the other, when the head cannot start. Fewer than
+that have used up their share at any time."""
 
 
 class DrainRate:
-    """How many requests a second go, while others wait."""
+    """The rate at which requests leave the queue, measured while it is not empty."""
 
     __slots__ = ("_at", "_began", "since")
 
     def __init__(self) -> None:
         self.since = 0.0
-        """Since when somebody waits."""
+        """When the queue last became non-empty."""
         self._at: deque[float] = deque(maxlen=GRANTS_KEPT)
         self._began = 0.0
 
     def begin(self, now: float) -> None:
-        """Somebody waits, and nobody did before."""
+        """Note that the queue has just become non-empty."""
         self._at.clear()
         self._began = self.since = now
 
     def count(self, now: float) -> None:
-        """One goes."""
+        """Note that a request has left the queue."""
         if len(self._at) == GRANTS_KEPT:
             self._began = self._at[0]
         self._at.append(now)
 
     def per_s(self, now: float) -> float | None:
-        """None while too little is known."""
+        """Requests per second; None until there are enough observations."""
         seconds = now - self._began
         if len(self._at) < GRANTS_MIN or seconds < RATE_MIN_S:
             return None
@@ -72,7 +73,7 @@ class DrainRate:
 
 
 class AdmissionQueue(Generic[T]):
-    """All that wait, of all models."""
+    """The waiting requests of all models."""
 
     def __init__(
         self, policy: AdmissionPolicy, new_order: Callable[[], Order[T]] | None = None
@@ -84,22 +85,22 @@ class AdmissionQueue(Generic[T]):
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
         self.accepted = 0
-        """How many wait that were promised to be done."""
+        """How many of those were accepted for certain (background): no bound holds for them."""
         self._of_tenants: Counter[str] = Counter()
         self.lengths = dict.fromkeys(WorkClass, 0)
-        """How many wait, by class."""
+        """How many wait, by work class."""
 
     def __len__(self) -> int:
         return sum(self.lengths.values())
 
     def queued(self, tenant: str) -> int:
-        """How many of a tenant wait that were promised nothing."""
+        """How many requests of a tenant wait, without those that were accepted for certain."""
         return self._of_tenants[tenant]
 
     def refuses(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> RefusedFor | None:
-        """Why one of this class that comes now must not wait; None if it may."""
+        """Why a new request of this class must not wait; None if it may."""
         free = self._policy.queue_length_max - (len(self) - self.accepted)
         if free <= 0:
             return "full"
@@ -111,22 +112,24 @@ class AdmissionQueue(Generic[T]):
     def until_its_turn_s(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> float | None:
-        """How long one of this class that comes now would wait, if others go as fast as they do;
-        None while that is not known.
+        """How many seconds a new request of this class would wait at the present drain rate; None
+        while that rate is unknown.
         """
         return self.drain_s(self.ahead(work, model, tenant) + 1, model, now)
 
     def _patience_s(self, model: str, now: float) -> float:
-        """How long one that comes now may wait. A burst is over soon: whoever waits has gone when
-        `wait_max_s` have passed since the first did. A queue that was not empty for so long stays,
-        and who has to wait in it gains nothing by its length.
+        """How many seconds a new request may expect to wait without being refused.
+
+        A short burst may use all of `wait_max_s`. The longer the queue has not been empty, the more
+        this is overload and no burst: the allowance shrinks down to `overload_wait_max_s`, since a
+        longer queue would only add delay.
         """
         policy = self._policy
         lasts_s = now - self._rates[model].since
         return max(policy.wait_max_s - lasts_s, policy.overload_wait_max_s)
 
     def ahead(self, work: WorkClass, model: str, tenant: str = "") -> int:
-        """How many go before one of this class that comes now."""
+        """How many requests would be served before a new one of this class."""
         return sum(
             line.before(tenant) if one == work else len(line)
             for (one, demand), line in self._lines.items()
@@ -134,8 +137,8 @@ class AdmissionQueue(Generic[T]):
         )
 
     def drain_s(self, count: int, model: str, now: float) -> float | None:
-        """In how many seconds so many more of the model go, at the rate that they go at now; None
-        while that is not known.
+        """Seconds until `count` more requests of the model have left the queue at the present
+        rate; None while that is unknown.
         """
         if not self._waits(model):
             return None
@@ -146,7 +149,7 @@ class AdmissionQueue(Generic[T]):
         return any(demand.model == model for _, demand in self._lines)
 
     def push(self, ticket: Ticket[T], now: float) -> None:
-        """It waits from now on."""
+        """Add a ticket to the line of its class and demand."""
         self._number += 1
         ticket.number = self._number
         model = ticket.demand.model
@@ -163,7 +166,7 @@ class AdmissionQueue(Generic[T]):
             self._of_tenants[ticket.tenant] += 1
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """It goes, or has left."""
+        """Take a ticket out: it was started, refused, or its client has left."""
         key = (ticket.work, ticket.demand)
         line = self._lines[key]
         line.remove(ticket)
@@ -177,7 +180,7 @@ class AdmissionQueue(Generic[T]):
             del self._lines[key]
 
     def pump(self, now: float) -> None:
-        """Send all that can go now, in order. What has waited too long is refused instead."""
+        """Start every ticket that finds room now, in order; refuse those past their deadline."""
         self._refuse_late(now)
         lines = dict(self._lines)
         while lines:
@@ -187,8 +190,8 @@ class AdmissionQueue(Generic[T]):
                 del lines[key]
 
     def _start_any(self, line: Order[T], first: Ticket[T], now: float) -> bool:
-        """Whether the first of a line goes, or else that of another tenant: the first one's may
-        have all that it may have.
+        """Whether the first ticket of a line could be started, or else the next one of another
+        tenant: the first one's tenant may have used up its share of slots.
         """
         if self._start(first, now):
             return True
@@ -196,8 +199,8 @@ class AdmissionQueue(Generic[T]):
         return any(self._start(one, now) for one in others if one.tenant != first.tenant)
 
     def _next(self, line: Order[T], now: float) -> tuple[int, int, Ticket[T]]:
-        """Who goes next of a line, behind what says when: what goes first is the least. Who has
-        waited too long goes before those of its line, with the class above.
+        """Sort key (class, number) and ticket of the next one of a line; the least goes first. A
+        ticket that has waited longer than its class is promoted after counts as one class higher.
         """
         oldest = line.oldest()
         if now - oldest.since >= self._policy.promotion_of(oldest.work):
@@ -206,10 +209,10 @@ class AdmissionQueue(Generic[T]):
         return head.work, head.number, head
 
     def _start(self, ticket: Ticket[T], now: float) -> bool:
-        """Whether it goes, or need not go any more."""
+        """Whether the ticket has left the queue: it was started, or starting it raised an error."""
         try:
             ticket.result = ticket.start()
-        except Exception as error:  # noqa: BLE001 - it belongs to who waits, not to who ended
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it, not the caller of `pump`
             ticket.error = error
         else:
             if ticket.result is None:

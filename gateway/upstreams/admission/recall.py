@@ -1,10 +1,11 @@
-"""Requests that give way: one tenant has most of the slots, and another has none and finds none.
+"""Recalls running requests of a tenant that holds more than its share of the slots while another
+tenant waits for one.
 
-What a tenant sent while nobody else was there may last for minutes, and backends may be slower than
-they seemed when it was sent. So requests of a tenant that has more of the slots than the two would
-divide them by their shares, half where these are alike, are called back until others find some:
-first those that have no token yet, which wait at the backend and lose nothing, then the latest of
-those that can go on with what they have. They wait in the queue again, before the others of their
+A tenant that was alone may have filled all slots with requests that take minutes. When a second
+tenant finds none free, requests of the first are called back until it has no more slots than its
+share beside the other (half, where their shares are equal). First come those that have no token
+yet: they wait at the backend and lose nothing. Then come the latest of those that can be continued
+from the tokens they have. A recalled request goes back into the queue, before the others of its
 tenant.
 """
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 
 class Recallable(Protocol):
-    """A request at a backend. `can_go_on`: with what was generated, too. `share` is how many times
-    the usual share its tenant has.
+    """A request that runs at a backend.
+
+    `can_go_on`: it can be continued elsewhere from the tokens it has. `share` is the weight of its
+    tenant; 1 is the usual one.
     """
 
     @property
@@ -36,20 +39,20 @@ class Recallable(Protocol):
     def can_go_on(self) -> bool: ...
 
     def recall(self) -> None:
-        """Break it off; it waits for its turn again."""
+        """Break the request off and put it back into the queue."""
         ...
 
 
 def excess(running: int, free: int) -> int:
-    """How many of so many requests of a tenant have to go, that it has its share of the slots that
-    are free then; `free` is below zero where more are taken than there are.
+    """How many of a tenant's `running` requests have to end until it holds no more than its share,
+    counting the slots that this frees. `free` is negative where more slots are taken than exist.
     """
     more = running - SHARE_OF_FREE_SLOTS * free
     return max(0, -(-more // (SHARE_OF_FREE_SLOTS + 1)))
 
 
 class Running:
-    """All requests at backends, by tenant, in the order in which they were sent."""
+    """The requests that run at backends, by tenant, in the order in which they were sent."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[Recallable, None]] = {}
@@ -57,15 +60,15 @@ class Running:
 
     @property
     def tenants(self) -> int:
-        """Of how many tenants something runs."""
+        """How many tenants have running requests."""
         return len(self._of)
 
     def add(self, tenant: str, one: Recallable) -> None:
-        """It is sent."""
+        """Note that a request was sent."""
         self._of.setdefault(tenant, {})[one] = None
 
     def discard(self, tenant: str, one: Recallable) -> None:
-        """It has ended, whatever became of it."""
+        """Note that a request has ended, for whatever reason."""
         self._leaving.pop(one, None)
         own = self._of.get(tenant)
         if own is not None and own.pop(one, self) is None and not own:
@@ -74,11 +77,11 @@ class Running:
     def make_room(
         self, tenant: str, at: Collection[str], *, bound: int, free: int, share: float = 1.0
     ) -> int:
-        """Call back what has to give way to `tenant`, which has a `share`, at these backends, which
-        have so many slots; how many those are.
+        """Recall requests so that `tenant`, with this weight, finds a slot at one of the backends
+        `at`, which have `bound` slots of which `free` are free. Returns how many were recalled.
 
-        Of several that have too much the one gives way that has most for its share. Nobody who has
-        less than its part does: where several have something, turns are fair.
+        They are taken from one tenant: the one that exceeds its share most. A tenant that holds no
+        more than its share loses nothing.
         """
         free += sum(one.upstream in at for one in self._leaving)
         hogs = {name: own for name in self._of if (own := self._beyond(name, at, bound, share))}
@@ -87,7 +90,7 @@ class Running:
             return 0
         hog = max(hogs, key=lambda name: len(hogs[name]) / hogs[name][-1].share)
         own = hogs[hog]
-        # It keeps its part: a bound that seems to be far below what runs may be wrong.
+        # The tenant keeps its share even if far more run than `bound` says: `bound` may be wrong.
         count = min(excess(len(own), free), int(len(own) * share / (own[-1].share + share)))
         waiting = [one for one in own if not one.has_begun]
         begun = [one for one in own if one.has_begun and one.can_go_on]
@@ -101,8 +104,8 @@ class Running:
     def _beyond(
         self, tenant: str, at: Collection[str], bound: int, share: float
     ) -> Sequence[Recallable]:
-        """What a tenant has there, if that is more than its part of `bound` beside another one with
-        that share; its own share is that of its latest request.
+        """The tenant's requests at the backends `at`, if they exceed its share of `bound` beside a
+        tenant of weight `share`; else nothing. Its own weight is that of its latest request.
         """
         own = self._of[tenant]
         latest = next(reversed(own)).share

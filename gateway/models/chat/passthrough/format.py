@@ -168,7 +168,7 @@ class PassThroughFormat:
         return self
 
     def relearn(self) -> None:
-        """Nothing is learned."""
+        """Do nothing: this format asks no backend for anything."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
         """Nothing: no ids are compared."""
