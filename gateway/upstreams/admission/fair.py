@@ -1,9 +1,10 @@
-"""Who goes next among tenants: whoever was served least, counted in tokens.
+"""Fairness among tenants: the next request is of the tenant that was served least, in tokens.
 
-Each tenant has a counter of what it was served. Of those that wait, the one goes whose counter is
-the least, and its own requests go in the order in which they came. A request counts when it goes,
-with the output that is expected of it; when it has ended, with what it had. A tenant that begins to
-wait starts no lower than where those are that go now: what it did not use before is gone.
+Each tenant has a counter of the tokens that it was served. Of the tenants that wait, the one with
+the lowest counter is next; its own requests are served in the order of their arrival. A request is
+counted when it starts, with the output that is expected of it, and corrected when it has ended. A
+tenant that begins to wait is lifted to the counters of those being served: unused time is not
+saved up.
 
 This is the virtual token counter (Sheng et al., arXiv 2401.00588) with prediction, with the start
 of start-time fair queueing (Goyal et al. 1996). Counters are of one process.
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OUTPUT_WEIGHT: Final = 4
-"""Tokens of a prompt that cost a backend as much as one that it generates."""
+"""A generated token costs a backend as much as this many tokens of a prompt."""
 CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
     WorkClass.PRIORITY: 4.0,
     WorkClass.DEFAULT: 1.0,
     WorkClass.BACKGROUND: 0.5,
 }
-"""So much of a request of that class is free: the counter goes up by its tokens divided by this."""
+"""The tokens of a request are divided by the weight of its class before they are counted."""
 EXPECTED_AT_FIRST: Final = 256.0
 ALPHA: Final = 0.1
-"""Weight of the latest output among those that the next one is expected from."""
+"""Weight of the latest output in the moving average that predicts the next one."""
 SHARE_OF_FREE_SLOTS: Final = 19
-"""So many times as many slots as are free one tenant may have: alone 95 of 100."""
+"""A tenant may hold at most this many times the free slots: alone, 95 of 100."""
 TENANTS_MAX: Final = 4_096
-"""Whose counters are kept; of those that have nothing under way the least recently used go."""
+"""Counters that are kept. The least recently used ones of tenants without requests are dropped."""
 
 
 class Account:
@@ -58,7 +59,7 @@ class Account:
 
 
 class Service:
-    """One request at a backend, counted with what is expected; `end` is called once."""
+    """A running request, counted with its expected output until `end` is called, once."""
 
     __slots__ = ("_account", "_counted", "_weight")
 
@@ -70,8 +71,9 @@ class Service:
         account.served += (prompt + OUTPUT_WEIGHT * account.expected) / weight
 
     def end(self, output: int | None) -> None:
-        """It has generated so many tokens; None: nobody knows. Fewer than none count as none:
-        whatever a backend tells, a request never makes its tenant's counter fall below what it was.
+        """Replace the expected output by `output` tokens; None: it is unknown, so the expectation
+        stays. Negative counts are taken as 0: whatever a backend reports, a request never lowers
+        its tenant's counter below what it was before.
         """
         account = self._account
         account.running -= 1
@@ -87,10 +89,10 @@ class FairShares:
     def __init__(self) -> None:
         self._accounts: OrderedDict[str, Account] = OrderedDict()
         self._now = 0.0
-        """The highest counter, before it was counted, of those that have gone."""
+        """The highest counter that a served tenant had when it was chosen (virtual time)."""
 
     def account(self, tenant: str) -> Account:
-        """That of a tenant."""
+        """The account of a tenant; a new one starts at the present virtual time."""
         found = self._accounts.get(tenant)
         if found is None:
             found = self._accounts[tenant] = Account(self._now)
@@ -98,19 +100,19 @@ class FairShares:
         return found
 
     def arrive(self, tenant: str) -> None:
-        """One of its requests waits from now on."""
+        """Note that a request of the tenant has begun to wait."""
         account = self.account(tenant)
         if not account.queued:
             account.served = max(account.served, self._now)
         account.queued += 1
 
     def leave(self, tenant: str) -> None:
-        """It waits no more, whatever becomes of it."""
+        """Note that a request of the tenant waits no more."""
         self._accounts[tenant].queued -= 1
 
     def serve(self, tenant: str, prompt: int, work: WorkClass, share: float = 1.0) -> Service:
-        """A request with so many tokens goes to a backend. `share` is how many times the usual
-        share its tenant has.
+        """Count a request with `prompt` tokens that starts now. `share` is its tenant's weight; 1
+        is the usual one.
         """
         account = self.account(tenant)
         self._accounts.move_to_end(tenant)
@@ -120,13 +122,13 @@ class FairShares:
         return Service(account, prompt, CLASS_WEIGHTS[work] * share)
 
     def is_idle(self, tenant: str) -> bool:
-        """Whether nothing of a tenant runs."""
+        """Whether a tenant has no running request."""
         account = self._accounts.get(tenant)
         return account is None or not account.running
 
     def has_share(self, tenant: str, free: int) -> bool:
-        """Whether a tenant may take one more of so many free slots. Whoever has nearly all waits
-        before the last ones are taken: its streams may be long, and others come.
+        """Whether a tenant may take one of `free` free slots. A tenant that holds nearly all slots
+        may not take the last ones: its streams may be long, and others come.
         """
         account = self._accounts.get(tenant)
         return account is None or account.running < SHARE_OF_FREE_SLOTS * free
@@ -140,7 +142,7 @@ class FairShares:
 
 
 class FairOrder(Order[T], Generic[T]):
-    """One line: of each tenant in order, of all tenants by their counters."""
+    """A line in which tenants are served by their counters, and each tenant's requests in order."""
 
     __slots__ = ("_count", "_shares", "_tenants")
 
@@ -187,7 +189,7 @@ class FairOrder(Order[T], Generic[T]):
 
     @override
     def before(self, tenant: str) -> int:
-        """Those that go before its next one, if all requests were alike: the others take turns."""
+        """How many are served before its next one, if all requests cost the same (round robin)."""
         own = len(self._tenants.get(tenant, ()))
         return own + sum(
             min(len(waiting), own + 1) for name, waiting in self._tenants.items() if name != tenant

@@ -1,15 +1,17 @@
-"""How many requests a backend is sent at once, learned from how soon it begins to answer them.
+"""The slots of a backend: how many requests it is sent at once, learned from times to first token.
 
-The bound of a backend goes up a little after some first tokens on time, and down by a share after
-some late ones (AIMD): a server that lets requests wait begins late, whatever it says of itself.
-Where more have not begun by then than have, most wait there, and half of the bound goes. It starts
-low, and until it goes down for the first time it doubles (slow start): a backend of which nothing
-is known must not get a queue that lasts for longer than it takes to learn of it. What a backend
-reports of its queue is more exact: as much of the bound goes as waits there. One that says how many
-it runs at once is sent no more than these, and few to wait.
+The bound is adapted by AIMD. It grows by one after a number of first tokens on time and shrinks by
+a share after some late ones, since a server that queues requests is late, whatever it reports. If
+more than half of the requests in flight have no token yet, most of them are queued, and the bound
+is halved. It starts low and doubles until it shrinks for the first time (slow start), so that an
+unknown backend does not get a queue that takes longer to drain than to discover.
 
-Only requests that were sent while the bound was nearly used tell anything of it. After each change
-those count that were sent later: it takes as long as a first token until a change shows.
+Reports of the backend are more exact: if it says how many requests it queues, the bound shrinks by
+that many; if it says how many it runs at once (`max_running_requests`), the bound never exceeds
+that by more than a few.
+
+Only requests that were sent while the bound was nearly used say anything about it. A change of the
+bound shows no earlier than a first token later, so only requests sent after the last change count.
 """
 
 from __future__ import annotations
@@ -25,50 +27,57 @@ if TYPE_CHECKING:
     from gateway.upstreams.admission.policy import AdmissionPolicy
 
 FULL_SHARE: Final = 0.9
-"""Of the bound. First tokens of requests that were sent when so much was used let it grow."""
+"""First tokens let the bound grow if at least this share of it was in use at the request's
+start."""
 BUSY_SHARE: Final = 0.5
-"""Late ones below that have another cause than too many requests."""
+"""Below this share of the bound in use, a late first token has another cause than too many
+requests."""
 ROUND: Final = 8
-"""First tokens on time for each step up."""
+"""First tokens on time that raise the bound by one step."""
 FAST_ROUND: Final = 4
-"""The same, as long as the bound has not gone down."""
+"""The same during slow start."""
 FAST_GROWTH: Final = 2.0
 FAST_SHARE: Final = 0.75
-"""As `FULL_SHARE`, as long as the bound has not gone down. It is below the saturation at which an
-autoscaler adds backends (docs/operate.md): a bound that nobody has reached yet must not do that."""
+"""`FULL_SHARE` during slow start. It is below the saturation at which an autoscaler adds backends
+(docs/operate.md): a bound that was never reached must not add any."""
 WAITING_FREE_SHARE: Final = 0.02
-"""Of those that run. So few may wait at a backend: it must find somebody when one ends."""
+"""Share of the running requests that may be queued at the backend, so that it has the next one at
+hand when one ends."""
 BEYOND_SHARE: Final = 0.125
-"""Of the bound. So many more are sent, of tenants of which nothing runs: the streams of others that
-have all slots may last for minutes."""
+"""Share of the bound that may be sent beyond it, for tenants that have nothing running: streams of
+others may hold all slots for minutes."""
 SOONER_ALPHA: Final = 0.3
 LATER_ALPHA: Final = 0.05
 CROWDED_ALPHA: Final = 0.001
-"""Weights of the latest first token among those that the next is expected from, where it came
-sooner or later than these, and where it came later while much of the bound was used: what waits at
-a backend is late, and that must not become usual."""
+"""Weights of the latest time to first token in the moving average of usual ones: if it was sooner,
+if it was later, and if it was later while much of the bound was in use. The last is tiny, because
+queueing at the backend must not become usual."""
 OVERDUE_FACTOR: Final = 4.0
 OVERDUE_MIN_S: Final = 0.1
-"""A first token is overdue that takes so many times as long as usual, and so long at least."""
+"""A first token is overdue after this multiple of the usual time, and not before
+`OVERDUE_MIN_S`."""
 CAUTION_FACTOR: Final = 4
 CAUTION_MAX: Final = 16
-"""After one that was overdue, so many times as many on time for a step up: whoever has no slots
-must not wait again soon to find out that there is no room. Again so many more after the next."""
+"""Each overdue first token multiplies the number that has to be on time for a step up, to
+`CAUTION_MAX`: trying too many again soon would make tenants without slots wait again."""
 CALM_GROWTH: Final = 1.25
-"""Times the bound that it was shrunk to: it has become another backend, and caution is over."""
+"""Once the bound has grown by this factor since it was overdue, the caution ends: the backend has
+more capacity than it had then."""
 HALF: Final = 0.5
-"""Nothing takes more than that at once: it is of a moment, and of what others sent, too."""
+"""The least share that one observation leaves of the bound: it may be a moment's, or others'
+load."""
 REPORTS_MIN: Final = 2
-"""Reports in a row of a queue. One alone may be a burst that is being read."""
+"""Reports of a queue in a row before the bound shrinks: a single one may be a burst just
+arriving."""
 
 
 class MemberSlots:
-    """The slots of one backend: it is sent `bound` requests at once, `background_bound` of them
-    work of the background (one at least, or there would be none).
+    """The slots of one backend: `bound` requests at once, of which `background_bound` may be
+    background work (at least one, or there would never be any).
 
-    `in_flight` are those taken, `begun` how many of them had their first token, `background` how
-    many are work of the background, `beyond` how many were sent though there was no room. It may be
-    more than `bound`: what goes on with a response does not wait.
+    `in_flight` counts the slots taken. Of these, `begun` have had their first token, `background`
+    are background work, and `beyond` were sent although no slot was free. `in_flight` may exceed
+    `bound`: requests that continue a response do not wait.
     """
 
     __slots__ = (
@@ -107,17 +116,17 @@ class MemberSlots:
 
     @property
     def has_spare(self) -> bool:
-        """Whether one more may be sent beyond the bound, of a tenant of which nothing runs."""
+        """Whether one more may be sent beyond the bound, of a tenant that has nothing running."""
         return self.beyond < max(1, int(self.bound * BEYOND_SHARE))
 
     @property
     def background_room(self) -> int:
-        """How many more requests of the background may be sent."""
+        """How many more background requests may be sent."""
         return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
 
     def take(self, work: WorkClass, prompt: int, *, is_beyond: bool = False) -> Slot:
-        """Send a request with a prompt of so many tokens, whether there is room or not;
-        `is_beyond`: there was none (`has_spare`).
+        """Take a slot for a request with a prompt of `prompt` tokens, even if none is free;
+        `is_beyond`: none was (`has_spare`).
         """
         self.in_flight += 1
         self.beyond += is_beyond
@@ -130,7 +139,7 @@ class MemberSlots:
         return Slot(self, self._round, used, prompt, is_background, is_beyond)
 
     def answered(self, slot: Slot, seconds: float) -> None:
-        """The first token of a request came so many seconds after it was sent."""
+        """Learn from the first token of a request, which came `seconds` after it was sent."""
         self._learn_usual(slot, seconds)
         if slot.round != self._round or slot.used < BUSY_SHARE:
             return
@@ -147,7 +156,7 @@ class MemberSlots:
             self._grow()
 
     def refused(self, slot: Slot) -> None:
-        """It says that it is busy, and did not take the request."""
+        """Learn from a backend that refused a request because it is busy."""
         if slot.round == self._round:
             self._shrink(self._exact * self._policy.shrink_share)
 
@@ -159,9 +168,9 @@ class MemberSlots:
         self._usual_s = usual_s + alpha * (seconds - usual_s)
 
     def overdue_s(self, prompt: int) -> float | None:
-        """In how many seconds the first token for a prompt of so many tokens is overdue: it seems
-        to wait at the backend. None where it is not known what is usual, or there is so much room
-        that nothing should wait.
+        """After how many seconds the first token for a prompt of `prompt` tokens is overdue, which
+        means that the request is queued at the backend. None while the usual time is unknown, or
+        while so many slots are free that nothing should be queued.
         """
         if self._usual_s is None or self.in_flight < FULL_SHARE * self.bound:
             return None
@@ -169,7 +178,7 @@ class MemberSlots:
         return max(OVERDUE_MIN_S, OVERDUE_FACTOR * self._usual_s) + read_s
 
     def overdue(self, slot: Slot) -> None:
-        """It was. About as many as have begun are what the backend does at once."""
+        """Learn from an overdue first token: the backend runs about as many as have begun."""
         if slot.round == self._round:
             share = self._exact * self._policy.shrink_share
             self._shrink(min(share, max(self.begun, self._exact * HALF)))
@@ -177,7 +186,9 @@ class MemberSlots:
             self._calm_at = self._exact * CALM_GROWTH
 
     def reported(self, waiting: int | None, running: int | None, places: int | None = None) -> None:
-        """What it says of its queue, and of how many it runs at once. None: it does not say."""
+        """Learn from the backend's metrics: how many requests wait and run there, and how many it
+        can run at once (`places`). None: it does not report that.
+        """
         if places is not None:
             self._clamp(places)
         if waiting is None or waiting <= max(1, WAITING_FREE_SHARE * (running or 0)):
@@ -187,7 +198,7 @@ class MemberSlots:
         if self._queued_reports < REPORTS_MIN:
             return
         if running:
-            # As much of what this process sent waits there as of what all did.
+            # The share of waiting requests is assumed to be the same for all gateways.
             begun = self.in_flight * running / (running + waiting)
             bound = max(begun + max(1, WAITING_FREE_SHARE * begun), self._exact * HALF)
             self._shrink(min(self._exact, bound))
@@ -220,10 +231,10 @@ class MemberSlots:
 
 
 class Slot:
-    """The place of one request at a backend, from when it is sent until it has ended.
+    """A slot that one request holds from being sent until it has ended.
 
-    `used` is which share of the bound of its class was in use then, this one among it. A context,
-    which gives it back; `release` may be called again.
+    `used` is the share of its class's bound that was in use when it was taken, itself included. A
+    context manager that releases it; `release` may be called more than once.
     """
 
     __slots__ = (
@@ -250,21 +261,21 @@ class Slot:
         self.has_begun = False
 
     def first(self, seconds: float) -> None:
-        """The first token came, so many seconds after the request was sent. Called once."""
+        """Note the first token, `seconds` after the request was sent. Called once."""
         self.has_begun = True
         self._slots.begun += 1
         self._slots.answered(self, seconds)
 
     def refused(self) -> None:
-        """The backend is too busy to take the request."""
+        """Note that the backend was too busy to take the request."""
         self._slots.refused(self)
 
     def overdue(self) -> None:
-        """The first token should have come, if nothing waited at the backend."""
+        """Note that the first token is overdue (`MemberSlots.overdue_s`)."""
         self._slots.overdue(self)
 
     def release(self) -> None:
-        """The request has ended, whatever became of it."""
+        """Give the slot back."""
         if self._is_held:
             self._is_held = False
             self._slots.in_flight -= 1
