@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.governance.audit import AuditEvent, Author
     from gateway.limits.money import Component
     from gateway.limits.terms import Interval, Mode, Scope, Unit, What
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 ALERTS_MAX: Final = 100
@@ -80,7 +80,8 @@ class Limits:
 
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
         """Every limit of a tenant, its projects and keys."""
-        return await rules.limits(self._database, tenant_id)
+        async with self._database.transaction(tenant_id) as connection:
+            return await rules.limits(connection, tenant_id)
 
     async def set_limits(
         self,
@@ -91,33 +92,11 @@ class Limits:
         mode: Mode = "enforce",
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
-        """Set limits by what they limit and their window (seconds); None takes one away. Returns
-        those of the place and model that there are then. Raises `InvalidRequest`, also for one that
-        is above that of the scope around it.
-        """
-        if not values:
-            raise InvalidRequest("There is nothing to change.")
-        named = [
-            (Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode), value)
-            for (what, window_s), value in values.items()
-        ]
-        known = await self.limits(place.tenant_id)
-        for limit, value in named:
-            limit.check()
-            if value is not None:
-                _check_within(limit, known)
-        await rules.set_limits(
-            self._database,
-            place.tenant_id,
-            [limit for limit, value in named if value is not None],
-            _limits_changed(place, values, model, author),
-            gone=[limit for limit, value in named if value is None],
-        )
-        return [
-            one
-            for one in await self.limits(place.tenant_id)
-            if (one.scope, one.scope_id, one.model) == (place.scope, place.scope_id, model)
-        ]
+        """`set_limits` in a transaction of its own."""
+        async with self._database.transaction(place.tenant_id) as connection:
+            return await set_limits(
+                connection, place, values, model=model, mode=mode, author=author
+            )
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         """Every budget of a tenant, its projects and keys."""
@@ -275,6 +254,57 @@ class Limits:
         return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
 
 
+async def set_limits(
+    connection: Connection,
+    place: Place,
+    values: Mapping[tuple[What, int], int | None],
+    *,
+    model: str = ALL_MODELS,
+    mode: Mode = "enforce",
+    author: Author,
+) -> list[Limit]:
+    """Set limits by what they limit and their window (seconds); None takes one away. Returns those
+    of the place and model that there are then. Raises `InvalidRequest`, also for one that is above
+    that of the scope around it: a project is inside of its tenant, a key inside of its project.
+    """
+    if not values:
+        raise InvalidRequest("There is nothing to change.")
+    named = [
+        (Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode), value)
+        for (what, window_s), value in values.items()
+    ]
+    known = await _limits_around(connection, place)
+    for limit, value in named:
+        limit.check()
+        if value is not None:
+            _check_within(limit, known)
+    await rules.set_limits(
+        connection,
+        place.tenant_id,
+        [limit for limit, value in named if value is not None],
+        _limits_changed(place, values, model, author),
+        gone=[limit for limit, value in named if value is None],
+    )
+    return [
+        one
+        for one in await rules.limits(connection, place.tenant_id)
+        if (one.scope, one.scope_id, one.model) == (place.scope, place.scope_id, model)
+    ]
+
+
+async def _limits_around(connection: Connection, place: Place) -> list[Limit]:
+    """Limits that those of a place may not be above."""
+    around: set[tuple[Scope, UUID]] = set()
+    if place.scope != "tenant":
+        around.add(("tenant", place.tenant_id))
+    if place.scope == "key":
+        project = await rules.project_of_key(connection, place.tenant_id, place.scope_id)
+        if project is not None:
+            around.add(("project", project))
+    known = await rules.limits(connection, place.tenant_id)
+    return [one for one in known if (one.scope, one.scope_id) in around]
+
+
 def _check_tier(tier: str) -> None:
     if tier not in PRICE_TIERS:
         raise wrong_value("tier", tier, PRICE_TIERS)
@@ -303,14 +333,13 @@ def _budget_changed(place: Place, budget: Budget, cap: int | None, author: Autho
     )
 
 
-def _check_within(limit: Limit, known: Sequence[Limit]) -> None:
-    """Raises `InvalidRequest` where the tenant's own limit is lower: it would never be reached."""
-    if limit.scope == "tenant":
-        return
-    for one in known:
-        same = (one.scope, one.what, one.window_s) == ("tenant", limit.what, limit.window_s)
+def _check_within(limit: Limit, around: Sequence[Limit]) -> None:
+    """Raises `InvalidRequest` where one around it is lower: it would never be reached."""
+    for one in around:
+        same = (one.what, one.window_s) == (limit.what, limit.window_s)
         if same and one.model in {ALL_MODELS, limit.model} and limit.value > one.value:
+            owner = "project" if one.scope == "project" else "organization"
             raise InvalidRequest(
-                f"{limit.what} may be {one.value} at most, which the organization has.",
+                f"{limit.what} may be {one.value} at most, which the {owner} has.",
                 param=limit.what,
             )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import orjson
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -120,9 +121,30 @@ class AdminCall:
         request, bodies = self.request, self.bodies
         content = await bodies.read(request.scope, request.receive)
         document = parse_object(content or b"{}", bodies.input_limits)
-        if strange := document.keys() - model.model_fields.keys():
-            raise unknown(min(strange))
+        if (strange := _strange_key(model, document)) is not None:
+            raise unknown(strange)
         return validated(model, document)
+
+
+def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str = "") -> str | None:
+    """The path of a key that the model, or a model inside of it, does not have."""
+    for key in sorted(document):
+        if key not in model.model_fields:
+            return f"{within}{key}"
+        inner, value = _model_of(model.model_fields[key].annotation), document[key]
+        if inner is not None and isinstance(value, dict):
+            strange = _strange_key(inner, value, f"{within}{key}.")
+            if strange is not None:
+                return strange
+    return None
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field has, or may have instead of null."""
+    for kind in get_args(annotation) or (annotation,):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def starlette_routes(

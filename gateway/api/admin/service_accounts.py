@@ -68,7 +68,13 @@ class ServiceAccountEndpoints:
         """With a key, unless only the account is asked for."""
         asked = await call.body(ServiceAccountCreate)
         asked.check_consistent()
-        wanted = KeyAsked(terms=terms_of((), asked.harmony), expires_in_s=asked.expires_in_seconds)
+        limits = asked.harmony.limits
+        wanted = KeyAsked(
+            terms=terms_of((), asked.harmony),
+            expires_in_s=asked.expires_in_seconds,
+            limits=limits.values,
+            limits_mode=limits.mode,
+        )
         account, made = await self._keys.create_account(
             call.caller,
             call.path["project_id"],
@@ -100,6 +106,8 @@ class ServiceAccountEndpoints:
             name=asked.name or DEFAULT_NAME,
             terms=terms_of(asked.scopes, asked.harmony),
             expires_in_s=asked.expires_in_seconds,
+            limits=asked.harmony.limits.values,
+            limits_mode=asked.harmony.limits.mode,
         )
         made = await self._keys.create(
             call.caller, call.path["project_id"], call.path["service_account_id"], wanted

@@ -78,6 +78,23 @@ class RateLimitExtras(NullableModel):
     mode: Literal["enforce", "observe"] = "enforce"
 
 
+class KeyLimits(RateLimitExtras):
+    """`harmony.limits` of a key that is made: for all models together, by the names that limits of
+    a project have.
+    """
+
+    max_requests_per_1_minute: Count | None = None
+    max_tokens_per_1_minute: Count | None = None
+    max_requests_per_1_day: Count | None = None
+
+    @property
+    def values(self) -> dict[tuple[What, int], int | None]:
+        """The limits that are not null, by what they limit."""
+        fields = _FIELDS | _EXTRA_FIELDS
+        given = ((what, getattr(self, name)) for name, what in fields.items())
+        return {what: value for what, value in given if value is not None}
+
+
 class RateLimitUpdate(NullableModel):
     """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away."""
 

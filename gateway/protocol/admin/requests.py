@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from gateway.errors import InvalidRequest
 from gateway.limits.money import ANY_TIER, Component, PriceTier
+from gateway.protocol.admin.limits import KeyLimits
 from gateway.protocol.base import Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid, unsupported, wrong_value
 from gateway.tenancy import (
@@ -99,6 +100,7 @@ class KeyExtras(NullableModel):
 
     allowed_cidrs: Annotated[Many[str], Field(max_length=NETWORKS_MAX)] = ()
     allowed_models: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)] = ()
+    limits: KeyLimits = KeyLimits()
 
 
 class ServiceAccountCreate(NullableModel):

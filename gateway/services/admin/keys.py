@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
@@ -10,14 +10,17 @@ from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.services.admin.projects import required_project
 from gateway.services.admin.service_accounts import required_account
+from gateway.services.limits import Place as LimitsPlace
+from gateway.services.limits import set_limits
 from gateway.store.admin import keys as rows
 from gateway.store.admin import service_accounts as accounts
 from gateway.store.admin.pages import Page, Place
 from gateway.tenancy import PLAIN_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from gateway.limits.terms import Mode, What
     from gateway.services.admin.service_accounts import ServiceAccounts
     from gateway.services.admin.transactions import AdminCaller, Transactions
     from gateway.services.credentials.secrets import Peppers
@@ -48,11 +51,15 @@ class KeyPolicy:
 
 @dataclass(frozen=True, slots=True)
 class KeyAsked:
-    """A key that is asked for; `terms` without expiry and owner."""
+    """A key that is asked for; `terms` without expiry and owner, `limits` by what they limit and
+    their window (seconds).
+    """
 
     name: str = DEFAULT_NAME
     terms: KeyTerms = PLAIN_KEY
     expires_in_s: int | None = None
+    limits: Mapping[tuple[What, int], int | None] = field(default_factory=dict)
+    limits_mode: Mode = "enforce"
 
 
 def unknown_key(key_id: str) -> ResourceNotFound:
@@ -251,6 +258,10 @@ class Keys:
         told = {"scopes": sorted(terms.scopes)}
         target = ids.api_key_id(new.id)
         await caller.note(connection, "api_key.created", target, made.project_id, data=told)
+        if asked.limits:
+            place = LimitsPlace(caller.tenant_id, "key", new.id)
+            mode, author = asked.limits_mode, caller.author
+            await set_limits(connection, place, asked.limits, mode=mode, author=author)
         return new, secret.value
 
     async def _project(

@@ -11,6 +11,7 @@ from gateway import ids
 from gateway.limits.terms import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
 from gateway.store.governance import audit_log
 from gateway.store.postgres.statements import Statement
+from gateway.tenancy import default_project
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from gateway.governance.audit import AuditEvent
     from gateway.limits.terms import Interval, Scope, Unit
-    from gateway.store.postgres.database import Database, Row
-    from gateway.tenancy import Principal, TenantId
+    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.tenancy import Principal, ProjectId, TenantId
 
 _LIMIT: Final = "scope, scope_id, what, value, window_s, model, mode"
 _BUDGET: Final = "id, scope, scope_id, unit, span, cap, mode"
@@ -56,6 +57,9 @@ _LIMITS: Final = Statement(f"""
 SELECT {_LIMIT} FROM limits WHERE tenant_id = :tenant
 ORDER BY scope, scope_id, model, what, window_s
 """)  # noqa: S608 - constants only
+_PROJECT_OF_KEY: Final = Statement("""
+SELECT project_id FROM api_keys WHERE tenant_id = :tenant AND id = :key
+""")
 _SET: Final = Statement("""
 INSERT INTO limits (tenant_id, scope, scope_id, model, what, window_s, value, mode, updated_at)
 VALUES (:tenant, :scope, :scope_id, :model, :what, :window_s, :value, :mode, now())
@@ -141,31 +145,39 @@ async def terms_of(database: Database, principal: Principal) -> Terms:
     )
 
 
-async def limits(database: Database, tenant_id: TenantId) -> list[Limit]:
+async def limits(connection: Connection, tenant_id: TenantId) -> list[Limit]:
     """Every limit of a tenant, its projects and keys."""
-    async with database.transaction(tenant_id) as connection:
-        return [_limit(row) for row in await connection.execute(_LIMITS, {"tenant": tenant_id})]
+    return [_limit(row) for row in await connection.execute(_LIMITS, {"tenant": tenant_id})]
+
+
+async def project_of_key(
+    connection: Connection, tenant_id: TenantId, key_id: UUID
+) -> ProjectId | None:
+    """The project that a key is of; None where there is no such key."""
+    place = {"tenant": tenant_id, "key": key_id}
+    for row in await connection.execute(_PROJECT_OF_KEY, place):
+        return row.project_id or default_project(tenant_id)
+    return None
 
 
 async def set_limits(
-    database: Database,
+    connection: Connection,
     tenant_id: TenantId,
     new: Sequence[Limit],
     event: AuditEvent,
     *,
     gone: Sequence[Limit] = (),
 ) -> None:
-    """Write limits, in place of those of the same name, and take others away: all or nothing, and
-    what the audit log is told with them, as with all that follow.
+    """Write limits, in place of those of the same name, take others away, and write `event` to the
+    audit log, all in the transaction of the caller.
     """
-    async with database.transaction(tenant_id) as connection:
-        for limit in gone:
-            await connection.execute(_UNSET, _row(tenant_id, limit))
-        for limit in new:
-            await connection.execute(
-                _SET, {**_row(tenant_id, limit), "value": limit.value, "mode": limit.mode}
-            )
-        await audit_log.record(connection, tenant_id, event)
+    for limit in gone:
+        await connection.execute(_UNSET, _row(tenant_id, limit))
+    for limit in new:
+        await connection.execute(
+            _SET, {**_row(tenant_id, limit), "value": limit.value, "mode": limit.mode}
+        )
+    await audit_log.record(connection, tenant_id, event)
 
 
 async def budgets(database: Database, tenant_id: TenantId) -> list[Budget]:

@@ -61,6 +61,45 @@ async def test_a_key_asks_for_its_own_models_alone(
         assert told["allowed_models"] == ["gpt-oss-120b"]
 
 
+async def test_a_key_is_made_with_its_limits(admin: openai.AsyncOpenAI, site: AdminSite) -> None:
+    limits = {"max_requests_per_1_minute": 2, "max_concurrent_responses": 3}
+    project, key = await made(admin, "Limited", limits=limits)
+    body = {"model": "gpt-oss-20b", "input": "[[sim say=ok]]", "store": False}
+    async with site.user(key.value) as user:
+        told = (await user.get("/v1/key")).json()["data"]["harmony"]["limits"]
+        answers = [await user.post("/v1/responses", json=body) for _ in range(3)]
+    assert {(one["what"], one["limit"]) for one in told} == {("requests", 2), ("responses", 3)}
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    accounts = admin.admin.organization.projects.service_accounts
+    account = (await accounts.list(project.id)).data[0]
+    seen = {"harmony": {"limits": {"max_requests_per_1_minute": 0, "mode": "observe"}}}
+    watched = await accounts.api_keys.create(account.id, project_id=project.id, extra_body=seen)
+    async with site.user(watched.value) as user:
+        assert (await user.post("/v1/responses", json=body)).status_code == 200
+
+
+async def test_limits_of_a_key_are_within_those_of_its_project_or_it_is_not_made(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    project, _ = await made(admin, "Around")
+    projects = admin.admin.organization.projects
+    await projects.rate_limits.update_rate_limit(
+        "rl-*", project_id=project.id, max_requests_per_1_minute=5
+    )
+    for limits, param in (
+        ({"max_requests_per_1_minute": 6}, "requests"),
+        ({"max_stored_bytes": 1}, "stored_bytes"),
+        ({"max_images": 1}, "harmony.limits.max_images"),  # nothing that restricts is ignored
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await projects.service_accounts.create(
+                project.id, name="more", extra_body={"harmony": {"limits": limits}}
+            )
+        assert refused.value.param == param
+    names = [one.name async for one in projects.service_accounts.list(project.id)]
+    assert names == ["ci"]
+
+
 async def test_a_key_is_told_what_it_is(admin: openai.AsyncOpenAI, site: AdminSite) -> None:
     project, key = await made(admin, "Told")
     async with site.user(key.value) as user:

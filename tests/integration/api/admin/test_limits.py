@@ -103,7 +103,8 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
         (await alerts.create(**named, **money, threshold_amount=n, notification_channel=CHANNEL)).id
         for n in (100, 200, 300)
     ]
-    assert [one.id async for one in alerts.list(**named, limit=2)] == ids
+    listed = [one.id async for one in alerts.list(**named, limit=2)]
+    assert [one for one in listed if one in ids] == ids  # an organization has those of other tests
     changed = await alerts.update(
         ids[0], **named, **money, threshold_amount=150, notification_channel=CHANNEL
     )
