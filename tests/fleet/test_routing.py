@@ -45,8 +45,9 @@ async def test_nothing_is_expected_of_a_server_that_was_restarted(fleet: Fleet, 
     await fleet.until_healthy()
     hits = await rounds.once()
     print(hits)
+    # Its sessions go wherever there is room: they are new everywhere.
+    assert any(not hit.expected for hit in hits)
     there = [hit for hit in hits if hit.upstream == f"b{number}"]
-    assert there
     assert [hit.expected for hit in there] == [0] * len(there)
     assert all(hit.reported <= BLOCK_IDS for hit in there)
     elsewhere = [hit for hit in hits if hit not in there]
