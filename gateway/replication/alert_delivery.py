@@ -61,7 +61,7 @@ class Channel(Protocol):
         ...
 
     async def tell(self, firing: Firing) -> None:
-        """Raises `NotDelivered`."""
+        """Deliver the firing once. Raises `NotDelivered`, after which it is tried again later."""
         ...
 
     async def close(self) -> None:
@@ -88,7 +88,7 @@ class Webhook:
         self._now = now
 
     def takes(self, firing: Firing) -> bool:
-        """All of them."""
+        """True: the operator's webhook is told of every alert."""
         del firing
         return True
 

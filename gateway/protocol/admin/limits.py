@@ -125,7 +125,7 @@ class RateLimitUpdate(NullableModel):
 
 
 class SpendLimitUpdate(WireModel):
-    """`POST …/spend_limit`."""
+    """`POST …/spend_limit`: the hard limit of a month, in cents."""
 
     currency: Literal["USD"]
     interval: Literal["month"]

@@ -104,7 +104,7 @@ class KeyExtras(NullableModel):
 
 
 class ServiceAccountCreate(NullableModel):
-    """`POST …/service_accounts`."""
+    """`POST …/service_accounts`: an account, and unless only that is asked for a first key."""
 
     name: DisplayName
     create_service_account_only: bool = False
@@ -112,12 +112,13 @@ class ServiceAccountCreate(NullableModel):
     harmony: KeyExtras = KeyExtras()
 
     def check_consistent(self) -> None:
-        """Raises `InvalidRequest` for the lifetime of a key that is not asked for."""
-        if self.create_service_account_only and self.expires_in_seconds is not None:
-            raise invalid(
-                "expires_in_seconds",
-                "it is for the key, and 'create_service_account_only' asks for none",
-            )
+        """Raises `InvalidRequest` for the lifetime or the terms of a key that is not asked for."""
+        if not self.create_service_account_only:
+            return
+        for name in ("expires_in_seconds", "harmony"):
+            if name in self.model_fields_set and getattr(self, name) is not None:
+                why = "it is for the key, and 'create_service_account_only' asks for none"
+                raise invalid(name, why)
 
 
 class ServiceAccountUpdate(NullableModel):
@@ -128,7 +129,7 @@ class ServiceAccountUpdate(NullableModel):
 
 
 class AccountKeyCreate(NullableModel):
-    """`POST …/service_accounts/{id}/api_keys`."""
+    """`POST …/service_accounts/{id}/api_keys`: one more key of an account; no scopes mean all."""
 
     name: DisplayName | None = None
     scopes: Annotated[Many[str], Field(max_length=len(SCOPES))] = ()
@@ -150,7 +151,7 @@ class KeyRotate(NullableModel):
 
 
 class AdminKeyCreate(NullableModel):
-    """`POST /organization/admin_api_keys`."""
+    """`POST /organization/admin_api_keys`: a key for the admin API alone."""
 
     name: DisplayName
     expires_in_seconds: Lifetime | None = None
@@ -158,7 +159,7 @@ class AdminKeyCreate(NullableModel):
 
 
 class ModelPermissionsUpdate(WireModel):
-    """`POST …/model_permissions`."""
+    """`POST …/model_permissions`: the models that a project may use, or those that it may not."""
 
     mode: ModelsMode
     model_ids: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)]
@@ -235,7 +236,7 @@ class TenantUpdate(WireModel):
 
 
 class TenantKeyCreate(NullableModel):
-    """`POST /admin/v1/tenants/{name}/admin_api_keys`."""
+    """`POST /admin/v1/tenants/{name}/admin_api_keys`: the first admin key of a tenant."""
 
     name: ShortText = "owner"
 
@@ -256,7 +257,7 @@ class PriceCreate(PriceEnd):
 
 
 class Hold(WireModel):
-    """`POST /admin/v1/tenants/{name}/hold`."""
+    """`POST /admin/v1/tenants/{name}/hold`: while it is held nothing of a tenant is deleted."""
 
     held: bool = True
 
@@ -274,7 +275,7 @@ class Export(WireModel):
 
 
 class OperatorCreate(NullableModel):
-    """`POST /admin/v1/operators`."""
+    """`POST /admin/v1/operators`: a key of the operator plane."""
 
     name: DisplayName
     role: OperatorRole = "owner"

@@ -86,13 +86,18 @@ def test_where_the_data_of_a_project_is_kept_cannot_be_chosen(field: str) -> Non
     ProjectUpdate(name="p").check_supported()
 
 
-def test_a_lifetime_is_that_of_a_key() -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("expires_in_seconds", 60), ("harmony", {"limits": {"max_requests_per_1_minute": 1}})],
+)
+def test_terms_of_a_key_are_refused_where_none_is_asked_for(name: str, value: object) -> None:
+    asked = {"name": "a", name: value}
+    bare = {"name": "a", "create_service_account_only": True}
     with pytest.raises(InvalidRequest, match="asks for none") as caught:
-        ServiceAccountCreate(
-            name="a", create_service_account_only=True, expires_in_seconds=60
-        ).check_consistent()
-    assert caught.value.param == "expires_in_seconds"
-    ServiceAccountCreate(name="a", expires_in_seconds=60).check_consistent()
+        ServiceAccountCreate.model_validate({**bare, **asked}).check_consistent()
+    assert caught.value.param == name
+    ServiceAccountCreate.model_validate(asked).check_consistent()
+    ServiceAccountCreate.model_validate(bare).check_consistent()
 
 
 @given(st.lists(st.sampled_from(sorted(SCOPES)) | st.text(max_size=5), max_size=4))
