@@ -85,9 +85,6 @@ class Ledger(Section):
         description="Whether such a comparison looks at what backends say to have generated. Not "
         "where others use them, too, or where several answer under one URL.",
     )
-    end_user_days: bool = Field(
-        default=False, description="Whether usage is added up by day and end user, too."
-    )
     lines_s: PositiveInt = Field(
         400 * _DAY_S,
         ge=2 * _DAY_S,
@@ -101,7 +98,7 @@ class Ledger(Section):
     )
     days_s: PositiveInt = Field(400 * _DAY_S, description="Seconds that sums by the day are kept.")
     end_user_days_s: PositiveInt = Field(
-        90 * _DAY_S, description="Seconds that sums by end user are."
+        90 * _DAY_S, description="Seconds that sums by day and end user are kept."
     )
     results_max: PositiveInt = Field(
         20_000, description="Results that one page of a usage report may have."

@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "5c80a3e1d2f9"
+REVISION: Final = "3d9e6b10f4a7"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -35,6 +35,7 @@ OLDER_REVISIONS: Final = (
     *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
     *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60", "d8f40a7b2e93", "f5b2e81c6a04"),
     *("41c7e0d9b8a5", "a2f60d7c41e8", "9e2b64f1d07c", "c7d15e80b3a9", "4b7f02c9d1e8"),
+    "5c80a3e1d2f9",
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 

@@ -171,6 +171,7 @@ class TenantPolicy:
     usage_tags: str = ""
     projects_share_responses: ToolAccess = "refused"
     share_weight: int = 100
+    usage_by_end_user: ToolAccess = "refused"
 
     @property
     def may_wait(self) -> bool:
@@ -516,6 +517,12 @@ _VALUES: Final = (
         "served three times as many tokens as one with 100, as without a policy.",
         least=1,
         most=10_000,
+    ),
+    PolicyValue(
+        "usage_by_end_user",
+        option_help="Whether its usage is added up by day and end user, too, from now on. Without "
+        "a policy it is not.",
+        words=get_args(ToolAccess),
     ),
 )
 POLICY_VALUES: Final = {one.name: one for one in _VALUES}

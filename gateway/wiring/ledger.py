@@ -62,11 +62,7 @@ def ledger_jobs(
 def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
     """What adds lines up."""
     ledger = settings.ledger
-    terms = RollupTerms(
-        lines_max=ledger.rollup_lines_max,
-        minutes_s=ledger.minutes_s,
-        by_end_user=ledger.end_user_days,
-    )
+    terms = RollupTerms(lines_max=ledger.rollup_lines_max, minutes_s=ledger.minutes_s)
     return Adding(database, terms, interval_s=ledger.rollup_interval_s, metrics=metrics)
 
 

@@ -62,7 +62,9 @@ WITH added AS MATERIALIZED (
 ), days AS (
     INSERT INTO usage_end_user_days (tenant_id, day, project_id, end_user, model, {_SUMS})
     SELECT tenant_id, CAST(at AT TIME ZONE 'UTC' AS date), project_id, end_user, model, {_SUMMED}
-    FROM added WHERE end_user IS NOT NULL AND :by_end_user
+    FROM added
+    WHERE end_user IS NOT NULL
+      AND tenant_id IN (SELECT id FROM tenants WHERE usage_by_end_user = 'allowed')
     GROUP BY tenant_id, CAST(at AT TIME ZONE 'UTC' AS date), project_id, end_user, model
     ON CONFLICT (tenant_id, day, project_id, end_user, model)
     {added_to("usage_end_user_days")}
@@ -87,12 +89,11 @@ GROUP BY {_KEY}
 @dataclass(frozen=True, slots=True)
 class RollupTerms:
     """`lines_max` are added up in one transaction, but for one that wrote more by itself; those
-    younger than `minutes_s` by the minute, too; with `by_end_user` all also by day and end user.
+    younger than `minutes_s` by the minute, too.
     """
 
     lines_max: int = 20_000
     minutes_s: float = 48 * 3600.0
-    by_end_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +120,7 @@ async def advance(database: Database, terms: RollupTerms) -> Advance | None:
         bound = await connection.scalar(_BOUND, {**span, "lines_max": terms.lines_max})
         to_tx = horizon.tx if bound is None else max(bound, cursor.place.tx + 1)
         lines = await connection.scalar(
-            _ADD,
-            {
-                **span,
-                "to_tx": str(to_tx),
-                "minutes_s": terms.minutes_s,
-                "by_end_user": terms.by_end_user,
-            },
+            _ADD, {**span, "to_tx": str(to_tx), "minutes_s": terms.minutes_s}
         )
         if lines or bound is not None:
             # Else there is nothing to move past.

@@ -53,6 +53,7 @@ GIVEN = {
     "--usage-tags": "team,cost",
     "--projects-share-responses": "allowed",
     "--share-weight": "300",
+    "--usage-by-end-user": "allowed",
 }
 
 
@@ -187,6 +188,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "usage_tags": "",
         "projects_share_responses": "refused",
         "share_weight": 100,
+        "usage_by_end_user": "refused",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -196,10 +198,10 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     times = [48 * 3600, 90 * 86_400]
     words = ["priority", "allowed", *["refused"] * 3, "listed", "always"]
     terms = [1000, 2000, "refused", "docs.example b.example", "", 3, "4g", "gpt-oss-20b,team-*"]
-    terms += ["team,cost", "allowed"]
+    terms += ["team,cost", "allowed", 300, "allowed"]
     numbers = [8, 60]
     assert list(changed["own"].values()) == [
-        *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms, 300)
+        *("continue", *times, 8, 20, "off", 0, *words, *numbers, *terms)
     ]
 
     kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))

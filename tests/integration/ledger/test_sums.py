@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -23,13 +23,19 @@ from tests.fakes.usage_lines import NOON, added_up, line, random_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from uuid import UUID
 
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Database, Row
     from gateway.store.usage import UsageLine
     from gateway.tenancy import TenantId
 
-TERMS = RollupTerms(lines_max=7, by_end_user=True)
+TERMS = RollupTerms(lines_max=7)
 HOUR = timedelta(hours=1)
+WANTS_END_USERS = Statement("UPDATE tenants SET usage_by_end_user = 'allowed' WHERE id = :tenant")
+BY_END_USER = Statement(
+    "SELECT day, project_id, end_user, model, requests, output_tokens FROM usage_end_user_days"
+    " WHERE tenant_id = :tenant"
+)
 
 
 async def write(database: Database, tenant: TenantId, *lines: UsageLine) -> None:
@@ -40,6 +46,11 @@ def span(start: datetime, end: datetime) -> Span:
     inner_start = start.replace(minute=0, second=0) + (HOUR if start.minute else timedelta())
     inner_end = end.replace(minute=0, second=0)
     return Span(start=start, end=end, inner_start=inner_start, inner_end=inner_end)
+
+
+async def by_end_user(database: Database, tenant: TenantId) -> list[Row]:
+    async with database.owner_transaction() as connection:
+        return await connection.execute(BY_END_USER, {"tenant": tenant})
 
 
 async def told(database: Database, tenant: TenantId | None, question: Question) -> Counter[str]:
@@ -130,6 +141,31 @@ async def test_filters_and_groups_pick_lines_and_sums_alike(
     people = Counter((one.metered.who.end_user, one.metered.who.tags["team"]) for one in lines)
     assert Counter({(row["end_user"], row["tag_0"]): 0 for row in rows}) + people == people
     assert sum(row["requests"] for row in rows) == 60
+
+
+async def test_only_a_tenant_that_wants_it_is_added_up_by_end_user(database: Database) -> None:
+    wanting, other = await new_tenant(database), await new_tenant(database)
+    async with database.owner_transaction() as connection:
+        await connection.execute(WANTS_END_USERS, {"tenant": wanting})
+    chance = random.Random(7)
+    lines = [random_line(chance) for _ in range(40)] + [line()]
+    await write(database, wanting, *lines)
+    await write(database, other, *lines)
+    await roll(database)
+    found = {
+        (row["day"], row["project_id"], row["end_user"], row["model"]): (
+            row["requests"],
+            row["output_tokens"],
+        )
+        for row in await by_end_user(database, wanting)
+    }
+    wanted: defaultdict[tuple[date, UUID, bytes, str], list[int]] = defaultdict(list)
+    for one in lines:
+        if (person := one.metered.who.end_user) is not None:
+            key = (one.at.date(), one.project_id or wanting, person, one.model)
+            wanted[key].append(one.tokens.output_tokens)
+    assert found == {key: (len(tokens), sum(tokens)) for key, tokens in wanted.items()} != {}
+    assert await by_end_user(database, other) == []
 
 
 async def test_a_slow_transaction_holds_sums_back_and_loses_nothing(
