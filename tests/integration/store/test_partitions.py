@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from tests.fakes.postgres import PostgresServer
 
 LOG_S = 86_400
-TODAY = datetime.now(UTC).date()
+
+
+def today() -> date:
+    return day_of(timedelta())
 
 
 async def existing_days(database: Database) -> list[date]:
@@ -36,28 +39,28 @@ async def partition_of(database: Database, tenant: TenantId, response: object) -
 
 
 async def test_partitions_are_made_ahead_and_only_once(database: Database) -> None:
-    made = await retention.make_partitions(database, TODAY, 2)
-    assert made == (TODAY, TODAY + DAY, TODAY + 2 * DAY)
-    assert await retention.make_partitions(database, TODAY, 2) == ()
-    assert await retention.make_partitions(database, TODAY + DAY, 2) == (TODAY + 3 * DAY,)
-    assert await existing_days(database) == [TODAY + DAY * ahead for ahead in range(4)]
+    made = await retention.make_partitions(database, today(), 2)
+    assert made == (today(), today() + DAY, today() + 2 * DAY)
+    assert await retention.make_partitions(database, today(), 2) == ()
+    assert await retention.make_partitions(database, today() + DAY, 2) == (today() + 3 * DAY,)
+    assert await existing_days(database) == [today() + DAY * ahead for ahead in range(4)]
 
 
 async def test_rows_go_into_the_partition_of_their_day(
     database: Database, tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, TODAY, 0)
-    today = await store_aged(database, tenant, timedelta())
+    await retention.make_partitions(database, today(), 0)
+    newest = await store_aged(database, tenant, timedelta())
     before = await store_aged(database, tenant, DAY)
-    assert await partition_of(database, tenant, today) == {f"events_{TODAY:%Y%m%d}"}
+    assert await partition_of(database, tenant, newest) == {f"events_{today():%Y%m%d}"}
     assert await partition_of(database, tenant, before) == {"events_default"}
 
 
 async def test_a_partition_is_walled_off_like_the_whole(
     database: Database, postgres: PostgresServer, database_url: str
 ) -> None:
-    await retention.make_partitions(database, TODAY, 0)
-    name = f"events_{TODAY:%Y%m%d}"
+    await retention.make_partitions(database, today(), 0)
+    name = f"events_{today():%Y%m%d}"
     rows = await postgres.fetch(
         "SELECT relname, relrowsecurity, relforcerowsecurity, relacl FROM pg_class"
         f" WHERE relname IN ('events_default', '{name}')",
@@ -76,31 +79,33 @@ async def test_a_day_with_rows_in_the_default_partition_keeps_them_there(
     database: Database, tenant: TenantId
 ) -> None:
     early = await store_aged(database, tenant, timedelta())
-    assert await retention.make_partitions(database, TODAY, 1) == (TODAY + DAY,)
+    assert await retention.make_partitions(database, today(), 1) == (today() + DAY,)
     late = await store_aged(database, tenant, timedelta())
     for response in (early, late):
         assert await partition_of(database, tenant, response) == {"events_default"}
 
 
 async def test_processes_that_prepare_at_once_do_not_fail_each_other(database: Database) -> None:
-    made = await asyncio.gather(*(retention.make_partitions(database, TODAY, 5) for _ in range(4)))
+    made = await asyncio.gather(
+        *(retention.make_partitions(database, today(), 5) for _ in range(4))
+    )
     days = [day for days in made for day in days]
     assert len(days) == len(set(days))
-    await retention.make_partitions(database, TODAY, 5)
-    assert await existing_days(database) == [TODAY + DAY * ahead for ahead in range(6)]
+    await retention.make_partitions(database, today(), 5)
+    assert await existing_days(database) == [today() + DAY * ahead for ahead in range(6)]
 
 
 async def test_others_append_while_a_partition_is_made(
     database: Database, tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, TODAY, 0)
+    await retention.make_partitions(database, today(), 0)
     row = {
-        "tenant_id": tenant, "response_id": ids.new_uuid(), "first_entry": 0, "day": TODAY,
+        "tenant_id": tenant, "response_id": ids.new_uuid(), "first_entry": 0, "day": today(),
         "epoch": 1, "entry_count": 1, "entries": b".",
     }  # fmt: skip
     async with database.transaction(tenant) as connection:
         await add_rows(connection, "events", row)
-        assert await retention.make_partitions(database, TODAY, 1) == (TODAY + DAY,)
+        assert await retention.make_partitions(database, today(), 1) == (today() + DAY,)
 
 
 async def with_partition(database: Database, tenant: TenantId, age: timedelta) -> date:
@@ -117,7 +122,7 @@ async def test_a_day_goes_when_nobody_may_read_its_logs_any_more(
     recent = await with_partition(database, tenant, DAY)
     await with_partition(database, tenant, timedelta())
     assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(old,))
-    assert await existing_days(database) == [recent, TODAY]
+    assert await existing_days(database) == [recent, today()]
     assert len(await logged_ids(database, tenant)) == 2
     assert await retention.drop_partitions(database, LOG_S) == Dropped()
 
@@ -199,7 +204,7 @@ async def test_nothing_is_made_or_dropped_beside_another_process(
     day = await with_partition(database, tenant, 3 * DAY)
     async with database.runs_transaction() as connection:
         assert await retention.is_alone(connection)
-        assert await retention.make_partitions(database, TODAY, 1) == ()
+        assert await retention.make_partitions(database, today(), 1) == ()
         assert await retention.drop_partitions(database, LOG_S) == Dropped(busy=(day,))
     assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
@@ -227,8 +232,8 @@ async def test_a_mistake_is_no_lock_in_the_way(
     """A table of that name which is no partition needs a person to look at it."""
     connection = await asyncpg.connect(database_url)
     try:
-        await connection.execute(f"CREATE TABLE events_{TODAY:%Y%m%d} ()")
+        await connection.execute(f"CREATE TABLE events_{today():%Y%m%d} ()")
     finally:
         await connection.close()
     with pytest.raises(StoreError, match="42P07"):
-        await retention.make_partitions(database, TODAY, 0)
+        await retention.make_partitions(database, today(), 0)
