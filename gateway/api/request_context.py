@@ -91,7 +91,7 @@ class RequestContext:
             record.facts["reason"] = "the client left"
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             if not isinstance(error, GatewayError | HTTPException):
-                _log.error("unexpected error", path=scope["path"], error=error)
+                _log.error("unexpected error", path=record.path, error=error)
             if not record.started:
                 await _refuse(error, scope, receive, send)
         finally:
@@ -159,6 +159,13 @@ class RequestRecord:
         """Whether the answer has a status already."""
         return self.status != CLIENT_GONE
 
+    @property
+    def path(self) -> str:
+        """What may be logged of it: clients may write anything into one, which is content."""
+        path: str = self._scope["path"]
+        principal = self._scope.get("principal")
+        return known_path(path) if principal is not None and principal.keeps_nothing else path
+
     def send(self, send: Send, message: Message) -> Awaitable[None]:
         """Send a message. From the one that the answer starts with the status is taken, and it gets
         the headers of every answer: what was ignored, too, so that nothing is lost silently.
@@ -194,20 +201,18 @@ class RequestRecord:
         seconds = time.perf_counter() - self.began
         model = self.facts.get("model", "")
         metrics.request_finished(status=self.status, model=model, seconds=seconds)
-        path: str = self._scope["path"]
         if "principal" in self._scope:
             principal = self._scope["principal"]
             self.facts["tenant"] = principal.tenant_name
             if principal.keeps_nothing:
-                # Clients may write anything into both.
+                # Clients may write anything into it.
                 self.facts.pop("client_request_id", None)
-                path = known_path(path)
         if "ignored_parameters" in self.facts:
             self.facts["ignored_parameters"] = known_names(self.facts["ignored_parameters"])
         _log.info(
             "request",
             method=self._scope.get("method", WEBSOCKET),
-            path=path,
+            path=self.path,
             status=self.status,
             seconds=round(seconds, 4),
             **self.facts,

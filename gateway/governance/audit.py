@@ -245,6 +245,8 @@ class Chain:
     def add(self, entries: Iterable[AuditEntry]) -> None:
         """Check the entries that follow those added before, in the order of their numbers."""
         for entry in entries:
+            if entry.number < 1:
+                self.found.append(f"entry {entry.number} was put in before the first one")
             if not self.count:
                 self._begins = entry.number - 1, entry.previous
             elif entry.number <= self.number:

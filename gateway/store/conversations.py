@@ -82,6 +82,13 @@ SELECT
         LIMIT :items_max
     ) AS counted) AS items
 """)
+_WRITERS: Final = Statement("""
+SELECT conversations.id, conversations.writer FROM conversations
+JOIN responses ON responses.tenant_id = conversations.tenant_id
+    AND responses.id = conversations.writer
+WHERE conversations.tenant_id = :tenant AND conversations.id = ANY(CAST(:ids AS uuid[]))
+  AND responses.status IN ('queued', 'in_progress')
+""")
 _MOVE: Final = Statement(f"""
 UPDATE conversations SET next_position = next_position + :count
 WHERE tenant_id = :tenant AND id = :conversation
@@ -186,6 +193,15 @@ async def delete_conversation(database: Database, tenant_id: TenantId, uuid: UUI
             return False
         await connection.execute(_DELETE, _of(tenant_id, uuid))
     return True
+
+
+async def writers(
+    database: Database, tenant_id: TenantId, uuids: Collection[UUID]
+) -> dict[UUID, UUID]:
+    """Which of these conversations a response is being added to, and which that is."""
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_WRITERS, {"tenant": tenant_id, "ids": list(uuids)})
+    return {row.id: row.writer for row in rows}
 
 
 async def taken_ids(

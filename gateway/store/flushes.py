@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.encryption.cipher import FRAMES, plain_frame
 from gateway.store import events
 from gateway.store.events import LogRow
+from gateway.store.postgres.removals import removing
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
@@ -427,6 +428,7 @@ async def remove_left(database: Database, *, silent_s: int) -> int:
     All of it is settled: nothing that runs is theirs.
     """
     async with database.runs_transaction() as connection:
+        await removing(connection)
         return await connection.count(_REMOVE_LEFT, {"silent_s": silent_s})
 
 

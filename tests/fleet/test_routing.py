@@ -44,7 +44,6 @@ async def test_nothing_is_expected_of_a_server_that_was_restarted(fleet: Fleet, 
     await restarted(number)
     await fleet.until_healthy()
     hits = await rounds.once()
-    check(hits)
     # Its sessions go wherever there is room: they are new everywhere.
     assert any(not hit.expected for hit in hits)
     there = [hit for hit in hits if hit.upstream == f"b{number}"]
@@ -52,4 +51,4 @@ async def test_nothing_is_expected_of_a_server_that_was_restarted(fleet: Fleet, 
     assert all(hit.reported <= BLOCK_IDS for hit in there)
     elsewhere = [hit for hit in hits if hit not in there]
     assert any(hit.expected for hit in elsewhere)
-    check(await rounds.once())
+    check([*hits, *await rounds.once()])

@@ -194,3 +194,10 @@ def test_a_data_key_seals_otherwise_each_time_and_names_the_same() -> None:
     assert key.open(key.seal_name(b"name", b"place"), b"place") == b"name"
     with pytest.raises(SealBroken):
         key.open(one, b"elsewhere")
+
+
+def test_a_name_has_a_nonce_for_each_place() -> None:
+    """Two seals under one nonce would give away what makes their tags."""
+    key = DataKey(bytes(32))
+    nonces = {key.seal_name(name, place)[:12] for name in (b"a", b"b") for place in (b"x", b"y")}
+    assert len(nonces) == 4

@@ -74,6 +74,8 @@ class TenantDataEndpoints:
             "conversations": erased.conversations,
             "rows": dict(erased.rows),
             "responses_read": erased.seen,
+            "responses_sealed": erased.sealed,
+            "conversations_busy": erased.busy,
         }
 
     async def export(self, call: AdminCall) -> Response:

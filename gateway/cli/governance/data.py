@@ -105,6 +105,7 @@ def erase(
             "responses": erased.responses,
             "conversations": erased.conversations,
             "sealed": erased.sealed,
+            "busy": erased.busy,
             "rows": dict(erased.rows),
         }
         terminal.show(json.dumps(told))
@@ -114,6 +115,11 @@ def erase(
         terminal.show(", ".join(f"{count} of {name}" for name, count in erased.rows.items()))
     if erased.sealed:
         terminal.show(f"{erased.sealed} responses could not be opened: their key is gone")
+    if erased.busy:
+        terminal.show(
+            f"{erased.busy} conversations are left: a response of somebody else is being added to "
+            "each; erase again when it has ended"
+        )
 
 
 @commands.command()

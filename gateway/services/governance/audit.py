@@ -149,10 +149,12 @@ class AuditLogs:
 
     async def _read(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
         checked = Chain({number: bytes.fromhex(head) for number, head in kept.items()})
+        place: int | None = None
         while entries := await audit_log.since(
-            self._database, chain, checked.number, rows_max=CHECKED_AT_ONCE
+            self._database, chain, place, rows_max=CHECKED_AT_ONCE
         ):
             checked.add(entries)
+            place = checked.number
         return ChainState(
             chain, checked.count, checked.number, checked.hash.hex(), tuple(checked.faults)
         )

@@ -21,7 +21,14 @@ from gateway.store.governance import persons
 from gateway.store.governance.persons import BEFORE_ALL, Used
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from uuid import UUID
 
     from gateway.store.governance.persons import ReadPage, ReadResponse
@@ -36,13 +43,16 @@ class Erased:
     """What was erased of a person, and how many responses were looked at. `rows` are those of other
     tables, by their names; those of `usage` lost who it was, and their tags.
 
-    `sealed` responses could not be opened, because their key is gone: they are left.
+    `sealed` responses could not be opened, because their key is gone: they are left. `busy`
+    conversations are left, too, with the responses that lead to them: somebody else's response is
+    being added to each. Another run finds them.
     """
 
     seen: int
     responses: int
     conversations: int
     sealed: int = 0
+    busy: int = 0
     rows: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -80,13 +90,17 @@ class Erasing:
         if self._digest is not None:
             erased = await persons.erase_metered(self._database, self._tenant_id, self._digest)
             rows.update(erased)
-        count = await self._delete(reversed(self._nameless))
-        gone, locked = await self._delete_places(self._places)
-        count += await self._delete(self._named)
+        busy = await self._busy(self._places)
+        left, kept = self._leading_to(busy)
+        count = await self._delete(one for one in reversed(self._nameless) if one not in kept)
+        gone, locked = await self._delete_places(self._places - left)
+        kept |= self._leading_to(await self._busy(locked))[1]
+        count += await self._delete(one for one in self._named if one not in kept)
         # One of these was being added to by a response that is gone now.
-        gone += (await self._delete_places(locked))[0]
+        more, locked = await self._delete_places(locked)
         told = {table: number for table, number in rows.items() if number}
-        return Erased(self._seen, count, gone, self._sealed, told)
+        busy_count = len(busy) + len(locked)
+        return Erased(self._seen, count, gone + more, self._sealed, busy_count, told)
 
     async def _find(self) -> None:
         if self._digest is not None:
@@ -159,6 +173,28 @@ class Erasing:
                 if one.uuid not in theirs:
                     used |= one.used
         return used
+
+    async def _busy(self, places: Collection[UUID]) -> set[UUID]:
+        """Those that a response of somebody else is being added to."""
+        theirs = self._named.keys() | self._nameless.keys()
+        found = await conversations.writers(self._database, self._tenant_id, places)
+        return {place for place, writer in found.items() if writer not in theirs}
+
+    def _leading_to(self, busy: Collection[UUID]) -> tuple[set[UUID], set[UUID]]:
+        """Conversations and responses of theirs by which another run finds those that are busy."""
+        theirs = (self._named | self._nameless).values()
+        places: set[UUID] = {*busy}
+        parents: set[UUID] = set()
+        kept: set[UUID] = set()
+        while more := [
+            one
+            for one in theirs
+            if one.uuid not in kept and (one.uuid in parents or one.conversation in places)
+        ]:
+            kept |= {one.uuid for one in more}
+            places |= {one.conversation for one in more if one.conversation is not None}
+            parents |= {one.parent for one in more if one.parent is not None}
+        return places, kept
 
     async def _delete(self, some: Iterable[UUID]) -> int:
         count = 0

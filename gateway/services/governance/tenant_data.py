@@ -94,6 +94,7 @@ class TenantData:
             "responses": erased.responses,
             "conversations": erased.conversations,
             "sealed": erased.sealed,
+            "busy": erased.busy,
             "rows": erased.rows,
         }
         await self._tell(tenant.id, author.event("harmony.erasure.completed", digest, data=told))

@@ -76,7 +76,8 @@ ORDER BY tenant_id, number DESC
 LIMIT :row_limit
 """)
 _SINCE: Final = Statement(f"""
-SELECT {_COLUMNS} FROM audit_log WHERE tenant_id = :tenant AND number > :number
+SELECT {_COLUMNS} FROM audit_log
+WHERE tenant_id = :tenant AND (CAST(:number AS bigint) IS NULL OR number > CAST(:number AS bigint))
 ORDER BY number LIMIT :row_limit
 """)  # noqa: S608 - constants only
 
@@ -172,8 +173,10 @@ async def heads(
         return [tuple(row) for row in await connection.execute(_HEADS, parameters)]
 
 
-async def since(database: Database, chain: UUID, number: int, *, rows_max: int) -> list[AuditEntry]:
-    """Entries of a chain with higher numbers, the oldest first."""
+async def since(
+    database: Database, chain: UUID, number: int | None, *, rows_max: int
+) -> list[AuditEntry]:
+    """Entries of a chain with higher numbers, the lowest first; None: with any number at all."""
     parameters = {"tenant": chain, "number": number, "row_limit": rows_max}
     async with database.owner_transaction() as connection:
         return [_entry(row) for row in await connection.execute(_SINCE, parameters)]

@@ -2,8 +2,9 @@
 
 Whoever removes something asks in the transaction that does it (`check`), and from then on a hold
 waits until that ends. So when `hold` has committed, nothing goes any more, and nothing is under way
-that would. Rounds of retention take a lock of their own, which a hold waits for as well; their
-statements leave out the tenants that are held.
+that would. What is removed of all tenants at once is waited for as well: rounds of retention take a
+lock of their own, and all others say so (`postgres.removals`); their statements leave out the
+tenants that are held.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import DataHeld
 from gateway.store.governance import audit_log
+from gateway.store.postgres.removals import REMOVALS_LOCK
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Tenant, TenantId
 
@@ -69,7 +71,8 @@ async def hold(database: Database, name: str, event: AuditEvent, *, is_held: boo
         if tenant_id is None:
             return None
         if is_held:
-            await connection.execute(_WAIT_FOR_ROUND, {"key": HOUSEKEEPING_LOCK})
+            for key in (HOUSEKEEPING_LOCK, REMOVALS_LOCK):
+                await connection.execute(_WAIT_FOR_ROUND, {"key": key})
             waiting = {"lock": _LOCK, "tenant": str(tenant_id)}
             await connection.execute(_WAIT_FOR_REMOVALS, waiting)
         rows = await connection.execute(_HOLD, {"tenant": tenant_id, "is_held": is_held})

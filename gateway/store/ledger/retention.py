@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.store.ledger.cursors import ROLLUP
 from gateway.store.ledger.rollup import added_to
+from gateway.store.postgres.removals import removing
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import SUMMED_BY, SUMS
 
@@ -130,6 +131,7 @@ async def remove_expired(
     for statement, kept_s in kinds.items():
         for _ in range(batches_max):
             async with database.runs_transaction() as connection:
+                await removing(connection)
                 rows = await connection.count(statement, {"kept_s": kept_s, "rows_max": rows_max})
             removed += rows
             if rows < rows_max:
@@ -143,6 +145,7 @@ async def _hours_to_days(
     moved = 0
     for _ in range(batches_max):
         async with database.runs_transaction() as connection:
+            await removing(connection)
             asked = {"kept_s": keep.hours_s, "rows_max": rows_max}
             rows: int = await connection.scalar(_TO_DAYS, asked)
         moved += rows

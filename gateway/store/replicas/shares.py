@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.store.postgres.removals import removing
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -127,6 +128,7 @@ async def serve(connection: Connection, starts: Sequence[Start]) -> None:
 async def forget(database: Database) -> None:
     """Remove tenants that had nothing in background for a long time. Raises `StoreError`."""
     async with database.runs_transaction() as connection:
+        await removing(connection)
         await connection.execute(_FORGET, {})
 
 

@@ -6,15 +6,24 @@ import asyncio
 import json
 import zipfile
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from gateway import ids
 from gateway.cli.commands import commands
 from gateway.errors import ConfigError, DataHeld, InvalidRequest, ResourceNotFound
+from gateway.metering import Metering, end_user_of
+from gateway.settings import load_settings
+from gateway.store import usage
+from gateway.store.usage import Metered, UsageLine
+from gateway.tenancy import TenantId
+from tests.conftest import opened
 from tests.fakes.key_services import sealing
+from tests.fakes.stored import COMPLETED, USAGE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,3 +182,19 @@ def keys() -> list[dict[str, str]]:
 def test_without_a_provider_there_are_no_keys() -> None:
     with pytest.raises(ConfigError, match="not configured"):
         printed("encryption", "status", "acme")
+
+
+def test_a_person_is_erased_from_usage_by_the_digest_of_processes(database_url: str) -> None:
+    (acme,) = json.loads(printed("tenants", "list", "--json"))
+    tenant = TenantId(UUID(acme["id"]) if "-" in acme["id"] else UUID(hex=acme["id"]))
+    digest = end_user_of(load_settings(None).cache_salt_key, tenant, "grace")
+
+    async def meter() -> None:
+        metered = Metered(who=Metering(digest))
+        line = UsageLine(ids.new_uuid(), ids.new_uuid(), "m", COMPLETED, USAGE, metered=metered)
+        async with opened(database_url) as database:
+            await usage.record_all(database, [(tenant, line)])
+
+    asyncio.run(meter())
+    erased = json.loads(printed("data", "erase", "acme", "grace", "--json"))
+    assert erased["rows"] == {"usage": 1}

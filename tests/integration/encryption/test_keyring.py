@@ -80,6 +80,17 @@ async def test_known_tenants_go_on_while_the_provider_is_away() -> None:
     assert keyring.find(TENANT) is not None
 
 
+async def test_keys_that_are_too_old_are_of_no_use_however_often_they_are_asked_for() -> None:
+    provider = MemoryProvider()
+    policy = KeyringPolicy(seals_all=True, fresh_s=-1, stale_s=-1, retry_s=1000)
+    keyring = Keyring(MemoryKeys(), [provider], policy)
+    await keyring.ready([TENANT])
+    provider.is_away = True
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await keyring.ready([TENANT])
+
+
 async def test_keys_that_are_destroyed_or_refused_open_nothing() -> None:
     keys, provider = MemoryKeys(), MemoryProvider()
     keyring = Keyring(keys, [provider], KeyringPolicy(seals_all=True, fresh_s=-1))

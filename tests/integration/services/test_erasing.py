@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,14 @@ from gateway.errors import ConversationLocked
 from gateway.metering import Metering, end_user_of
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
+from gateway.protocol.traces import TraceRecord
 from gateway.services.governance.erasing import Erasing
-from gateway.store import conversations, endings, responses, usage
+from gateway.store import conversations, endings, responses, traces, usage
 from gateway.store.governance import persons
 from gateway.store.governance.persons import used_in
-from gateway.store.tools import files
+from gateway.store.postgres.statements import Statement
+from gateway.store.tools import containers, files
+from gateway.store.tools.containers import ContainerRow
 from gateway.store.tools.files import FileBounds, FileRow
 from gateway.store.usage import Metered, UsageLine
 from tests.fakes.stored import COMPLETED, USAGE, finished, item, new_response
@@ -142,3 +145,146 @@ def test_only_what_names_something_is_found() -> None:
     found = used_in(said)
     assert (found.containers, found.files) == ({uuid}, {uuid})
     assert used_in([{"text": file, "x": {"y": container}}]).may_be_shared is False
+
+
+async def test_pages_of_a_tenant_end_between_any_two_rows(
+    database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the first page there are responses of theirs, and items of others."""
+    monkeypatch.setattr("gateway.services.governance.erasing.ROWS_AT_ONCE", 1)
+    store = Store(database, tenant)
+    shared, own = await store.upload(), await store.upload()
+    kept = [await store.say(user="bob"), await store.say()]
+    gone = [await store.say(user="grace", names=shared), await store.say(user="grace", names=own)]
+    gone += [await store.say(one) for one in gone]
+    kept += [await store.say(user="bob"), await store.say(user="bob", names=shared)]
+    erased = await store.erasing().run()
+    assert (erased.seen, erased.responses, erased.rows) == (8, 4, {"files": 1})
+    assert [one for one in (*kept, *gone) if await store.has(one)] == kept
+    assert [await store.has_file(one) for one in (shared, own)] == [True, False]
+
+
+@pytest.mark.parametrize("other", [{"user": "bob"}, {}])
+async def test_what_requests_of_others_name_stays(
+    database: Database, tenant: TenantId, other: dict[str, str]
+) -> None:
+    store = Store(database, tenant)
+    shared, own = await store.upload(), await store.upload()
+
+    def using(*some: UUID) -> list[Any]:
+        named = list(map(ids.file_id, some))
+        return [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": named}}]
+
+    await store.say(user="grace", tools=using(shared, own))
+    await store.say(None, tools=using(shared), **other)
+    assert (await store.erasing().run()).rows == {"files": 1}
+    assert [await store.has_file(one) for one in (shared, own)] == [True, False]
+
+
+def naming(file: UUID) -> Any:
+    said = {"content": [{"type": "input_file", "file_id": ids.file_id(file)}]}
+    return replace(item(f"of-{file}"), json=orjson.dumps(said))
+
+
+async def test_a_conversation_goes_with_what_it_has_and_those_of_others_stay(
+    database: Database, tenant: TenantId
+) -> None:
+    store = Store(database, tenant)
+    shared, own = await store.upload(), await store.upload()
+    talk, other = [Conversation(ids.new_uuid(), datetime.now(UTC), {}) for _ in range(2)]
+    await conversations.create(database, tenant, talk, [naming(shared), naming(own)])
+    await conversations.create(database, tenant, other, [naming(shared)])
+    said = {"hers": b'{"user":"grace"}', "nobody's": b"{}", "bob's": b'{"user":"bob"}'}
+    made = {}
+    for name, request in said.items():
+        async with database.transaction(tenant) as connection:
+            asked = Statement("SELECT next_position FROM conversations WHERE id = :id")
+            end = await connection.scalar(asked, {"id": talk.uuid})
+        place = ConversationPlace(talk.uuid, end)
+        new = replace(new_response(), request=request, conversation=place)
+        await responses.insert(database, tenant, new)
+        await endings.finish(database, tenant, replace(finished(new.uuid), tokens=None))
+        made[name] = new.uuid
+    erased = await store.erasing().run()
+    assert (erased.responses, erased.conversations, erased.rows) == (2, 1, {"files": 1})
+    assert [name for name, one in made.items() if await store.has(one)] == ["bob's"]
+    assert [await store.has_file(one) for one in (shared, own)] == [True, False]
+    assert await conversations.load(database, tenant, talk.uuid) is None
+    assert await conversations.load(database, tenant, other.uuid) is not None
+
+
+async def test_containers_that_no_request_names_go(database: Database, tenant: TenantId) -> None:
+    """One that was made for a response, and one that its tools went on with."""
+    store = Store(database, tenant)
+    used = ids.new_uuid()
+    state = orjson.dumps({"pages": [], "container_id": ids.container_id(used)})
+    response = await store.say(user="grace")
+    async with database.owner_transaction() as connection:
+        told = Statement("UPDATE responses SET tool_state = CAST(:state AS bytea) WHERE id = :id")
+        await connection.execute(told, {"state": state, "id": response})
+    now = datetime.now(UTC)
+    for uuid in (auto := ids.auto_container(response), used):
+        row = ContainerRow(uuid, "c", now, now, now + timedelta(hours=1), 60, 10**6)
+        assert await containers.create(database, tenant, row, containers_max=9)
+    assert (await store.erasing().run()).rows == {"containers": 2}
+    for uuid in (auto, used):
+        assert await containers.load(database, tenant, uuid) is None
+
+
+async def test_usage_of_what_was_not_stored_forgets_who_it_was(
+    database: Database, tenant: TenantId
+) -> None:
+    who = [Metering(end_user_of(SECRET, tenant, name), {"team": name}) for name in ("grace", "bob")]
+    for one in who:
+        line = UsageLine(
+            ids.new_uuid(), ids.new_uuid(), "m", COMPLETED, USAGE, metered=Metered(who=one)
+        )
+        await usage.record_all(database, [(tenant, line)])
+    assert (await Store(database, tenant).erasing().run()).rows["usage"] == 1
+    left = Statement("SELECT end_user, tags::text FROM usage ORDER BY end_user NULLS FIRST")
+    async with database.transaction(tenant) as connection:
+        hers, his = await connection.execute(left)
+    assert tuple(hers) == (None, None)
+    assert (his.end_user, "bob" in his.tags) == (who[1].end_user, True)
+
+
+async def test_every_trace_that_names_a_response_of_theirs_goes_as_a_whole(
+    database: Database, tenant: TenantId
+) -> None:
+    store = Store(database, tenant)
+    hers = [await store.say(user="grace") for _ in range(2)]
+    his = await store.say(user="bob")
+    for name, response in (("one", hers[0]), ("two", hers[1]), ("his", his)):
+        spans = [
+            TraceRecord("span", name, "generation", b"{}", response),
+            TraceRecord("span", name, "tool", b"{}"),
+            TraceRecord("trace", name, name, b"{}"),
+        ]
+        await traces.put(database, tenant, spans)
+    assert (await store.erasing().run()).rows == {"traces": 6}
+    left = [await traces.read(database, tenant, name, rows_max=9) for name in ("one", "two", "his")]
+    assert [len(records) for records in left] == [0, 0, 3]
+
+
+async def test_a_conversation_that_somebody_else_adds_to_is_found_again(
+    database: Database, tenant: TenantId
+) -> None:
+    store = Store(database, tenant)
+    talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
+    await conversations.create(database, tenant, talk, [])
+    place = ConversationPlace(talk.uuid, 0)
+    hers = replace(new_response(), request=b'{"user":"grace"}', conversation=place)
+    await responses.insert(database, tenant, hers)
+    end = replace(finished(hers.uuid, [item("of-grace")]), tokens=None)
+    await endings.finish(database, tenant, end)
+    async with database.transaction(tenant) as connection:
+        begin = await connection.scalar(Statement("SELECT next_position FROM conversations"))
+    place = ConversationPlace(talk.uuid, begin)
+    his = replace(new_response(), request=b'{"user":"bob"}', conversation=place)
+    await responses.insert(database, tenant, his)
+    first = await store.erasing().run()
+    assert (first.responses, first.conversations, first.busy) == (0, 0, 1)
+    await endings.finish(database, tenant, replace(finished(his.uuid), tokens=None))
+    second = await store.erasing().run()
+    assert (second.responses, second.conversations, second.busy) == (1, 1, 0)
+    assert await conversations.load(database, tenant, talk.uuid) is None

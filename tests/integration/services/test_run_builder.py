@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
+from gateway.metering import NOBODY
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.format import HarmonyFormat
 from gateway.protocol.hosted.grants import ToolBudget
@@ -22,7 +24,8 @@ from gateway.services.runs.run_builder import DueSummary, RunBuilder
 from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder, SystemMessage
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import Principal, TenantPolicy
+from gateway.tenancy import Principal, ProjectTerms, TenantPolicy
+from gateway.tenancy.retention import ZERO
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
@@ -400,3 +403,24 @@ async def test_a_trigger_asks_for_no_room_for_an_answer(shared_database: Databas
         assert asked.compacted is not None
     assert len(asked.added) == 3
     assert summaries.booked == []
+
+
+async def test_of_whom_nothing_is_kept_nobody_is_metered_and_no_prefix_is_found_again(
+    shared_database: Database,
+) -> None:
+    said = {"user": "grace", "metadata": {"team": "red"}, "store": False}
+    async with desk(shared_database, replace(PLAIN, usage_tags="team")) as at:
+        kept = [await at.prepare(**said) for _ in range(2)]
+        unkept = []
+        for changed in (
+            {"retention_type": ZERO},
+            {"project_terms": ProjectTerms(retention_type=ZERO)},
+            {"retention_type": ZERO, "end_user": "grace"},
+        ):
+            quiet = Desk(at.builder, replace(at.principal, **changed))
+            unkept += [await quiet.prepare(**said) for _ in range(2)]
+    assert kept[0].who.end_user is not None
+    assert kept[0].who.tags == {"team": "red"}
+    assert kept[0].cache_salt == kept[1].cache_salt
+    assert [one.who for one in unkept] == [NOBODY] * 6
+    assert len({one.cache_salt for one in (*kept, *unkept)}) == 7

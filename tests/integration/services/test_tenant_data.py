@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ids
+from gateway.encryption.cipher import PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
 from gateway.governance.audit import JOB
@@ -28,7 +32,7 @@ from gateway.services.governance.tenant_data import TenantData
 from gateway.store import conversations, events, flushes, messages, responses, traces
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
-from gateway.store.governance import audit_log, reseals
+from gateway.store.governance import audit_log, erasure, resealing, reseals
 from gateway.store.governance.export import PAGE_BYTES, ROWS_MAX, rows_next
 from gateway.store.governance.resealing import KEYS
 from gateway.store.governance.reseals import ResealPlace
@@ -36,22 +40,29 @@ from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenant_keys import TenantKeys
 from gateway.store.tenants import insert_tenant
-from gateway.store.tools import files, pages
+from gateway.store.tools import files, pages, tool_calls
 from gateway.store.tools.files import FileBounds, FileRow
 from gateway.store.tools.pages import StoredPage
+from gateway.store.tools.tool_calls import AuditedCall
 from gateway.tenancy import TenantId
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.key_services import sealing
 from tests.fakes.keys import MemoryProvider
+from tests.fakes.logs import captured_logs
 from tests.fakes.stored import CREATED, durable_response, item, new_response, store_turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
     from uuid import UUID
 
+    from gateway.encryption.cipher import ContentCipher
+    from gateway.store.postgres.database import Row
     from tests.fakes.postgres import PostgresServer
 
 WORD = b"canarywords"
 BOUNDS = FileBounds(10**6, 10**6, 10)
-PAGE = StoredPage("https://a.example/", "title", WORD.decode())
+PAGE = StoredPage(WORD.decode(), WORD.decode(), WORD.decode(), (WORD.decode(),))
 
 
 @dataclass
@@ -87,6 +98,7 @@ class Place:
         await store_turn(database, tenant, "t")
         await traces.put(database, tenant, [TraceRecord("trace", "t", "t", WORD)])
         await pages.put(database, tenant, PAGE, asked="x")
+        await tool_calls.record_all(database, [(tenant, called(new.uuid))])
         await self.put_file(database, WORD)
         return new.uuid, talk.uuid
 
@@ -124,6 +136,15 @@ class Place:
             [one.json for one in await traces.read(database, tenant, "t", rows_max=9)],
             await messages.find_items(database, tenant, ["in-t", "out-t"]),
         ]  # fmt: skip
+
+
+def called(response: UUID) -> AuditedCall:
+    word = WORD.decode()
+    return AuditedCall(
+        response=response, ordinal=0, attempt=1, kind="mcp", server=word, tool=word,
+        arguments_hash=bytes(32), arguments_bytes=1, result_bytes=1, result_ids=1, outcome="ok",
+        duration_ms=1, replica="me", at=datetime.now(UTC), hosts=(word,),
+    )  # fmt: skip
 
 
 def said(item_id: bytes) -> Any:
@@ -317,6 +338,9 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     assert left == ["other"]
     rows = await AuditLogs(place.plain).list_entries(place.tenant, _query())
     assert "grace" not in str(rows)
+    assert [one["type"] for one in rows["data"]] == [
+        "harmony.erasure.completed", "harmony.erasure.requested",
+    ]  # fmt: skip
     # What was sealed with a key that is gone is nobody's, and in nobody's way.
     await place.encryption.rotate(place.tenant)
     await place.keys.destroy(place.tenant, before=2)
@@ -423,3 +447,174 @@ def test_without_a_provider_nothing_is_encrypted() -> None:
             Database("postgresql://x/x", pool_size_max=1, command_timeout_s=1, connect_timeout_s=1),
             None,
         )
+
+
+async def deleted_since(place: Place, days: float) -> None:
+    async with place.plain.owner_transaction() as connection:
+        since = "UPDATE tenants SET deleted_at = now() - make_interval(secs => :seconds)"
+        await connection.execute(Statement(since), {"seconds": days * 86_400})
+
+
+async def test_a_tenant_can_be_restored_for_seven_days(place: Place) -> None:
+    data = TenantData(place.sealed, place.keys)
+    await data.delete(place.name)
+    await deleted_since(place, 6.99)
+    assert await data.purge() == []
+    await data.restore(place.name)
+    await data.delete(place.name)
+    await deleted_since(place, 7.01)
+    with pytest.raises(InvalidRequest, match="7 days"):
+        await data.restore(place.name)
+    assert [one.tenant for one in await data.purge()] == [place.name]
+
+
+async def test_all_rows_of_a_removed_tenant_go_however_many_there_are(
+    place: Place, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.services.governance.tenant_data.ROWS_AT_ONCE", 1)
+    for _ in range(2):
+        await place.fill(place.plain)
+    data = TenantData(place.sealed, place.keys)
+    await data.delete(place.name)
+    (removed,) = await data.purge(window_s=0)
+    assert removed.rows["responses"] == 4
+    assert not any((await place.stored(postgres)).values())
+
+
+async def test_a_hold_that_comes_when_a_removal_has_begun_stops_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.encryption.enable(place.tenant)
+    response, talk = await place.fill(place.sealed)
+    data = TenantData(place.sealed, place.keys)
+    other = TenantId(ids.new_uuid())
+    await insert_tenant(place.plain, other, "globex")
+    for name in (place.name, "globex"):
+        await data.delete(name)
+    is_due = erasure.is_due
+
+    async def and_held(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
+        found = await is_due(database, tenant_id, window_s=window_s)
+        if tenant_id == place.tenant:
+            await data.hold(place.name, is_held=True)
+        return found
+
+    monkeypatch.setattr(erasure, "is_due", and_held)
+    # Nor does it keep others.
+    assert [one.tenant for one in await data.purge(window_s=0)] == ["globex"]
+    assert all(key.wrapped for key in await place.keys.keys(place.tenant))
+    assert await place.read(place.sealed, response, talk)
+
+
+async def test_what_was_destroyed_is_not_in_the_pages_of_its_table_either(place: Place) -> None:
+    """What was overwritten is in dead rows until the table is written anew."""
+    await place.encryption.enable(place.tenant)
+    asked = Statement("SELECT pg_relation_filenode('tenant_keys')")
+
+    async def file() -> int:
+        async with place.keys_database.owner_transaction() as connection:
+            found: int = await connection.scalar(asked)
+            return found
+
+    before = await file()
+    assert await place.encryption.shred(place.tenant) == 1
+    assert await file() != before
+    told = await audit_log.since(place.plain, place.tenant, 0, rows_max=100)
+    assert (told[-1].type, told[-1].details) == (
+        "harmony.tenant.shredded", b'{"data":{"keys":1}}',
+    )  # fmt: skip
+
+
+async def test_what_is_written_while_it_is_resealed_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between reading a row and writing it under the newer key."""
+    talk = Conversation(ids.new_uuid(), datetime.now(UTC), {"a": "old"})
+    await conversations.create(place.plain, place.tenant, talk, [])
+    await place.encryption.enable(place.tenant)
+    changed, writing = resealing._change, ThreadPoolExecutor(1)
+
+    def and_written(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | None:
+        if table == "conversations" and keys_of(row.metadata) == {PLAIN_KEY}:
+            writing.submit(asyncio.run, write_metadata(place.url, talk.uuid, {"a": "new"})).result()
+        return changed(cipher, table, row)
+
+    monkeypatch.setattr(resealing, "_change", and_written)
+    await place.encryption.reseal(place.tenant, rows_per_s=10**6)
+    writing.shutdown()
+    found = await conversations.load(place.sealed, place.tenant, talk.uuid)
+    assert found is not None
+    assert found.metadata == {"a": "new"}
+
+
+async def write_metadata(url: str, talk: UUID, metadata: dict[str, str]) -> None:
+    """By another process, which has its own connections."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        "UPDATE conversations SET metadata = $1 WHERE id = $2", orjson.dumps(metadata), talk
+    )
+    await connection.close()
+
+
+async def test_a_process_removes_what_is_due_with_its_keys(
+    database_url: str, empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself; and it tells how far the chains of the audit log have come."""
+    monkeypatch.setattr("gateway.services.governance.purging.INTERVAL_S", 0.01)
+    monkeypatch.setattr("gateway.services.governance.audit.ANCHOR_S", 0.5)
+    settings = gateway_settings(database_url, [], encryption=sealing(tmp_path, empty_database_url))
+    told = asyncio.Event()
+    with captured_logs(told.set) as logged:
+        async with running_gateway(settings) as gateway, asyncio.timeout(30):
+            base = gateway.process.default.foundation
+            async with base.database.owner_transaction() as connection:
+                found = Statement("SELECT id FROM tenants")
+                tenant = TenantId(await connection.scalar(found))
+            assert base.shared.keys is not None
+            keys = TenantKeys(base.shared.keys)
+            await base.database.keyring.ready([tenant])
+            assert all(key.wrapped for key in await keys.keys(tenant))
+            while not any(one["event"] == "audit chain" for one in logged):
+                told.clear()
+                await told.wait()
+            async with base.database.owner_transaction() as connection:
+                old = "UPDATE tenants SET deleted_at = now() - interval '8 days'"
+                await connection.script(old)
+            gone = Statement("SELECT purged_at IS NOT NULL FROM tenants")
+            async with base.database.owner_transaction() as connection:
+                while not await connection.scalar(gone):
+                    pass
+            assert [key.wrapped for key in await keys.keys(tenant)] == [b""]
+
+
+async def test_what_comes_late_of_a_removed_tenant_goes_with_the_next_round(place: Place) -> None:
+    data = TenantData(place.sealed, place.keys)
+    await data.delete(place.name)
+    (removed,) = await data.purge(window_s=0)
+    await place.put_file(place.plain, b"late")
+    (late,) = await data.purge(window_s=0)
+    assert (late.tenant, late.rows["files"]) == (removed.tenant, 1)
+    assert await data.purge(window_s=0) == []
+
+
+async def test_a_tenant_that_is_deleted_again_goes_no_later(place: Place) -> None:
+    data = TenantData(place.sealed, place.keys)
+    await data.delete(place.name)
+    await deleted_since(place, 8)
+    await data.delete(place.name)
+    assert [one.tenant for one in await data.purge()] == [place.name]
+
+
+async def test_flushes_are_resealed_behind_whoever_moves_parts_of_them(place: Place) -> None:
+    await place.encryption.enable(place.tenant)
+    await flushes.fences(place.sealed, "me", [place.tenant])
+    async with place.plain.owner_transaction() as connection:
+        await connection.execute(Statement("SELECT FROM writers FOR NO KEY UPDATE"))
+        begun = asyncio.create_task(
+            resealing.reseal_flushes(place.sealed, place.tenant, after=("", 0), rows_max=9)
+        )
+        waiting = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        async with place.plain.owner_transaction() as other:
+            while not await other.scalar(waiting):
+                assert not begun.done()
+    assert await begun == (0, None)

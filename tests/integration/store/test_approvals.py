@@ -92,3 +92,14 @@ async def test_what_expired_long_ago_is_removed(
     assert await retention.delete_approvals(database, KEEP, rows_max=9) == 0
     assert await count(database, tenant, "tool_approvals") == 0
     assert await count(database, other_tenant, "tool_approvals") == 1
+
+
+async def test_who_uses_one_that_expired_is_told_so_for_a_week(
+    database: Database, tenant: TenantId
+) -> None:
+    await ask(database, tenant)
+    await age(database, tenant, 6.9 * 86_400)
+    while await retention.delete_approvals(database, KEEP, rows_max=9):
+        pass  # other tests leave some
+    late = await approvals.consume(database, tenant, ASKED, DIGEST, ids.new_uuid())
+    assert late == "expired"

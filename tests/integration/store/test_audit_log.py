@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
-from gateway.governance.audit import Actor, AuditEvent
+from gateway.governance.audit import Actor, AuditEvent, entry_of
 from gateway.services.governance.audit import AuditLogs, AuditQuery
 from gateway.store import retention
 from gateway.store.governance import audit_log
+from gateway.store.governance.audit_log import _ADD, _NAMES
 from gateway.store.postgres.statements import Statement
 from gateway.store.retention import RetentionPolicy
 from tests.fakes.logs import captured_logs
@@ -230,3 +232,53 @@ async def test_heads_are_written_to_the_process_log(database: Database, tenant: 
     assert [(one["tenant"], one["count"], one["rule"]) for one in logged] == [
         (str(tenant), 3, state.head)
     ]
+
+
+async def test_a_chain_is_verified_to_its_end(
+    database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.services.governance.audit.CHECKED_AT_ONCE", 2)
+    await record(database, tenant, *[AuditEvent("project.created", f"p{n}") for n in range(5)])
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert (state.count, state.number, state.faults) == (5, 5, ())
+    async with database.owner_transaction() as connection:
+        await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
+        await connection.script("UPDATE audit_log SET target = 'x' WHERE number = 5")
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert state.faults == ("entry 5 was changed",)
+
+
+async def test_heads_are_told_until_the_round_after_the_next(
+    database: Database, tenant: TenantId
+) -> None:
+    """A round may be late: none of them is left out."""
+    await record(database, tenant, AuditEvent("project.created", "p"))
+    for minutes, told in ((100, 1), (30, 0)):
+        older = f"UPDATE audit_log SET at = at - interval '{minutes} minutes'"
+        async with database.owner_transaction() as connection:
+            await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
+            await connection.script(older)
+        with captured_logs() as logged:
+            await AuditLogs(database).anchor()
+        assert len(logged) == told
+
+
+async def test_entries_are_kept_for_400_days(database: Database, tenant: TenantId) -> None:
+    await record(database, tenant, AuditEvent("project.created", "p"))
+    for days, removed in ((399, 0), (2, 1)):
+        async with database.owner_transaction() as connection:
+            await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
+            older = f"UPDATE audit_log SET at = at - interval '{days} days'"
+            await connection.script(older)
+            await connection.script("ALTER TABLE audit_log ENABLE TRIGGER USER")
+        assert await retention.delete_audit(database, KEEP, rows_max=10) == removed
+
+
+async def test_an_entry_below_the_first_one_is_told(database: Database, tenant: TenantId) -> None:
+    await record(database, tenant, AuditEvent("project.created", "p1"))
+    event = AuditEvent("project.deleted", "forged")
+    put_in = entry_of(event, tenant, 0, ids.new_uuid(), datetime.now(UTC), bytes(32))
+    async with database.transaction(tenant) as connection:
+        await connection.execute(_ADD, {name: getattr(put_in, name) for name in _NAMES})
+    (state,) = await AuditLogs(database).verify(tenant)
+    assert "entry 0 was put in before the first one" in state.faults

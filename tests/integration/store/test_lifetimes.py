@@ -4,8 +4,10 @@ and what of it a hold stops.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import zipfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -16,19 +18,23 @@ from gateway.metering import end_user_of
 from gateway.replication.retention import Housekeeping
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.tenant_data import TenantData
-from gateway.store import conversations, responses
-from gateway.store.governance import export
+from gateway.store import conversations, flushes, responses, retention
+from gateway.store.governance import export, holds
 from gateway.store.governance.lifetimes import LIFETIMES
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.removals import REMOVALS_LOCK, removing
 from gateway.store.postgres.statements import Statement
+from gateway.store.replicas import shares
 from gateway.store.retention import RetentionPolicy
 from gateway.store.tools import containers, files
 from tests.fakes.filled import OF_ALL, Filled, counts, fill, told_by
 from tests.fakes.rows import add_rows
 
 if TYPE_CHECKING:
-    from gateway.store.postgres.database import Database
+    from collections.abc import Awaitable, Callable
+
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 WORD = "canaryword"
@@ -37,6 +43,11 @@ KEEP = RetentionPolicy(
     log_s=86_400, response_s=86_400, idempotency_key_s=86_400, traces_s=86_400, tool_calls_s=86_400
 )
 LEDGER = LedgerRetention(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
+REMOVALS = (
+    partial(remove_expired, keep=LEDGER, rows_max=9),
+    partial(flushes.remove_left, silent_s=1),
+    shares.forget,
+)
 
 
 def name(tenant: TenantId) -> str:
@@ -220,10 +231,6 @@ async def test_a_hold_stops_everything_and_a_release_lets_it_go_on(
 
 async def test_a_hold_waits_for_what_is_being_removed(database: Database, filled: Filled) -> None:
     """And nothing is removed behind its back: it counts for all when it is there."""
-    import asyncio
-
-    from gateway.store.governance import holds
-
     async with holds.unheld(database, filled.tenant):
         holding = asyncio.create_task(data(database).hold(name(filled.tenant), is_held=True))
         waiting = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
@@ -234,3 +241,49 @@ async def test_a_hold_waits_for_what_is_being_removed(database: Database, filled
     with pytest.raises(DataHeld):
         async with holds.unheld(database, filled.tenant):
             raise AssertionError("it is held")
+
+
+@pytest.mark.parametrize("begin", [retention.is_alone, removing])
+async def test_a_hold_waits_for_whoever_removes_what_has_expired(
+    database: Database, filled: Filled, begin: Callable[[Connection], Awaitable[object]]
+) -> None:
+    """Their statements may have looked at who is held before."""
+    async with database.runs_transaction() as connection:
+        await begin(connection)
+        holding = asyncio.create_task(data(database).hold(name(filled.tenant), is_held=True))
+        waiting = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        async with database.owner_transaction() as other:
+            while not await other.scalar(waiting):
+                assert not holding.done()
+        assert (await of_tenant(database, filled.tenant))[0].held_at is None
+    await holding
+    assert (await of_tenant(database, filled.tenant))[0].held_at is not None
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["usage", "flushes", "shares"])
+async def test_nothing_is_removed_while_somebody_begins_to_hold(
+    database: Database, remove: Callable[[Database], Awaitable[object]]
+) -> None:
+    async with database.owner_transaction() as connection:
+        lock = {"key": REMOVALS_LOCK}
+        await connection.execute(Statement("SELECT pg_advisory_xact_lock(:key)"), lock)
+        task = asyncio.ensure_future(remove(database))
+        waiting = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        while not await connection.scalar(waiting):
+            assert not task.done()
+    await task
+
+
+async def test_files_of_a_container_that_has_expired_are_held_too(
+    database: Database, filled: Filled
+) -> None:
+    inside = (
+        "UPDATE files SET container_id = :container, expires_at = NULL WHERE tenant_id = :tenant"
+    )
+    asked = {"container": filled.id("containers"), "tenant": filled.tenant}
+    async with database.owner_transaction() as connection:
+        await turn_to(connection, filled.tenant)
+        await connection.execute(Statement(inside), asked)
+    for is_held, removed in ((True, 0), (False, 1)):
+        await data(database).hold(name(filled.tenant), is_held=is_held)
+        assert await retention.delete_files(database, KEEP, rows_max=9) == removed

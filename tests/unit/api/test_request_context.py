@@ -14,6 +14,7 @@ from gateway.api.request_context import RequestContext
 from gateway.errors import StoreUnavailable
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
+from gateway.tenancy.retention import ZERO
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
@@ -85,3 +86,15 @@ def test_whose_key_it_is_stands_in_the_answer_and_in_the_log() -> None:
         answer = client_of(app).get("/", headers=headers)
     assert answer.headers["openai-organization"] == "acme"
     assert (logged[0]["tenant"], logged[0]["client_request_id"]) == ("acme", "mine")
+
+
+def test_a_bug_quotes_nobody_of_whom_nothing_is_kept() -> None:
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        tenant = TenantId(ids.new_uuid())
+        scope["principal"] = Principal(tenant, "acme", ids.new_uuid(), retention_type=ZERO)
+        raise RuntimeError("x")
+
+    with captured_logs() as logged:
+        client_of(app).get("/v1/responses/words")
+    assert [line["event"] for line in logged] == ["unexpected error", "request"]
+    assert "words" not in str([line["path"] for line in logged])

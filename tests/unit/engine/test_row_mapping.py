@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gateway.engine.row_mapping import Endings, LogReading, output_context
+from gateway.engine.calls import Attempt
+from gateway.engine.row_mapping import Endings, LogReading, audited, output_context
 from gateway.engine.run_state import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
+from gateway.tenancy.retention import ZERO
+from gateway.tools.contract import ToolCall
 from tests.fakes.call_items import CALLS
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import run_spec
@@ -87,3 +90,17 @@ async def test_a_response_that_ends_in_the_queue_keeps_the_summary_that_was_made
     assert row.items[0].context.complete
     assert row.tokens is not None
     assert row.tokens.output_tokens == 20
+
+
+def test_of_whom_nothing_is_kept_a_call_is_audited_without_names_and_digests() -> None:
+    call = ToolCall(0, "crm.tell", '{"to": "grace"}')
+    attempt = Attempt(call, "ok", 0.5, 9, 3, hosts=("crm.example",))
+    spec = run_spec()
+    kept = audited(spec, attempt, replica="me")
+    assert (kept.tool, kept.arguments_hash) == ("crm.tell", attempt.arguments_hash)
+    assert kept.hosts == ("crm.example",)
+    nobody = replace(spec.principal, retention_type=ZERO)
+    unkept = audited(replace(spec, principal=nobody), attempt, replica="me")
+    named = (unkept.server, unkept.tool, unkept.arguments_hash, unkept.hosts)
+    assert named == ("", "", b"", ())
+    assert (unkept.kind, unkept.outcome, unkept.result_bytes) == (kept.kind, "ok", 9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -246,3 +246,37 @@ def test_an_entry_is_shown_as_openai_shows_it(actor: Actor, expected: object) ->
     assert read.project_created.data is not None
     assert read.project_created.data.name == "n"
     assert "project" not in shown(entry, entry_id="x", project=None)
+
+
+def test_all_of_an_entry_is_in_its_digest_and_what_it_follows_on_is_too() -> None:
+    event = AuditEvent("project.created", "p", project_id=TENANT, address="a", request_id="r")
+    entry = entry_of(event, TENANT, 7, UUID(int=1), AT, bytes([1]) * 32)
+    changed: dict[str, Any] = {
+        "tenant_id": UUID(int=8),
+        "number": 8,
+        "id": UUID(int=2),
+        "at": AT + timedelta(microseconds=1),
+        "type": "project.deleted",
+        "actor": b"{}",
+        "target": "q",
+        "project_id": None,
+        "address": "b",
+        "request_id": None,
+        "details": b"[]",
+        "previous": BEGINNING,
+    }
+    assert changed.keys() | {"hash"} == {one.name for one in fields(AuditEntry)}
+    for name, value in changed.items():
+        assert replace(entry, **{name: value}).digest() != entry.hash, name
+    # Chains of earlier releases hold as well.
+    assert entry.hash.hex() == ("a9ae0c860f02971f6d278c96e73c395eb244f81e255a2d123035c367289ef6bc")
+
+
+def test_who_of_the_operators_it_was_is_for_operators() -> None:
+    event = AuditEvent("harmony.tenant.updated", "t", Actor(owner_id="anna"), address="192.0.2.1")
+    entry = entry_of(event, TENANT, 1, UUID(int=1), AT, BEGINNING)
+    told = shown(entry, entry_id="x", project=None)
+    assert "anna" not in str(told)
+    assert "192.0.2.1" not in str(told)
+    told = shown(entry, entry_id="x", project=None, names_operators=True)
+    assert told["harmony"] == {"operator": "anna", "address": "192.0.2.1"}

@@ -625,3 +625,21 @@ async def test_what_cannot_be_trusted_is_refused(
         )
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+
+
+async def test_of_tokens_nothing_is_kept_where_nothing_may_be(
+    site: AdminSite, other_admin: openai.AsyncOpenAI, issuer: Issuer
+) -> None:
+    controls = other_admin.admin.organization.data_retention
+    async with trusted(other_admin, issuer) as theirs:
+        await controls.update(retention_type="zero_data_retention")
+        try:
+            token = issuer.token()
+            for credential in (token, await exchanged(site, theirs, token)):
+                async with site.user(credential) as user:
+                    body = {"model": MODEL, "input": "x", "store": True}
+                    answer = await user.post("/v1/responses", json=body)
+                    assert (answer.status_code, answer.json()["store"]) == (200, False)
+        finally:
+            back: Any = "none"
+            await controls.update(retention_type=back)

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
+from tests.fakes.gateway import new_key
+
 if TYPE_CHECKING:
+    from gateway.settings import Settings
     from tests.integration.api.admin.conftest import AdminSite
 
 MODEL = "gpt-oss-20b"
@@ -138,3 +141,59 @@ async def test_a_project_that_keeps_nothing(site: AdminSite, admin: openai.Async
             with pytest.raises(openai.BadRequestError) as error:
                 await act
             assert error.value.code == "zero_data_retention"
+
+
+async def test_what_was_stored_before_is_read_and_deleted_and_nothing_is_added(
+    site: AdminSite, admin: openai.AsyncOpenAI
+) -> None:
+    ours = admin.admin.organization
+    project = await ours.projects.create(name="zero from now on")
+    account = await ours.projects.service_accounts.create(project.id, name="ci")
+    assert account.api_key is not None
+    async with openai.AsyncOpenAI(
+        api_key=account.api_key.value, base_url=f"{site.gateway.url}/v1", max_retries=0
+    ) as client:
+        said: Any = {"type": "message", "role": "user", "content": "hello"}
+        talk = await client.conversations.create(items=[said], metadata={"a": "b"})
+        container = await client.containers.create(name="a")
+        await ours.projects.data_retention.update(project.id, retention_type="zero_data_retention")
+        upload = ("a.txt", b"a")
+        for act in (
+            client.conversations.update(talk.id, metadata={"a": "c"}),
+            client.conversations.items.create(talk.id, items=[said]),
+            client.containers.files.create(container.id, file=upload),
+        ):
+            with pytest.raises(openai.BadRequestError) as error:
+                await act
+            assert error.value.code == "zero_data_retention"
+        assert (await client.conversations.retrieve(talk.id)).metadata == {"a": "b"}
+        assert len((await client.conversations.items.list(talk.id)).data) == 1
+        assert (await client.containers.files.list(container.id)).data == []
+        await client.containers.delete(container.id)
+        await client.conversations.delete(talk.id)
+        # Back again, and as its organization.
+        await ours.projects.data_retention.update(project.id, retention_type="organization_default")
+        assert (await client.conversations.create()).id.startswith("conv_")
+
+
+async def test_the_default_project_has_a_type_of_its_own(
+    site: AdminSite, admin: openai.AsyncOpenAI
+) -> None:
+    async with site.client(site.other_admin_key) as other:
+        projects = other.admin.organization.projects
+        (default,) = [one async for one in projects.list() if one.name == "Default project"]
+        for wanted in ("zero_data_retention", "none", "organization_default"):
+            await projects.data_retention.update(default.id, retention_type=wanted)
+            assert (await projects.data_retention.retrieve(default.id)).type == wanted
+
+
+async def test_what_an_organization_decides_counts_for_the_next_request_here(
+    site: AdminSite, admin_settings: Settings
+) -> None:
+    key = await new_key(admin_settings, "globex")
+    async with site.client(site.other_admin_key) as other, site.user(key) as user:
+        for wanted, stored in (("none", True), ("zero_data_retention", False), ("none", True)):
+            controls: Any = other.admin.organization.data_retention
+            await controls.update(retention_type=wanted)
+            made = await user.post("/v1/responses", json={"model": MODEL, "input": "hello"})
+            assert (made.status_code, made.json()["store"]) == (200, stored)

@@ -320,3 +320,25 @@ async def test_what_an_operator_cannot_mean_is_refused(
     }  # fmt: skip
     answer = await operator.post("/admin/v1/issuers", json=good | body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.usefixtures("shared")
+async def test_of_the_operator_s_tokens_nothing_is_kept_where_nothing_may_be(
+    site: AdminSite,
+    other_admin: openai.AsyncOpenAI,
+    operator: httpx2.AsyncClient,
+    issuer: Issuer,
+    shared: dict[str, Any],
+) -> None:
+    path = f"/admin/v1/issuers/{shared['id']}"
+    await ok(await operator.post(path, json={"tenants": ["*"], "roles": {}}))
+    controls = other_admin.admin.organization.data_retention
+    await controls.update(retention_type="zero_data_retention")
+    try:
+        issuer.audience = AUDIENCE
+        async with site.user(issuer.token(org="globex")) as user:
+            body = {"model": MODEL, "input": "x", "store": True}
+            assert (await ok(await user.post("/v1/responses", json=body)))["store"] is False
+    finally:
+        back: Any = "none"
+        await controls.update(retention_type=back)

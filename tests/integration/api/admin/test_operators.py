@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
 from gateway.services.admin.operators import Operators
-from tests.fakes.gateway import PEPPER
+from tests.fakes.gateway import PEPPER, new_key
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from gateway.settings import Settings
     from tests.integration.api.admin.conftest import AdminSite
 
 
@@ -127,3 +129,31 @@ async def test_the_public_listener_has_no_plane_of_operators(
     headers = {"authorization": operator.headers["authorization"]}
     async with http_client(site.gateway.url, headers=headers) as client:
         assert (await client.get("/admin/v1/tenants")).status_code == 401
+
+
+async def test_a_person_is_erased_from_usage_of_what_was_not_stored(
+    operator: httpx2.AsyncClient, site: AdminSite, admin_settings: Settings
+) -> None:
+    """By the digest that a process makes of whom requests are for."""
+    key = await new_key(admin_settings, "umbrella")
+    erased: dict[str, Any] = {"rows": {}}
+    async with site.user(key) as user:
+        asked = {"model": "gpt-oss-20b", "input": "x", "store": False, "user": "grace"}
+        assert (await user.post("/v1/responses", json=asked)).status_code == 200
+    # Its line is written behind the answer.
+    async with asyncio.timeout(30):
+        while "usage" not in erased["rows"]:
+            url = "/admin/v1/tenants/umbrella/erasure"
+            erased = (await operator.post(url, json={"end_user": "grace"})).json()
+    assert (erased["responses"], erased["rows"]["usage"]) == (0, 1)
+
+
+async def test_a_key_of_a_deleted_tenant_opens_nothing_until_it_is_restored(
+    operator: httpx2.AsyncClient, site: AdminSite, admin_settings: Settings
+) -> None:
+    key = await new_key(admin_settings, "soylent")
+    url = "/admin/v1/tenants/soylent"
+    async with site.user(key) as user:
+        for act, status in (("delete", 401), ("restore", 200)):
+            assert (await operator.post(f"{url}/{act}")).status_code == 200
+            assert (await user.get("/v1/key")).status_code == status

@@ -1,0 +1,21 @@
+"""Removals that concern all tenants at once, and the lock by which a hold waits for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Connection
+
+REMOVALS_LOCK: Final = 0x52656D6F76616C73
+""""Removals", as the number of an advisory lock: who removes shares it, a hold has it alone."""
+_WAIT_FOR_HOLDS: Final = Statement("SELECT pg_advisory_xact_lock_shared(:key)")
+
+
+async def removing(connection: Connection) -> None:
+    """Call it in the transaction that removes rows of all tenants that are not held, before the
+    statement that looks which these are.
+    """
+    await connection.execute(_WAIT_FOR_HOLDS, {"key": REMOVALS_LOCK})
