@@ -205,7 +205,7 @@ class RequestRecord:
             principal = self._scope["principal"]
             self.facts["tenant"] = principal.tenant_name
             if principal.keeps_nothing:
-                # Clients may write anything into it.
+                # Clients may write anything into it, which is content then.
                 self.facts.pop("client_request_id", None)
         if "ignored_parameters" in self.facts:
             self.facts["ignored_parameters"] = known_names(self.facts["ignored_parameters"])

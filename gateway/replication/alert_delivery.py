@@ -65,7 +65,7 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close its connections."""
+        """End the connections that it keeps open; it is told of no more firings then."""
         ...
 
 
@@ -106,7 +106,7 @@ class Webhook:
             raise NotDelivered(f"the webhook answered {answer.status_code}")
 
     async def close(self) -> None:
-        """Close its connections."""
+        """End the connections that it keeps to the receiver."""
         await self._client.aclose()
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from tests.e2e.test_codex import agent as codex_agent
 from tests.e2e.test_codex import calling
+from tests.e2e.test_openai_client import WEATHER
 from tests.fakes.chat_model import chat_model_process
 from tests.fakes.chat_server import MODEL as CHAT_MODEL
 from tests.fakes.chat_server import write_model
@@ -32,18 +33,6 @@ if TYPE_CHECKING:
     from tests.fakes.client_process import ClientProcess
     from tests.fakes.processes import GatewayProcess, SimulatorProcess
 
-WEATHER: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Current weather.",
-    "parameters": {
-        "type": "object",
-        "properties": {"location": {"type": "string"}},
-        "required": ["location"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
 ASKED: Final = "My name is Ada. What is the weather in Paris?"
 WHERE: Final = "The weather in Paris, please."
 

@@ -173,7 +173,7 @@ def project_names(database: Database) -> Projects:
 
 
 def _filter(query: AuditQuery) -> AuditFilter:
-    """Raises `InvalidRequest`."""
+    """What the store is to filter by. Raises `InvalidRequest` for a query that cannot be meant."""
     if not 1 <= query.limit <= LIMIT_MAX:
         raise InvalidRequest(f"'limit' is a number from 1 to {LIMIT_MAX}.", param="limit")
     if query.after is not None and query.before is not None:
