@@ -47,6 +47,9 @@ async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
         async with http_client(gateway.url, headers=headers) as user:
             for one in more:
                 assert (await user.post("/v1/responses", json=body | one)).status_code == 200
+            supervisor = gateway.process.default.replica.dependencies.supervisor
+            while supervisor._running:  # a follower sees an end before its process has settled it
+                await user.get("/v1/models")
         await gateway.process.default.replica.limiter.flush()
         ledger = ledger_of(foundation)
         found = await ledger.reconcile()
