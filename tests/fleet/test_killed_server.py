@@ -55,7 +55,8 @@ async def read(fleet: Fleet, has_begun: asyncio.Event, **fields: Any) -> Stream:
 
 @pytest.mark.parametrize("number", range(len(URLS)))
 async def test_what_it_said_goes_on_behind_its_ids(fleet: Fleet, number: int) -> None:
-    """Plain streams and bound ones, in the middle of what they say."""
+    """Plain streams and bound ones, in the middle of what they say: all of them began there."""
+    await fleet.use(number)
     begun = [asyncio.Event() for _ in range(PLAIN + BOUND)]
     asked = [{"input": f"{LONG_ASKED} {n}"} for n in range(PLAIN)] + [FORMAT] * BOUND
     reading = [
@@ -63,6 +64,7 @@ async def test_what_it_said_goes_on_behind_its_ids(fleet: Fleet, number: int) ->
         for event, fields in zip(begun, asked, strict=True)
     ]
     await asyncio.gather(*(event.wait() for event in begun))
+    await fleet.use(*range(len(URLS)))
     restarting = asyncio.create_task(restarted(number))
     try:
         responses = [(await one).response for one in reading]
