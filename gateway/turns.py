@@ -1,9 +1,9 @@
 """Work is begun in turns: that of one tenant which comes at once does not all go before another's.
 
-A request takes milliseconds until it waits for something, and so does a long read of a stream; the
-event loop does whatever has come before it looks for more. So of a tenant that has hundreds at once
-only a few begin in one round of the loop; the others wait for the next ones, in order. Of a tenant
-that has begun nothing in this round one may always begin.
+A request takes milliseconds until it waits for something, and the event loop does whatever has come
+before it looks for more. So of a tenant that has hundreds at once only a few begin in one round of
+the loop; the others wait for the next ones, in order. Of a tenant that has begun nothing in this
+round one may always begin. (Reads of streams have turns of their own: `upstreams.read_turns`.)
 """
 
 from __future__ import annotations

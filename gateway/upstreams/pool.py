@@ -19,7 +19,6 @@ from gateway.errors import (
 )
 from gateway.metering import CounterReading
 from gateway.telemetry.logs import EventLog
-from gateway.turns import Turns
 from gateway.upstreams.admission.placed import Placed
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
@@ -27,6 +26,7 @@ from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.membership.wanted import changes, named
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
+from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.request_writer import PromptEncoder
 from gateway.upstreams.routing.flight_sink import FlightSink
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved
@@ -192,7 +192,7 @@ class Pool:
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
-        self._pace = Turns()
+        self._read_turns = ReadTurns()
         self._left: set[Member] = set()
         """Those that get nothing new, and have something to finish."""
         self._drained: frozenset[str] = frozenset()
@@ -568,7 +568,7 @@ class Pool:
             timeouts=policy.timeouts,
             limits=policy.limits,
             prompts=self._prompts,
-            pace=self._pace,
+            read_turns=self._read_turns,
         )
         return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -35,6 +34,7 @@ from gateway.upstreams.problems import (
     refusal,
     retry_after_of,
 )
+from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.request_writer import Fields, PromptEncoder, RequestWriter, UnknownId
 from gateway.upstreams.token_stream import TokenStream, describe
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from gateway.generation import Constraint, TokenRequest, TokenSink
-    from gateway.turns import Turns
     from gateway.upstreams.backend import Backend, Prefill, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.endpoints import TokenEndpoint
@@ -116,10 +115,10 @@ class InferenceServer:
         timeouts: Timeouts,
         limits: StreamLimits = _DEFAULT_LIMITS,
         prompts: PromptEncoder | None = None,
-        pace: Turns | None = None,
+        read_turns: ReadTurns | None = None,
     ) -> None:
-        """`prompts` encodes those of all servers: a conversation goes from one to another. `pace`
-        is that of all streams.
+        """`prompts` encodes those of all servers: a conversation goes from one to another. The
+        `read_turns` are those of all streams.
         """
         self.name = backend.name
         self._backend = backend
@@ -131,7 +130,7 @@ class InferenceServer:
             "read": timeouts.first_token_s,
         }
         self._prompts = PromptEncoder() if prompts is None else prompts
-        self._pace = pace
+        self._read_turns = ReadTurns() if read_turns is None else read_turns
         self._one_grammar = asyncio.Lock()
         self._client = client
         self._posts: dict[str, Post] = {}
@@ -265,9 +264,10 @@ class InferenceServer:
             sink,
             reader,
             self._timeouts,
+            self._read_turns,
+            tenant=attempt.request.tenant,
             on_first=on_first,
             on_finish=on_finish,
-            begin=None if self._pace is None else partial(self._pace.begin, attempt.request.tenant),
         )
         self._streams.add(stream)
         try:

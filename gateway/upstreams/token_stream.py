@@ -5,33 +5,29 @@ from __future__ import annotations
 import asyncio
 import math
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from gateway.generation import TokenChunk, TokenSink
     from gateway.upstreams.backend import Timeouts
     from gateway.upstreams.completions import CompletionReader
     from gateway.upstreams.http.connection import Connection
     from gateway.upstreams.http.transport import ResponseBody
+    from gateway.upstreams.read_turns import ReadTurns
 
-Begin: TypeAlias = "Callable[[], asyncio.Future[None] | None]"
-"""What has to be waited for until a read may be looked at; None: it may be now."""
-PACED_BYTES: Final = 4096
-"""Reads from that size on are looked at in turns with those of other tenants. Of a stream that is
-read as fast as it is generated, none is so long."""
 _SILENCE: Final = "no token in time"
 
 
 class TokenStream:
     """One generation under way, and the connection it goes over (an `AnswerListener`).
 
-    Body bytes become chunks, and these are given to the sink, all in the read they came in. The
-    task that asked for the generation sleeps meanwhile: it wakes up once, at the end, and once for
-    each time that the sink has no room.
+    Body bytes become chunks, and these are given to the sink, in the read they came in or when it
+    is the turn of their tenant. The task that asked for the generation sleeps meanwhile: it wakes
+    up once, at the end, and once for each time that the sink has no room.
 
     `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
     sink has no room. The sink runs in the context of the task that made this object, not of the
@@ -39,24 +35,24 @@ class TokenStream:
     """
 
     __slots__ = (
-        "_begin", "_body", "_changed", "_error", "_is_held", "_is_over", "_kept_back", "_loop",
-        "_needs_room", "_on_finish", "_on_first", "_patience_s", "_reader", "_run", "_sink",
-        "_timeouts", "_turn",
+        "_body", "_changed", "_error", "_is_held", "_is_over", "_kept_back", "_loop", "_on_finish",
+        "_on_first", "_patience_s", "_reader", "_run", "_sink", "_tenant", "_timeouts", "_turns",
         "connection", "has_begun", "heard_at",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its dependencies
         self,
         sink: TokenSink,
         reader: CompletionReader,
         timeouts: Timeouts,
+        turns: ReadTurns,
         *,
+        tenant: Hashable = None,
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
-        begin: Begin | None = None,
     ) -> None:
-        """`begin` is asked before a long read is looked at (`turns.Turns`); None: each is at once.
-        `on_first` is called before the sink has the first chunk, `on_finish` before the last.
+        """Reads are looked at in the `turns` of the `tenant`. `on_first` is called before the sink
+        has the first chunk, `on_finish` before the last.
         """
         self.connection: Connection | None = None
         self.has_begun = False
@@ -68,6 +64,8 @@ class TokenStream:
         self._sink = sink
         self._reader = reader
         self._timeouts = timeouts
+        self._turns = turns
+        self._tenant = tenant
         self._on_first = on_first
         self._on_finish = on_finish
         self._run = copy_context().run
@@ -75,13 +73,10 @@ class TokenStream:
         self._changed: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._is_held = False
+        """The sink has no room."""
         self._is_over = False
         self._kept_back = 0
         """How much the reader kept back when patience began."""
-        self._needs_room = False
-        self._begin = begin
-        self._turn: asyncio.Future[None] | None = None
-        """What is waited for until the read that came is looked at."""
 
     def goes_over(self, body: ResponseBody) -> None:
         """The request is about to be sent, and this is where its answer will be.
@@ -110,48 +105,55 @@ class TokenStream:
                     self._changed = self._loop.create_future()
                     await self._changed
         finally:
+            self._is_over = True
             body.close()
-        if self._needs_room and not await self._sink.room():
+        if self._is_held and not await self._sink.room():
             return
         if self._error is not None:
             raise self._error
 
     async def _go_on(self, connection: Connection) -> None:
-        """Read on, once there is room, and all else that goes on in this process had its turn."""
-        if self._needs_room:
-            if not await self._sink.room():
-                self._break_off()
-                return
-            self._needs_room = False
-        reader = self._reader
-        if reader.has_more:
-            await self._its_turn()
+        """Read on, once there is room."""
+        if not await self._sink.room():
+            self._break_off()
+            return
         self._is_held = False
-        if reader.has_more:
-            self._pass_on(reader.go_on())
-        if not (self._is_held or self._is_over):
-            if self.heard_at == math.inf:
-                self.heard_at = self._loop.time()
-            if self.has_begun and (reader.ids_left <= 0 or reader.finish is not None):
-                self._patience_s = self._timeouts.tail_s
-            connection.wait_until(self.heard_at + self._patience_s)
-            connection.go_on()
-
-    async def _its_turn(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is None and self._begin is not None:
-            turn = self._begin()
-        await (asyncio.sleep(0) if turn is None else turn)
+        if self._reader.has_more:
+            self._defer(connection)
+        else:
+            self._read_on(connection)
 
     def take(self, data: bytes) -> None:
         """A read of the body (`AnswerListener`)."""
-        if len(data) >= PACED_BYTES and self._begin is not None and self.connection is not None:
-            self._turn = self._begin()
-            if self._turn is not None:
-                self._reader.keep(data)
-                self._hold()
-                return
-        self._pass_on(self._reader.feed(data))
+        if self.connection is None or self._turns.begin(self._tenant):
+            self._pass_on(self._reader.feed(data))
+            self._turns.end()
+        else:
+            self._reader.keep(data)
+            self._defer(self.connection)
+
+    def _defer(self, connection: Connection) -> None:
+        """Look at what there is when it is the tenant's turn."""
+        connection.defer()
+        self._turns.wait(self._tenant, self._look)
+
+    def _look(self) -> None:
+        """Its turn has come."""
+        if self._is_over or self.connection is None:
+            return
+        self._pass_on(self._reader.go_on())
+        if not (self._reader.has_more or self._is_held or self._is_over):
+            self._read_on(self.connection)
+
+    def _read_on(self, connection: Connection) -> None:
+        """Take what came meanwhile, and have patience again."""
+        reader = self._reader
+        if self.heard_at == math.inf:
+            self.heard_at = self._loop.time()
+        if self.has_begun and (reader.ids_left <= 0 or reader.finish is not None):
+            self._patience_s = self._timeouts.tail_s
+        connection.wait_until(self.heard_at + self._patience_s)
+        connection.go_on()
 
     def end(self, error: httpx2.TransportError | None) -> None:
         """The body ended, was broken off, or has brought no id for too long (`AnswerListener`)."""
@@ -173,8 +175,7 @@ class TokenStream:
                 return
             if reader.kept_back != self._kept_back:
                 self._note_heard()
-            if reader.has_more:
-                self._hold()
+            self._defer_rest()
             return
         try:
             if not self.has_begun or chunk.finish is not None:
@@ -187,8 +188,12 @@ class TokenStream:
             self._stop(has_room=has_room)
             return
         self._note_heard()
-        if reader.has_more:
-            self._hold()
+        self._defer_rest()
+
+    def _defer_rest(self) -> None:
+        """Of a long read others have their turn before the rest of it."""
+        if self._reader.has_more and self.connection is not None:
+            self._defer(self.connection)
 
     def _note_heard(self) -> None:
         """Patience begins anew: ids came, if only to be kept back; bytes alone do not count."""
@@ -214,7 +219,7 @@ class TokenStream:
     def _stop(self, *, has_room: bool) -> None:
         """Read no more: for good, or until there is room."""
         body, reader = self._body, self._reader
-        self._needs_room = not has_room
+        self._is_held = not has_room
         if reader.finished and not reader.overran and body is not None:
             body.drain(self._timeouts.tail_s)
             self._is_over = True
@@ -225,13 +230,8 @@ class TokenStream:
             self._fail(reader.fault)
         else:
             self.heard_at = math.inf
-            self._hold()
-
-    def _hold(self) -> None:
-        """Stop reading, and wake the task, which goes on with `_go_on`."""
-        if self.connection is not None:
-            self._is_held = True
-            self.connection.hold()
+            if self.connection is not None:
+                self.connection.hold()
             self._wake()
 
     def _fail(self, error: Exception) -> None:

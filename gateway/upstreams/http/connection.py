@@ -54,9 +54,9 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_error", "_expecting", "_expired", "_limits", "_listener", "_loop", "_on_lost", "_reader",
-        "_reading_paused", "_transport", "_unanswered", "_waiter", "_writing_paused", "deadline",
-        "hung_up", "lost", "wait_until",
+        "_error", "_expecting", "_expired", "_is_deferred", "_limits", "_listener", "_loop",
+        "_on_lost", "_reader", "_reading_paused", "_transport", "_unanswered", "_waiter",
+        "_writing_paused", "deadline", "hung_up", "lost", "wait_until",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         Bytes do not move it: only the listener knows which of them are worth waiting for.
         """
         self._expired = False
+        self._is_deferred = False
         self._reading_paused = False
         self._writing_paused = False
         self._unanswered = b""
@@ -174,11 +175,20 @@ class Connection(asyncio.Protocol):
 
     def hold(self) -> None:
         """Read no more, and pour no more, until `go_on`; patience has no end meanwhile."""
-        self.deadline.clear()
+        self.defer()
         self._pause_reading()
+
+    def defer(self) -> None:
+        """Pour no more until `go_on`, and read no more than once; patience has no end meanwhile.
+
+        If nothing comes in the meantime it costs no system call.
+        """
+        self.deadline.clear()
+        self._is_deferred = True
 
     def go_on(self) -> None:
         """Pour what came meanwhile, and read on."""
+        self._is_deferred = False
         self._resume_reading()
         self._pour()
 
@@ -186,6 +196,7 @@ class Connection(asyncio.Protocol):
         """End the exchange: True if the connection is fit for another one, else it is aborted."""
         reader = self._current()
         self._listener = self._expecting = None
+        self._is_deferred = False
         self.deadline.clear()
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
@@ -233,10 +244,10 @@ class Connection(asyncio.Protocol):
             self.abort()
         if self._expecting is not None and reader.status == _GOOD:
             self._listener, self._expecting = self._expecting, None
-        if self._listener is not None:
+        if self._listener is not None and not self._is_deferred:
             self._pour()
             return
-        if not self._reading_paused and reader.buffered > self._limits.buffer_bytes_max:
+        if self._is_deferred or reader.buffered > self._limits.buffer_bytes_max:
             self._pause_reading()
         self.wake()
 
@@ -272,11 +283,11 @@ class Connection(asyncio.Protocol):
 
     def _pour(self) -> None:
         listener, reader = self._listener, self._reader
-        if listener is None or reader is None or self._reading_paused:
+        if listener is None or reader is None or self._is_deferred:
             return
         if data := reader.take():
             listener.take(data)
-            if self._listener is not listener or self._reading_paused:
+            if self._listener is not listener or self._is_deferred:
                 return
         if reader.complete:
             self._end(None)

@@ -24,9 +24,9 @@ from gateway.generation import (
     TokenChunk,
     TokenRequest,
 )
-from gateway.turns import Turns
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.problems import ModelGone
+from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
@@ -42,7 +42,7 @@ from tests.fakes.raw_server import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Hashable
+    from collections.abc import AsyncIterator, Callable, Hashable
 
     from gateway.upstreams.client import Client
 
@@ -91,27 +91,29 @@ async def test_a_long_answer_that_comes_at_once_is_followed_by_another_on_its_co
         assert (server.connections, len(server.requests)) == (1, 3)
 
 
-async def test_long_reads_of_a_tenant_are_looked_at_in_turns(client: Client) -> None:
+async def test_reads_are_looked_at_in_the_turns_of_their_tenant(client: Client) -> None:
     events = [STREAM_HEAD, *(said([i], text='"' * 50) for i in range(400)), *turn([200002])[1:]]
-    begun: list[asyncio.Future[None] | None] = []
+    waited: list[Hashable] = []
 
-    class Slow(Turns):
+    class Slow(ReadTurns):
         """Each of them has to wait."""
 
         @override
-        def begin(self, tenant: Hashable) -> asyncio.Future[None] | None:
-            assert tenant == REQUEST.tenant
-            turn = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_soon(turn.set_result, None)
-            begun.append(turn)
-            return turn
+        def begin(self, tenant: Hashable) -> bool:
+            return False
+
+        @override
+        def wait(self, tenant: Hashable, look: Callable[[], None]) -> None:
+            waited.append(tenant)
+            super().wait(tenant, look)
 
     async with serving((b"".join(events),)) as server:
         backend = Backend("gpu-1", server.url)
-        upstream = InferenceServer(backend, client, timeouts=Timeouts(), pace=Slow())
+        upstream = InferenceServer(backend, client, timeouts=Timeouts(), read_turns=Slow())
         chunks = await collect(upstream)
         assert [i for chunk in chunks for i in chunk.ids] == [*range(400), 200002]
-    assert len(begun) >= 3
+    assert len(waited) >= 3
+    assert set(waited) == {REQUEST.tenant}
 
 
 async def test_the_request_that_a_backend_sees(client: Client) -> None:

@@ -18,6 +18,7 @@ from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
 from gateway.upstreams.http.connection import Connection, ConnectionLimits
 from gateway.upstreams.http.response_reader import ResponseReader
 from gateway.upstreams.http.transport import ResponseBody
+from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.token_stream import TokenStream
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.listening import Heard, Led
@@ -145,7 +146,7 @@ async def play(
         released.append(connection)
 
     stream = TokenStream(
-        sink, reader_of(ids_max), Timeouts(), on_first=on_first, on_finish=on_finish
+        sink, reader_of(ids_max), Timeouts(), ReadTurns(), on_first=on_first, on_finish=on_finish
     )
     body = ResponseBody(connection, {}, release)
 
@@ -293,7 +294,9 @@ async def begun(
     connection.connection_made(Wire([], None, connection))
     await connection.send(b"request", {})
     connection.data_received(STREAM_HEAD)
-    stream = TokenStream(sink, reader_of(ids_max), timeouts, on_first=on_first, on_finish=on_finish)
+    stream = TokenStream(
+        sink, reader_of(ids_max), timeouts, ReadTurns(), on_first=on_first, on_finish=on_finish
+    )
     body = ResponseBody(connection, {}, lambda one: cast("None", one.finish()))
     task = loop.create_task(stream.complete(body))
     await asyncio.sleep(0)
@@ -340,7 +343,7 @@ def test_a_held_sink_is_left_at_once_when_nobody_wants_it_any_more() -> None:
         await connection.send(b"request", {})
         connection.data_received(STREAM_HEAD + said([1]))
         led = Led(width=1)
-        stream = TokenStream(led, reader_of(), Timeouts())
+        stream = TokenStream(led, reader_of(), Timeouts(), ReadTurns())
         body = ResponseBody(connection, {}, lambda one: cast("None", one.finish()))
         task = loop.create_task(stream.complete(body))
         await led.held.wait()
@@ -407,7 +410,7 @@ async def test_a_connection_that_is_given_back_serves_others_before_its_first_us
 
     async def first() -> None:
         await connection.send(b"first", {})
-        stream = TokenStream(Heard(), reader_of(), Timeouts())
+        stream = TokenStream(Heard(), reader_of(), Timeouts(), ReadTurns())
         body = ResponseBody(connection, {}, lambda one: released.set_result(one.finish()))
         stream.goes_over(body)
         await connection.head({"read": 60.0}, stream)

@@ -1,0 +1,89 @@
+"""Reads of streams are looked at in turns, once more of them have come than a moment's work.
+
+An engine gives a token to each of hundreds of streams in one step, and the event loop would look at
+all of them before it sees anything else. So after `BURST_S` of that the others wait for the next
+rounds of the loop, in the order of their tenants; one of a tenant with nothing that waits may be
+looked at all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextvars import Context
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+BURST_S: Final = 0.002
+"""So long reads are looked at one after the other before the loop sees what else has come."""
+PAUSE_S: Final = 0.001
+"""With so much time from one read to the next, the loop has seen what else there was."""
+
+
+class ReadTurns:
+    """The turns of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds and never goes back."""
+        self._clock = clock
+        self._burst_since = self._ended_at = clock()
+        self._looked: set[Hashable] = set()
+        """Tenants that had a turn in this round, while others wait."""
+        self._waiting: dict[Hashable, deque[Callable[[], None]]] = {}
+        self._is_due = False
+        """The next round is on its way."""
+
+    def begin(self, tenant: Hashable) -> bool:
+        """Whether a read of this tenant may be looked at now: then `end` says that it was, and
+        otherwise it may `wait`.
+        """
+        now = self._clock()
+        if now - self._ended_at > PAUSE_S:
+            self._burst_since = now
+        if not self._waiting:
+            return now - self._burst_since < BURST_S
+        if tenant in self._waiting or tenant in self._looked:
+            return False
+        self._looked.add(tenant)
+        return True
+
+    def end(self) -> None:
+        """The read that had begun was looked at."""
+        self._ended_at = self._clock()
+
+    def wait(self, tenant: Hashable, look: Callable[[], None]) -> None:
+        """Have `look` called when it is the turn of this tenant."""
+        if not self._is_due:
+            self._next_round()
+        self._waiting.setdefault(tenant, deque()).append(look)
+
+    def _next_round(self) -> None:
+        self._is_due = True
+        # In an empty context, or it keeps that of the request which happens to be the first.
+        asyncio.get_running_loop().call_soon(self._round, context=Context())
+
+    def _round(self) -> None:
+        """One read of each tenant after the other, until time is up."""
+        self._looked.clear()
+        until = self._clock() + BURST_S
+        try:
+            while self._waiting:
+                self._look_at_next()
+                if self._clock() >= until:
+                    break
+        finally:
+            self._is_due = False
+            if self._waiting:
+                self._next_round()
+
+    def _look_at_next(self) -> None:
+        tenant, looks = next(iter(self._waiting.items()))
+        look = looks.popleft()
+        del self._waiting[tenant]
+        if looks:
+            self._waiting[tenant] = looks  # the last in turn
+        self._looked.add(tenant)
+        look()
