@@ -25,7 +25,7 @@ from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 STOP_IDS = (200002,)
 ANSWERS = [
@@ -37,6 +37,14 @@ ANSWERS = [
     STREAM_HEAD + failed(400, "no"),
     STREAM_HEAD + said([1]) + said([2]) + b"nonsense\r\n",
 ]  # fmt: skip
+
+
+class Later(ReadTurns):
+    """Each read has to wait for its turn."""
+
+    @override
+    def begin(self, tenant: Hashable) -> bool:
+        return False
 
 
 @dataclass
@@ -126,6 +134,7 @@ async def play(
     on_finish: Callable[[], None] | None = None,
     waits: bool = False,
     ids_max: int = 50,
+    turns: ReadTurns | None = None,
 ) -> Played:
     """Send a request, and let `pieces` be the answer, after which the server goes, or `stays`.
 
@@ -146,7 +155,12 @@ async def play(
         released.append(connection)
 
     stream = TokenStream(
-        sink, reader_of(ids_max), Timeouts(), ReadTurns(), on_first=on_first, on_finish=on_finish
+        sink,
+        reader_of(ids_max),
+        Timeouts(),
+        turns or ReadTurns(),
+        on_first=on_first,
+        on_finish=on_finish,
     )
     body = ResponseBody(connection, {}, release)
 
@@ -189,8 +203,8 @@ def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, 
     return ids, last.finish, last.cached_tokens, type(reader.fault)
 
 
-@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, True)
-@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, False)
+@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, True, False)
+@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, False, True)
 @given(
     st.sampled_from(ANSWERS),
     st.integers(0, 3000),
@@ -198,6 +212,7 @@ def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, 
     st.sampled_from([None, ConnectionResetError()]),
     st.sampled_from([None, 1, 2]),
     st.lists(st.integers(0, 3), max_size=20),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
 )
@@ -210,13 +225,16 @@ def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
     timing: list[int],
     leaks: bool,
     waits: bool,
+    is_deferred: bool,
 ) -> None:
     size = 0 if waits else len(STREAM_HEAD)
     answer = answer[: max(end, len(STREAM_HEAD))]
     edges = sorted({size, *(min(max(cut, size), len(answer)) for cut in cuts), len(answer)})
     pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
     sink = Led(width=width)
-    played = asyncio.run(play(pieces, sink, error=error, timing=timing, leaks=leaks, waits=waits))
+    options: dict[str, Any] = {"error": error, "timing": timing, "leaks": leaks, "waits": waits}
+    turns = Later() if is_deferred else ReadTurns()
+    played = asyncio.run(play(pieces, sink, turns=turns, **options))
     assert played.told == plainly(answer, error)
     assert all(chunk.finish is None for chunk in played.chunks[:-1])
     assert len(played.released) == 1
