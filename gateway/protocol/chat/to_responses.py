@@ -18,7 +18,8 @@ uses as it sees fit; where that is not served, they are dropped as the tool is.
 | function (deprecated) | the output of the last `function_call` of that name |
 
 What an assistant says beside calls is a preamble (phase `commentary`): as an answer it would end
-the chain of thought that led to the calls. An assistant's message that says nothing adds nothing.
+the chain of thought that led to the calls. An assistant's message whose content is empty adds
+nothing; one that has no content is refused, unless it has something else to say.
 
 A sound is converted to a file, because items know none: the model, which reads text only, is told
 that there was one (`protocol.calls`), or the request is refused (settings, `input`).
@@ -297,6 +298,8 @@ def items_of(messages: Sequence[ChatMessage], places: Places) -> list[Json]:
     for index, message in enumerate(messages):
         builder.add(message, f"messages[{index}]")
     builder.check_answered()
+    if not builder.items:
+        raise missing("messages[0].content")
     return builder.items
 
 
@@ -336,6 +339,7 @@ class _ItemBuilder:
             raise _unanswered(call_id, call)
 
     def _add_assistant(self, message: ChatMessage, path: str) -> None:
+        _check_says(message, path)
         if message.thought is not None:
             name, text = message.thought
             self._add(_reasoning(text), path, {".content[0].text": f".{name}"})
@@ -436,6 +440,22 @@ def _reasoning(text: str) -> Json:
 def _check_content(message: ChatMessage, path: str) -> None:
     if message.text is None and message.content is None:
         raise missing(f"{path}.content")
+
+
+def _check_says(message: ChatMessage, path: str) -> None:
+    """Refuse a message of the assistant without anything. An empty array of calls beside a content
+    is no mistake: some servers show it.
+    """
+    said = (message.thought, message.refusal, message.function_call)
+    if message.tool_calls or any(one is not None for one in said):
+        return
+    if (
+        message.text is None
+        and message.content is None
+        and "tool_calls" in message.model_fields_set
+    ):
+        raise array_empty(f"{path}.tool_calls")
+    _check_content(message, path)
 
 
 def _unanswered(call_id: str, call: _OpenCall) -> InvalidRequest:
