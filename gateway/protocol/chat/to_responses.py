@@ -5,10 +5,10 @@ only, so there is no text for it to go on with. What would need that (`suffix`, 
 token ids) is refused.
 
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
-without its modality) are accepted, and named in the answer's headers; so is everything that OpenAI
-does not know. What is the same in both APIs is passed on as it came, and looked at once
-(`responses.create.parse_create`). `web_search_options` are the tool `web_search`, which the model
-uses as it sees fit; where that is not served, they are dropped as the tool is.
+without its modality, `prompt_cache_options`) are accepted, and named in the answer's headers; so is
+everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
+looked at once (`responses.create.parse_create`). `web_search_options` are the tool `web_search`,
+which the model uses as it sees fit; where that is not served, they are dropped as the tool is.
 
 | message | items |
 |---|---|
@@ -114,7 +114,7 @@ def parse_chat(
         partial(parse_create, limits=limits, strict=strict, served=served),
         places=places,
         adapter=adapter,
-        ignored=presentable((*ignored, *names)),
+        ignored=(*ignored, *names),
     )
 
 
@@ -578,6 +578,7 @@ def _converted(
         request = parse(asked)
     except InvalidRequest as error:
         raise places.restated(error) from None
+    ignored = presentable((*ignored, *request.ignored))
     request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})
     return Converted(request, places, adapter)
 
@@ -650,7 +651,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
         partial(parse_create, limits=limits, strict=strict),
         places=places,
         adapter=CompletionAdapter(include_usage=bool(options and options.include_usage)),
-        ignored=presentable(ignored),
+        ignored=ignored,
     )
 
 

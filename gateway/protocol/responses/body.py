@@ -151,10 +151,11 @@ def echo(
         else _tool_choice(choice, run_tools(request.tools)),
         "tools": _tools(request.tools) if request.tools else [],
     }
-    # The conversation, as OpenAI does it, and what OpenAI has not: shown to those who used it.
+    # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
+    # who used it.
     if request.conversation:
         echoed["conversation"] = {"id": request.conversation.id}
-    for name in ("seed", "top_k", "min_p"):
+    for name in ("prompt_cache_retention", "seed", "top_k", "min_p"):
         if (value := getattr(request, name)) is not None:
             echoed[name] = value
     if request.stop:

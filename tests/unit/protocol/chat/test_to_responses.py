@@ -187,6 +187,12 @@ def test_what_has_no_effect_is_named() -> None:
     )
 
 
+def test_hints_about_the_cache_are_named_as_ignored() -> None:
+    hints: Json = {"prompt_cache_options": {"mode": "implicit"}, "prompt_cache_retention": "24h"}
+    asked = chat(prediction={"type": "content", "content": "x"}, **hints)
+    assert asked.request.ignored == ("prediction", *hints)
+
+
 def test_strictly_only_what_openai_documents_is_accepted() -> None:
     asked = chat(strict=True, prediction={"type": "content", "content": "x"})
     assert asked.request.ignored == ("prediction",)

@@ -123,6 +123,14 @@ def test_a_full_request_is_repeated() -> None:
     }
 
 
+def test_how_long_a_prompt_is_to_be_cached_is_repeated_to_who_says_it() -> None:
+    assert "prompt_cache_retention" not in echo(parse())
+    fields = echo(parse(prompt_cache_retention="24h", prompt_cache_options={"ttl": "12h"}))
+    assert fields["prompt_cache_retention"] == "24h"
+    assert "prompt_cache_options" not in fields
+    Response.model_validate({**DYNAMIC, **fields}, strict=True)
+
+
 @pytest.mark.requirement("create.instructions")
 def test_an_empty_instruction_stays_empty() -> None:
     assert echo(parse(instructions=""))["instructions"] == ""
