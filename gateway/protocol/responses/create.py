@@ -36,6 +36,7 @@ from gateway.protocol.documented import (
     check_own,
     literal_values,
 )
+from gateway.protocol.hosted.input_items import check_hosted
 from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
@@ -404,8 +405,8 @@ def check_metadata(document: dict[str, Any]) -> None:
 
 
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Refuse texts that are too long and names that are none; a command or a patch counts as one
-    text. `param` is what holds the items.
+    """Refuse texts that are too long, names that are none and items of hosted tools that could not
+    be listed; a command or a patch counts as one text. `param` is what holds the items.
     """
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
@@ -447,6 +448,7 @@ def _check_tool_item(
         ):
             check_text(f"{path}.output", output_text(item), limits)
         case _:
+            check_hosted(path, item)
             check_text(path, hosted_text(item), limits)
     if item.type == "function_call_output" and (name := author_of(item)):
         check_name(f"{path}.name", name)
