@@ -158,9 +158,11 @@ def unsupported(param: str, remedy: str, *, value: str | None = None) -> Invalid
     )
 
 
-def unsupported_value(param: str, value: str, supported: Sequence[str]) -> InvalidRequest:
+def unsupported_value(
+    param: str, value: str, supported: Sequence[str], *, where: str = "with this model"
+) -> InvalidRequest:
     return InvalidRequest(
-        f"Unsupported value: '{param}' does not support '{shown(value)}' with this model. "
+        f"Unsupported value: '{param}' does not support '{shown(value)}' {where}. "
         f"Supported values are: {listed(supported, 'and')}.",
         code="unsupported_value",
         param=param,
@@ -225,7 +227,10 @@ _ARRAYS: Final = {
     "message.content": "one of a string or array of objects",
 }
 _OF_STRINGS: Final = frozenset(
-    {"allowed_callers", "allowed_domains", "file_ids", "search_content_types", "tool_names"}
+    {
+        *("allowed_callers", "allowed_domains", "file_ids", "modalities", "search_content_types"),
+        "tool_names",
+    }
 )
 """Fields, wherever they are, whose values are arrays of strings."""
 _MEMBER_TAGS: Final = _ITEM_TAGS | _PART_TAGS | _TOOL_TAGS

@@ -265,6 +265,7 @@ ROWS: list[Row] = [
     ({"n": 2}, "unsupported_parameter", "n", "as often as you want answers"),
     ({"n": 0}, "integer_below_min_value", "n", ">= 1"),
     ({"logit_bias": {"50256": -100}}, "unsupported_parameter", "logit_bias", "not supported"),
+    ({"modalities": "text"}, "invalid_type", "modalities", "expected an array of strings"),
     ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities", "text only"),
     ({"moderation": {"model": "m"}}, "unsupported_parameter", "moderation", "of your own"),
     ({"top_logprobs": 3}, "invalid_value", "top_logprobs", "needs 'logprobs'"),
