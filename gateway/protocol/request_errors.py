@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest, shown
-from gateway.protocol.base import WireModel
+from gateway.protocol.base import COUNT_MAX, WireModel
 from gateway.protocol.context_item import Kind
 from gateway.protocol.documented import ITEM_TYPES, literal_values
 from gateway.protocol.hosted.tools import DOMAIN_CHARS_MAX, FAMILIES
@@ -290,6 +290,16 @@ def _expecting(expected: str) -> Translation:
     return lambda path, details: wrong_type(path, expected, details["input"])
 
 
+def _integer(path: str, details: ErrorDetails) -> InvalidRequest:
+    """Integers of more than 64 bits come out of JSON as floats; a fraction has no such size."""
+    value = details["input"]
+    if isinstance(value, float) and abs(value) > COUNT_MAX:
+        above = value > 0
+        bound = COUNT_MAX if above else -COUNT_MAX - 1
+        return number_out_of_range(path, int(value), bound=bound, above=above)
+    return wrong_type(path, "an integer", value)
+
+
 def _object(path: str, details: ErrorDetails) -> InvalidRequest:
     expected = "a metadata object" if path == "metadata" else "an object"
     return wrong_type(path, expected, details["input"])
@@ -379,10 +389,10 @@ def _other(path: str, details: ErrorDetails) -> InvalidRequest:
 _TRANSLATIONS: Final[dict[str, Translation]] = {
     "missing": lambda path, _: missing(path),
     "string_type": _expecting("a string"),
-    "int_type": _expecting("an integer"),
+    "int_type": _integer,
     "int_parsing": _expecting("an integer"),
-    "int_parsing_size": _expecting("an integer"),
-    "int_from_float": _expecting("an integer"),
+    "int_parsing_size": _integer,
+    "int_from_float": _integer,
     "float_type": _expecting("a decimal"),
     "bool_type": _expecting("a boolean"),
     "dict_type": _object,
