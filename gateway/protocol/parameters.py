@@ -233,7 +233,13 @@ def _choice(value: object) -> object:
 
 def _conversation(value: object) -> object:
     """`"conv_1"` → `{"id": "conv_1"}`."""
-    return {"id": value} if isinstance(value, str) else value
+    match value:
+        case str():
+            return {"id": value}
+        case dict() | Conversation():
+            return value
+        case _:
+            raise PydanticCustomError("expected", "", {"expected": "one of a string or object"})
 
 
 AnyToolChoice = Annotated[

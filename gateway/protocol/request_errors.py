@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest, shown
-from gateway.protocol.base import WireModel
+from gateway.protocol.base import COUNT_MAX, WireModel
 from gateway.protocol.context_item import Kind
 from gateway.protocol.documented import ITEM_TYPES, literal_values
 from gateway.protocol.hosted.tools import DOMAIN_CHARS_MAX, FAMILIES
@@ -158,9 +158,11 @@ def unsupported(param: str, remedy: str, *, value: str | None = None) -> Invalid
     )
 
 
-def unsupported_value(param: str, value: str, supported: Sequence[str]) -> InvalidRequest:
+def unsupported_value(
+    param: str, value: str, supported: Sequence[str], *, where: str = "with this model"
+) -> InvalidRequest:
     return InvalidRequest(
-        f"Unsupported value: '{param}' does not support '{shown(value)}' with this model. "
+        f"Unsupported value: '{param}' does not support '{shown(value)}' {where}. "
         f"Supported values are: {listed(supported, 'and')}.",
         code="unsupported_value",
         param=param,
@@ -225,7 +227,10 @@ _ARRAYS: Final = {
     "message.content": "one of a string or array of objects",
 }
 _OF_STRINGS: Final = frozenset(
-    {"allowed_callers", "allowed_domains", "file_ids", "search_content_types", "tool_names"}
+    {
+        *("allowed_callers", "allowed_domains", "file_ids", "modalities", "search_content_types"),
+        "tool_names",
+    }
 )
 """Fields, wherever they are, whose values are arrays of strings."""
 _MEMBER_TAGS: Final = _ITEM_TAGS | _PART_TAGS | _TOOL_TAGS
@@ -283,6 +288,16 @@ def _context(details: ErrorDetails) -> dict[str, Any]:
 
 def _expecting(expected: str) -> Translation:
     return lambda path, details: wrong_type(path, expected, details["input"])
+
+
+def _integer(path: str, details: ErrorDetails) -> InvalidRequest:
+    """Integers of more than 64 bits come out of JSON as floats; a fraction has no such size."""
+    value = details["input"]
+    if isinstance(value, float) and abs(value) > COUNT_MAX:
+        above = value > 0
+        bound = COUNT_MAX if above else -COUNT_MAX - 1
+        return number_out_of_range(path, int(value), bound=bound, above=above)
+    return wrong_type(path, "an integer", value)
 
 
 def _object(path: str, details: ErrorDetails) -> InvalidRequest:
@@ -374,10 +389,10 @@ def _other(path: str, details: ErrorDetails) -> InvalidRequest:
 _TRANSLATIONS: Final[dict[str, Translation]] = {
     "missing": lambda path, _: missing(path),
     "string_type": _expecting("a string"),
-    "int_type": _expecting("an integer"),
+    "int_type": _integer,
     "int_parsing": _expecting("an integer"),
-    "int_parsing_size": _expecting("an integer"),
-    "int_from_float": _expecting("an integer"),
+    "int_parsing_size": _integer,
+    "int_from_float": _integer,
     "float_type": _expecting("a decimal"),
     "bool_type": _expecting("a boolean"),
     "dict_type": _object,

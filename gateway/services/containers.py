@@ -314,7 +314,7 @@ class Containers:
         most = min(self._bounds.memory_bytes_max, MEMORY_LIMITS[policy.container_memory_max])
         allowed = [known for known, size in MEMORY_LIMITS.items() if size <= most]
         if name not in allowed:
-            raise unsupported_value(param, name, allowed)
+            raise unsupported_value(param, name, allowed, where="for this API key")
         return MEMORY_LIMITS[name]
 
     def _description(self, files: Sequence[str]) -> str | None:

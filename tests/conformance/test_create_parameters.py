@@ -67,16 +67,6 @@ INCLUDES = [
             marks=requirement("create.prompt-cache-key"),
         ),
         pytest.param(
-            {"prompt_cache_retention": "24h"},
-            {},
-            marks=requirement("create.prompt-cache-retention"),
-        ),
-        pytest.param(
-            {"prompt_cache_options": {"mode": "explicit", "ttl": "12h"}},
-            {},
-            marks=requirement("create.prompt-cache-options"),
-        ),
-        pytest.param(
             {"reasoning": {"effort": "max"}},
             {"reasoning": {"effort": "high", "summary": None}},
             marks=requirement("create.reasoning-effort"),
@@ -349,6 +339,30 @@ async def test_a_parameter_is_refused_and_named(
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", code, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        pytest.param(
+            {"prompt_cache_retention": "24h"},
+            {"prompt_cache_retention": "24h"},
+            marks=requirement("create.prompt-cache-retention"),
+        ),
+        pytest.param(
+            {"prompt_cache_options": {"mode": "explicit", "ttl": "12h"}},
+            {},
+            marks=requirement("create.prompt-cache-options"),
+        ),
+    ],
+)
+async def test_a_hint_about_the_cache_is_named_as_ignored(
+    client: httpx2.AsyncClient, fields: Json, shown: Json
+) -> None:
+    answer = await post(client, **fields)
+    assert answer.headers["x-ignored-parameters"] == ", ".join(fields)
+    response = answer.json()
+    assert {name: response[name] for name in fields if name in response} == shown
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ from tests.fakes.harmony_oracle import encoding, library_prompt, vocabulary
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.generation import FinishReason
+
 WEATHER = ToolDescription.new(
     "get_weather",
     "Current weather.",
@@ -160,15 +162,18 @@ def obeyed(prompt: list[int], tag: dict[str, Any], *, ids_max: int = 400, **opti
     said = scripted_model().continuation(prompt)
     held = constrained(said, prompt, constraint, ids_max=ids_max, vocabulary=vocabulary())
     guide = Guide(constraint.grammar, vocabulary())
-    return Obeyed(held.ids, guide.accepts(held.ids) == len(held.ids))
+    return Obeyed(held.ids, guide.accepts(held.ids) == len(held.ids), held.finish)
 
 
 @dataclass(frozen=True)
 class Obeyed:
-    """The ids, and whether the grammar allows them all, the stop id included."""
+    """The ids, whether the grammar allows them all, the stop id included, and why they end where
+    that says more than the last one.
+    """
 
     ids: list[int]
     is_valid: bool
+    finish: FinishReason | None
 
     @property
     def text(self) -> str:

@@ -157,8 +157,10 @@ PARAMETERS: Final = {
     "metadata": "Up to 16 pairs of texts that are kept with the response.",
     "parallel_tool_calls": "False: at most one call in a response.",
     "prompt_cache_key": "A hint that groups requests with the same beginning.",
-    "prompt_cache_retention": "A hint without effect: backends cache every prompt.",
-    "prompt_cache_options": "A hint without effect: backends cache every prompt.",
+    "prompt_cache_retention": "A hint without effect: backends cache every prompt. It is repeated, "
+    "and named in `x-ignored-parameters`.",
+    "prompt_cache_options": "A hint without effect: backends cache every prompt. It is named in "
+    "`x-ignored-parameters`.",
     "reasoning": "`effort` is low, medium or high; `summary` asks for a summary; `max_tokens` "
     "bounds the reasoning.",
     "safety_identifier": "A stable name of your user; kept with the response.",

@@ -5,10 +5,10 @@ only, so there is no text for it to go on with. What would need that (`suffix`, 
 token ids) is refused.
 
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
-without its modality) are accepted, and named in the answer's headers; so is everything that OpenAI
-does not know. What is the same in both APIs is passed on as it came, and looked at once
-(`responses.create.parse_create`). `web_search_options` are the tool `web_search`, which the model
-uses as it sees fit; where that is not served, they are dropped as the tool is.
+without its modality, `prompt_cache_options`) are accepted, and named in the answer's headers; so is
+everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
+looked at once (`responses.create.parse_create`). `web_search_options` are the tool `web_search`,
+which the model uses as it sees fit; where that is not served, they are dropped as the tool is.
 
 | message | items |
 |---|---|
@@ -18,7 +18,8 @@ uses as it sees fit; where that is not served, they are dropped as the tool is.
 | function (deprecated) | the output of the last `function_call` of that name |
 
 What an assistant says beside calls is a preamble (phase `commentary`): as an answer it would end
-the chain of thought that led to the calls. An assistant's message that says nothing adds nothing.
+the chain of thought that led to the calls. An assistant's message whose content is empty adds
+nothing; one that has no content is refused, unless it has something else to say.
 
 A sound is converted to a file, because items know none: the model, which reads text only, is told
 that there was one (`protocol.calls`), or the request is refused (settings, `input`).
@@ -113,7 +114,7 @@ def parse_chat(
         partial(parse_create, limits=limits, strict=strict, served=served),
         places=places,
         adapter=adapter,
-        ignored=presentable((*ignored, *names)),
+        ignored=(*ignored, *names),
     )
 
 
@@ -297,6 +298,8 @@ def items_of(messages: Sequence[ChatMessage], places: Places) -> list[Json]:
     for index, message in enumerate(messages):
         builder.add(message, f"messages[{index}]")
     builder.check_answered()
+    if not builder.items:
+        raise missing("messages[0].content")
     return builder.items
 
 
@@ -336,6 +339,7 @@ class _ItemBuilder:
             raise _unanswered(call_id, call)
 
     def _add_assistant(self, message: ChatMessage, path: str) -> None:
+        _check_says(message, path)
         if message.thought is not None:
             name, text = message.thought
             self._add(_reasoning(text), path, {".content[0].text": f".{name}"})
@@ -436,6 +440,22 @@ def _reasoning(text: str) -> Json:
 def _check_content(message: ChatMessage, path: str) -> None:
     if message.text is None and message.content is None:
         raise missing(f"{path}.content")
+
+
+def _check_says(message: ChatMessage, path: str) -> None:
+    """Refuse a message of the assistant without anything. An empty array of calls beside a content
+    is no mistake: some servers show it.
+    """
+    said = (message.thought, message.refusal, message.function_call)
+    if message.tool_calls or any(one is not None for one in said):
+        return
+    if (
+        message.text is None
+        and message.content is None
+        and "tool_calls" in message.model_fields_set
+    ):
+        raise array_empty(f"{path}.tool_calls")
+    _check_content(message, path)
 
 
 def _unanswered(call_id: str, call: _OpenCall) -> InvalidRequest:
@@ -558,6 +578,7 @@ def _converted(
         request = parse(asked)
     except InvalidRequest as error:
         raise places.restated(error) from None
+    ignored = presentable((*ignored, *request.ignored))
     request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})
     return Converted(request, places, adapter)
 
@@ -630,7 +651,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
         partial(parse_create, limits=limits, strict=strict),
         places=places,
         adapter=CompletionAdapter(include_usage=bool(options and options.include_usage)),
-        ignored=presentable(ignored),
+        ignored=ignored,
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from gateway import ids
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.protocol.base import Many
+from gateway.protocol.base import Many, without_nulls
 from gateway.protocol.hosted.includable import INCLUDABLE
 from gateway.protocol.hosted.tools import (
     CodeInterpreterTool,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenUsage
     from gateway.protocol.hosted.grants import Grants
     from gateway.protocol.hosted.tools import RunTool
-    from gateway.protocol.parameters import Effort
+    from gateway.protocol.parameters import Effort, ToolName
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import NamedTool, Tool
     from gateway.sealing import Binding
@@ -86,6 +86,17 @@ _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "to
 _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
 """What is repeated as it was asked for."""
 _copied: Final = attrgetter(*_COPIED)
+
+
+_LISTED_CHOICES: Final = frozenset({"local_shell", "web_search", "web_search_2025_08_26"})
+"""Tools whose choice alone OpenAI's types do not have."""
+_NAME_MEMBERS: Final = {
+    "function": ("name", "namespace"),
+    "custom": ("name", "namespace"),
+    "namespace": ("name",),
+    "mcp": ("name", "server_label"),
+}
+"""What says beside its type which tool is meant; of others the type says it all."""
 
 
 def echo(
@@ -140,10 +151,11 @@ def echo(
         else _tool_choice(choice, run_tools(request.tools)),
         "tools": _tools(request.tools) if request.tools else [],
     }
-    # The conversation, as OpenAI does it, and what OpenAI has not: shown to those who used it.
+    # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
+    # who used it.
     if request.conversation:
         echoed["conversation"] = {"id": request.conversation.id}
-    for name in ("seed", "top_k", "min_p"):
+    for name in ("prompt_cache_retention", "seed", "top_k", "min_p"):
         if (value := getattr(request, name)) is not None:
             echoed[name] = value
     if request.stop:
@@ -152,8 +164,8 @@ def echo(
 
 
 def _tool_choice(choice: AllowedTools | ToolChoice, run: Sequence[RunTool]) -> dict[str, Any]:
-    """In a form that OpenAI's types have: they know no choice of `local_shell` alone. Tools that
-    were dropped are left out.
+    """In a form that OpenAI's types have: they know no choice of `local_shell` alone, nor of
+    `web_search` by that name. Tools that were dropped are left out.
     """
     match choice:
         case AllowedTools() as allowed:
@@ -165,12 +177,19 @@ def _tool_choice(choice: AllowedTools | ToolChoice, run: Sequence[RunTool]) -> d
             return {
                 "type": allowed.type,
                 "mode": allowed.mode,
-                "tools": [tool.model_dump(exclude_none=True) for tool in tools],
+                "tools": [_named_tool(tool) for tool in tools],
             }
-        case ToolChoice(type="local_shell" as kind):
+        case ToolChoice(type=kind) if kind in _LISTED_CHOICES:
             return {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
         case _:
-            return choice.model_dump(exclude_none=True)
+            return _named_tool(choice)
+
+
+def _named_tool(tool: ToolName) -> dict[str, Any]:
+    """Without what means nothing for a tool of its type."""
+    members = _NAME_MEMBERS.get(tool.type, ())
+    named = {name: getattr(tool, name) for name in members}
+    return without_nulls({"type": tool.type, **named})
 
 
 def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:

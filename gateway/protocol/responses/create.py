@@ -36,6 +36,7 @@ from gateway.protocol.documented import (
     check_own,
     literal_values,
 )
+from gateway.protocol.hosted.input_items import check_hosted
 from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
@@ -137,8 +138,8 @@ class CreateResponse(WireModel):
     """Every documented parameter, with OpenAI's default where one is left out.
 
     Accepted without any effect, because there is nothing they could change here: `prompt_cache_*`
-    and `user` (hints), `include` of what tools return that are not run here, and `max_tool_calls`
-    where none are run.
+    and `user` (hints, `HINTS` of which are named as ignored), `include` of what tools return that
+    are not run here, and `max_tool_calls` where none are run.
 
     Not OpenAI's, but common among servers of open models: `seed`, `stop` (ends the answer, and is
     not part of it), `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and, as vLLM has it,
@@ -193,7 +194,7 @@ class CreateResponse(WireModel):
     ignored: tuple[str, ...] = Field((), exclude=True)
     rejects_images: bool = Field(default=False, exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
-    header. Not a parameter itself."""
+    header, `HINTS` among them. Not a parameter itself."""
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
@@ -237,6 +238,10 @@ class CreateResponse(WireModel):
 
 PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored", "rejects_images"}
 """The names a body may use."""
+
+HINTS: Final = ("prompt_cache_options", "prompt_cache_retention")
+"""Parameters that are checked and change nothing: backends cache every prefix, as long as they can.
+"""
 
 IGNORED_NAMES_MAX: Final = 32
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -309,9 +314,9 @@ def parse_create(
     """The request that `body` spells: JSON, or its fields where that was read already.
 
     Of the tools that the gateway can run those are left that are `served`. Unknown top-level keys
-    are listed in `ignored`, tools that are not served in `dropped_tools`; with `strict` they are
-    refused, and so are images and files. Raises `InvalidRequest` with OpenAI's message, code and
-    param, and nothing else for any bytes.
+    and `HINTS` are listed in `ignored`, tools that are not served in `dropped_tools`; with `strict`
+    unknown ones and such tools are refused, and so are images and files. Raises `InvalidRequest`
+    with OpenAI's message, code and param, and nothing else for any bytes.
     """
     fields = body if isinstance(body, dict) else parse_object(body, limits)
     document, ignored = without_nulls(fields), tuple[str, ...]()
@@ -323,6 +328,7 @@ def parse_create(
         raise missing("input")
     if not document.keys() <= parameters.served:
         document, ignored = _without_unserved(document, parameters, strict=strict)
+    ignored = _with_hints(ignored, document)
     check_counts(document, limits)
     if "tools" in document:
         document = {**document, "tools": without_unserved(document["tools"], served)}
@@ -362,6 +368,13 @@ def _without_unserved(
     return served, presentable(tuple(others))
 
 
+def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str, ...]:
+    """The names with those of the hints that a document has."""
+    if document.keys().isdisjoint(HINTS):
+        return ignored
+    return presentable((*ignored, *(name for name in HINTS if name in document)))
+
+
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names that may stand in a response header; others are not from any client's author."""
     return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
@@ -392,8 +405,8 @@ def check_metadata(document: dict[str, Any]) -> None:
 
 
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Refuse texts that are too long and names that are none; a command or a patch counts as one
-    text. `param` is what holds the items.
+    """Refuse texts that are too long, names that are none and items of hosted tools that could not
+    be listed; a command or a patch counts as one text. `param` is what holds the items.
     """
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
@@ -435,6 +448,7 @@ def _check_tool_item(
         ):
             check_text(f"{path}.output", output_text(item), limits)
         case _:
+            check_hosted(path, item)
             check_text(path, hosted_text(item), limits)
     if item.type == "function_call_output" and (name := author_of(item)):
         check_name(f"{path}.name", name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
 from gateway.simulator.constrained.matcher import Guide
 from gateway.simulator.directives import NOT_HELD
@@ -30,6 +31,9 @@ _SKIPPED_MAX: Final = 8
 """How many ids of a draft may be left out to find back to it."""
 _AHEAD_MAX: Final = 1024
 """How many ids of a draft are looked at in one step."""
+OWN_IDS_MAX: Final = 4096
+"""How many ids may stand in for a draft: a grammar without a finite text, such as that of a schema
+that requires itself, would have them fill the context, and each costs more than the one before."""
 _LETTERS: Final = "etaoinsrhldcu"
 MARKS: Final = ('"', "0", "1", "null", "true", "{", "[", ":", ",", *".-_@/+);!?(", *_LETTERS)
 FREE: Final = (*MARKS, "\n", " ")
@@ -80,14 +84,20 @@ class Walk:
         self._vocabulary = vocabulary
         self.said: list[int] = []
         self.places: list[int] = []
+        self._own = 0
 
     def follow(self, drafts: Iterable[list[int]], ids_max: int) -> list[int]:
         """Say the draft that fits best; which one that was."""
         best = self._best(_to_stop(draft[:ids_max]) for draft in drafts)
         place = 0
-        while len(self.said) < ids_max and not self._is_over:
+        while len(self.said) < ids_max and not self._is_over and not self.is_cut:
             place = self._step(best, place)
         return best
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was given up because no end was in sight."""
+        return self._own >= OWN_IDS_MAX
 
     def loosened(self, draft: Sequence[int], loose_from: int) -> list[int]:
         """What was said up to the id of a body from which on nobody looks, and then the draft."""
@@ -142,6 +152,7 @@ class Walk:
             self._guide.say(ids)
         self.said += ids
         self.places += range(place, place + len(ids)) if moves else [place] * len(ids)
+        self._own += 0 if moves else len(ids)
 
     def _stop_id(self) -> int:
         """What the message that is open ends with."""
@@ -199,7 +210,8 @@ def constrained(
 ) -> Continuation:
     """The continuation with at most `ids_max` ids that the constraint allows, stop id included.
 
-    CPU work. Raises `SimulatedError` (400) for a grammar that the matcher does not take.
+    One that finds no end is cut, as if its room were used up. CPU work. Raises `SimulatedError`
+    (400) for a grammar that the matcher does not take.
     """
     guide = Guide(constraint.grammar, vocabulary)
     loose_from = continuation.directives.malformed.grammar_ids
@@ -216,7 +228,9 @@ def constrained(
     walk = Walk(guide, [*said, *head], literals=literals, vocabulary=vocabulary)
     draft = walk.follow(drafts, ids_max - len(head))
     rest = walk.said if loose_from is None else walk.loosened(draft, loose_from)
-    return replace(continuation, ids=[*head, *rest], finish=None)
+    is_cut = walk.is_cut and rest is walk.said
+    finish = FinishReason.LENGTH if is_cut else None
+    return replace(continuation, ids=[*head, *rest], finish=finish)
 
 
 def _ids_before_answer(ids: list[int], said: list[int], vocabulary: Vocabulary) -> int | None:

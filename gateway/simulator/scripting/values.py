@@ -13,6 +13,9 @@ DEPTH_MAX: Final = 24
 """Nesting beyond which a value is empty: the schema has no finite one."""
 DEPTH_SHORT: Final = 4
 """Nesting from which on the shortest way out is taken: null, the empty array."""
+SIZE_MAX: Final = 10_000
+"""Members and characters that schemas can make a value have. Bounds such as `minItems` come from a
+client and have no maximum: what is longer is left for the grammar to demand."""
 _QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
 _PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
@@ -34,7 +37,8 @@ _STRING_CHARS_MAX: Final = 120
 def make_value(schema: Schema, request: str) -> Any:
     """A value valid against a schema whose references resolve within it.
 
-    `request` is what the user said. Deterministic. `pattern` and `not` are not honoured.
+    `request` is what the user said. Deterministic. `pattern` and `not` are not honoured, nor are
+    bounds that ask for more than `SIZE_MAX`.
     """
     return _Maker(schema, request).value(schema, "", 0)
 
@@ -51,10 +55,13 @@ class _Maker:
         self._request = request
         self._numbers = [json.loads(found) for found in _NUMBER.findall(_plain(request))]
         self._names = [*_QUOTED.findall(request), *_PLACE.findall(request)]
+        self._room = SIZE_MAX
+        self._made = 0
 
     def value(self, schema: Any, key: str, depth: int) -> Any:
         schema = _resolve(schema, self._root)
-        if depth > DEPTH_MAX:
+        self._made += 1
+        if depth > DEPTH_MAX or self._made > SIZE_MAX:
             return {}
         if constants := [schema["const"]] if "const" in schema else schema.get("enum"):
             return self._choose(constants)
@@ -106,8 +113,11 @@ class _Maker:
             return [self.value(item, key, depth + 1) for item in schema["prefixItems"]]
         least = schema.get("minItems", 0)
         wanted = max(least, 1) if depth < DEPTH_SHORT else least
-        count = min(wanted, schema.get("maxItems", wanted))
+        room = self._room
+        count = min(wanted, schema.get("maxItems", wanted), room)
+        self._room = room // max(count, 1)  # what is in a member is there `count` times
         first = self.value(schema.get("items", {}), key, depth + 1) if count else None
+        self._room = room
         if schema.get("uniqueItems") and isinstance(first, str):
             return [first, *(f"{first} {number}" for number in range(2, count + 1))]
         return [first] * count
@@ -124,7 +134,7 @@ class _Maker:
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
         text = self._text_for(key)
-        least = schema.get("minLength", 0)
+        least = min(schema.get("minLength", 0), self._room)
         most = schema.get("maxLength", max(least, _STRING_CHARS_MAX))
         return text[:most].ljust(least, "x")
 

@@ -93,7 +93,7 @@ _PARAMETERS = rules(
     (
         "create.prompt-cache-retention",
         "prompt_cache_retention",
-        "Both documented retentions are accepted, and no other.",
+        "Both documented retentions are accepted and echoed, and no other; they have no effect.",
     ),
     (
         "create.prompt-cache-options",

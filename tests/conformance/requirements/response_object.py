@@ -49,7 +49,7 @@ _FIELDS = rules(
     (
         "response.prompt-cache-options",
         "prompt_cache_retention, prompt_cache_options, prompt_cache_diagnostics",
-        "The optional fields of the cache are left out.",
+        "The optional fields of the cache are left out, but for the retention that was asked for.",
     ),
     (
         "response.reasoning",

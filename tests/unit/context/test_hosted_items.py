@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from dataclasses import replace
 from types import MappingProxyType
@@ -131,3 +132,13 @@ def test_code_that_a_client_changed_is_shown_as_it_is() -> None:
     stored = {known.item_id: replace(known, ids=array("I", [1]))}
     [item] = taken({**CODE, "code": "2 + 2"}, stored=stored)
     assert item.ids is None
+
+
+@pytest.mark.parametrize("raw", [raw for raw, _, _ in HOSTED], ids=lambda raw: raw["type"])
+def test_an_item_that_says_no_status_is_listed_as_completed(raw: dict[str, Any]) -> None:
+    for silent in ({**raw, "status": None}, {k: v for k, v in raw.items() if k != "status"}):
+        (item,) = taken(silent)
+        shown = json.loads(item.json).get("status")
+        assert shown == ("completed" if "status" in raw and raw["type"] != "mcp_call" else None)
+    (item,) = taken(raw)
+    assert json.loads(item.json).get("status") == raw.get("status")

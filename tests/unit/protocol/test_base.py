@@ -42,11 +42,18 @@ def test_so_it_is_in_chats_and_completions(name: str) -> None:
     parse_completion(orjson.dumps({**PROMPT, name: 1.0}), limits=LIMITS)
 
 
-@pytest.mark.parametrize("value", [1.5, True, "1", 1e300])
-def test_what_is_no_integer_is_refused(value: object) -> None:
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        *((value, "invalid_type") for value in (1.5, True, "1", 2.0**60)),
+        *((value, "integer_above_max_value") for value in (2.0**63, 1e300)),
+        (-(2.0**63), "integer_below_min_value"),
+    ],
+)
+def test_what_is_no_integer_is_refused(value: object, code: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_chat(orjson.dumps({**CHAT, "n": value}), limits=LIMITS)
-    assert (caught.value.code, caught.value.param) == ("invalid_type", "n")
+    assert (caught.value.code, caught.value.param) == (code, "n")
 
 
 def test_several_answers_are_refused_however_the_number_is_written() -> None:

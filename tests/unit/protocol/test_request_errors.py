@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from gateway.protocol.request_errors import listed, param_path, refusal_of
+from gateway.protocol.request_errors import listed, param_path, refusal_of, unsupported_value
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,14 @@ def test_a_location_becomes_a_path_without_the_tags_of_unions(
 )
 def test_values_are_listed_as_in_a_sentence(values: list[str], text: str) -> None:
     assert listed(values, "and") == text
+
+
+def test_what_no_model_decides_is_not_said_of_one() -> None:
+    refusal = unsupported_value("memory_limit", "64g", ("1g", "4g"), where="for this API key")
+    assert str(refusal) == (
+        "Unsupported value: 'memory_limit' does not support '64g' for this API key. Supported "
+        "values are: '1g' and '4g'."
+    )
 
 
 def test_a_finding_without_a_row_is_still_the_caller_s_mistake() -> None:

@@ -13,7 +13,7 @@ from gateway.models.format import RenderOptions
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.tools import FunctionTool
 from gateway.simulator.scripting.typescript import tools_of
-from gateway.simulator.scripting.values import make_arguments, make_value
+from gateway.simulator.scripting.values import SIZE_MAX, make_arguments, make_value
 from tests.fakes.contexts import said
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
@@ -212,3 +212,27 @@ def test_values_take_up_what_the_user_said() -> None:
         **wanted,
         "why": "fun",
     }
+
+
+_MANY: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 10**9}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _MANY,
+        _MANY | {"uniqueItems": True},
+        _MANY | {"items": _MANY | {"items": _MANY}},
+        _MANY | {"minItems": 5000, "items": {"type": "string", "minLength": 5000}},
+        {"type": "string", "minLength": 10**12},
+        _object({"a": {"$ref": "#"}, "b": {"$ref": "#"}}, ["a", "b"]),
+    ],
+)
+def test_no_schema_makes_a_value_long_without_bound(schema: Schema) -> None:
+    assert len(json.dumps(make_value(schema, "Go"))) < 30 * SIZE_MAX
+
+
+def test_bounds_below_the_greatest_size_are_kept() -> None:
+    text = make_value({"type": "string", "minLength": SIZE_MAX}, "Go")
+    assert len(text) == SIZE_MAX
+    assert len(make_value(_MANY | {"minItems": SIZE_MAX}, "Go")) == SIZE_MAX

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
+from gateway.generation import FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
+from gateway.simulator.constrained.decoding import OWN_IDS_MAX
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema
@@ -195,6 +197,19 @@ def test_no_more_ids_are_said_than_asked_for() -> None:
     prompt = prompt_of(developer(WEATHER), user("Hello"))
     whole = obeyed(prompt, turn(GET_WEATHER)).ids
     assert obeyed(prompt, turn(GET_WEATHER), ids_max=10).ids == whole[:10]
+
+
+def test_a_schema_that_requires_itself_is_given_up() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"$ref": "#"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    said = obeyed(prompt_of(user("Hello")), turn(answer(json_of(schema))), ids_max=100_000)
+    assert said.is_valid
+    assert said.finish is FinishReason.LENGTH
+    assert OWN_IDS_MAX <= len(said.ids) < 2 * OWN_IDS_MAX
 
 
 def test_an_older_engine_binds_the_answer_alone() -> None:

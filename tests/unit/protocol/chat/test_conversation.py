@@ -89,9 +89,14 @@ def test_a_refusal_is_said_by_the_assistant() -> None:
         }
 
 
-@pytest.mark.parametrize("said", [{}, {"content": None}, {"content": ""}, {"content": []}])
+@pytest.mark.parametrize("said", [{"content": ""}, {"content": []}, {"refusal": ""}])
 def test_an_assistant_that_says_nothing_adds_nothing(said: Json) -> None:
     assert items(HI, {"role": "assistant", **said}, HI) == items(HI, HI)
+
+
+def test_no_calls_beside_a_content_are_no_mistake() -> None:
+    said = {"role": "assistant", "content": "x"}
+    assert items(HI, {**said, "tool_calls": []}) == items(HI, said)
 
 
 def test_a_call_without_a_type_is_one_of_a_function() -> None:
@@ -259,6 +264,35 @@ ROWS: list[Row] = [
         "missing_required_parameter",
         "messages[0].tool_calls[0].function",
         "Missing",
+    ),
+    *(
+        (
+            said(*before, {"role": "assistant", **nothing}),
+            "missing_required_parameter",
+            f"messages[{len(before)}].content",
+            "Missing",
+        )
+        for before in ((), (HI,))
+        for nothing in ({}, {"content": None}, {"tool_calls": None}, {"reasoning": ""})
+    ),
+    *(
+        (
+            said(HI, {"role": "assistant", "tool_calls": [], **nothing}, HI),
+            "empty_array",
+            "messages[1].tool_calls",
+            "Invalid 'messages[1].tool_calls': empty array.",
+        )
+        for nothing in ({}, {"content": None})
+    ),
+    *(
+        (
+            said(*[{"role": "assistant", "content": nothing}] * count),
+            "missing_required_parameter",
+            "messages[0].content",
+            "Missing required parameter: 'messages[0].content'.",
+        )
+        for nothing in ("", [])
+        for count in (1, 2)
     ),
     (
         said({"role": "assistant", "tool_calls": [{"id": "c", "type": "custom"}]}, ANSWERED),

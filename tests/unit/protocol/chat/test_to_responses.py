@@ -187,6 +187,12 @@ def test_what_has_no_effect_is_named() -> None:
     )
 
 
+def test_hints_about_the_cache_are_named_as_ignored() -> None:
+    hints: Json = {"prompt_cache_options": {"mode": "implicit"}, "prompt_cache_retention": "24h"}
+    asked = chat(prediction={"type": "content", "content": "x"}, **hints)
+    assert asked.request.ignored == ("prediction", *hints)
+
+
 def test_strictly_only_what_openai_documents_is_accepted() -> None:
     asked = chat(strict=True, prediction={"type": "content", "content": "x"})
     assert asked.request.ignored == ("prediction",)
@@ -255,10 +261,11 @@ ROWS: list[Row] = [
     ({"temperature": 3}, "decimal_above_max_value", "temperature", "'temperature'"),
     ({"max_tokens": 0}, "integer_below_min_value", "max_tokens", ">= 1"),
     ({"max_completion_tokens": "9"}, "invalid_type", "max_completion_tokens", "an integer"),
-    ({"max_tokens": 2**70}, "invalid_type", "max_tokens", "an integer"),
+    ({"max_tokens": 2**70}, "integer_above_max_value", "max_tokens", f"{2**70}"),
     ({"n": 2}, "unsupported_parameter", "n", "as often as you want answers"),
     ({"n": 0}, "integer_below_min_value", "n", ">= 1"),
     ({"logit_bias": {"50256": -100}}, "unsupported_parameter", "logit_bias", "not supported"),
+    ({"modalities": "text"}, "invalid_type", "modalities", "expected an array of strings"),
     ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities", "text only"),
     ({"moderation": {"model": "m"}}, "unsupported_parameter", "moderation", "of your own"),
     ({"top_logprobs": 3}, "invalid_value", "top_logprobs", "needs 'logprobs'"),

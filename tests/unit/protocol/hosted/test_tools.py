@@ -274,7 +274,6 @@ def test_tools_of_no_family_stay_dropped(kind: str) -> None:
 
 CHOICES: list[Any] = [
     "required",
-    {"type": "web_search"},
     {"type": "web_search_preview"},
     {"type": "code_interpreter"},
     {"type": "mcp", "server_label": "docs"},

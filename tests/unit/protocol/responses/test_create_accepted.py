@@ -26,6 +26,7 @@ from gateway.protocol.parameters import Effort
 from gateway.protocol.responses.body import echo
 from gateway.protocol.responses.create import (
     ENCRYPTED_REASONING,
+    HINTS,
     IGNORED_NAMES_MAX,
     CreateResponse,
     parse_create,
@@ -210,6 +211,13 @@ def test_unknown_parameters_are_reported_if_their_names_fit_into_a_header() -> N
 def test_only_so_many_unknown_parameters_are_reported() -> None:
     unknown: dict[str, Any] = {f"key{number}": 1 for number in range(1_000)}
     assert len(parse(**unknown).ignored) == IGNORED_NAMES_MAX
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_hints_about_the_cache_are_named_as_ignored(strict: bool) -> None:
+    hints = {"prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "12h"}}
+    assert parse(strict=strict, image={}, **hints).ignored == ("image", *HINTS)
+    assert parse(**dict.fromkeys(hints)).ignored == ()
 
 
 def test_function_names_may_have_dots_and_dashes() -> None:

@@ -251,6 +251,19 @@ BOUNDS: list[Row] = [
         "Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 21 "
         "instead.",
     ),
+    *(
+        (
+            {name: sign * 2**64},
+            f"integer_{code}_value",
+            name,
+            f"Invalid '{name}': integer {words} {bound}, but got {sign * 2**64} instead.",
+        )
+        for name in ("seed", "max_output_tokens")
+        for sign, code, words, bound in (
+            (1, "above_max", "above maximum value. Expected a value <=", 2**63 - 1),
+            (-1, "below_min", "below minimum value. Expected a value >=", -(2**63)),
+        )
+    ),
     (
         {"temperature": 2.1},
         "decimal_above_max_value",

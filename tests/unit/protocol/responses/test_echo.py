@@ -10,6 +10,8 @@ from gateway.protocol.parameters import ToolChoice
 from gateway.protocol.responses.body import ECHO_FIELDS, echo
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, SHELLS, TOOLS, parse
 
+Json = dict[str, Any]
+
 DYNAMIC: dict[str, Any] = {
     "id": "resp_1",
     "object": "response",
@@ -121,6 +123,14 @@ def test_a_full_request_is_repeated() -> None:
     }
 
 
+def test_how_long_a_prompt_is_to_be_cached_is_repeated_to_who_says_it() -> None:
+    assert "prompt_cache_retention" not in echo(parse())
+    fields = echo(parse(prompt_cache_retention="24h", prompt_cache_options={"ttl": "12h"}))
+    assert fields["prompt_cache_retention"] == "24h"
+    assert "prompt_cache_options" not in fields
+    Response.model_validate({**DYNAMIC, **fields}, strict=True)
+
+
 @pytest.mark.requirement("create.instructions")
 def test_an_empty_instruction_stays_empty() -> None:
     assert echo(parse(instructions=""))["instructions"] == ""
@@ -163,14 +173,45 @@ def test_a_shell_is_repeated_with_its_skills() -> None:
     assert echo(parse(tools=[shell]))["tools"] == [shell]
 
 
-def test_a_choice_that_openai_s_types_lack_is_a_list_of_one() -> None:
-    fields = echo(parse(tools=SHELLS, tool_choice={"type": "local_shell"}))
+@pytest.mark.parametrize("more", [{}, {"name": "zz", "server_label": "s", "unknown": 1}])
+@pytest.mark.parametrize("kind", ["local_shell", "web_search", "web_search_2025_08_26"])
+def test_a_choice_that_openai_s_types_lack_is_a_list_of_one(kind: str, more: Json) -> None:
+    request = parse(
+        tools=[*SHELLS, {"type": "web_search"}],
+        tool_choice={"type": kind, **more},
+        served=frozenset({"web_search"}),
+    )
+    fields = echo(request)
     assert fields["tool_choice"] == {
         "type": "allowed_tools",
         "mode": "required",
-        "tools": [{"type": "local_shell"}],
+        "tools": [{"type": kind}],
     }
     Response.model_validate({**DYNAMIC, **fields}, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "repeated"),
+    [
+        ({"type": "web_search_preview", "name": "zz"}, {"type": "web_search_preview"}),
+        ({"type": "shell", "namespace": "n"}, {"type": "shell"}),
+        (
+            {"type": "allowed_tools", "tools": [{"type": "web_search", "name": "zz"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
+        ),
+        (
+            {"type": "custom", "name": CUSTOM["name"], "server_label": "s"},
+            {"type": "custom", "name": CUSTOM["name"]},
+        ),
+    ],
+)
+def test_a_choice_is_repeated_without_what_means_nothing(choice: Json, repeated: Json) -> None:
+    request = parse(
+        tools=[CUSTOM, *SHELLS, {"type": "web_search"}],
+        tool_choice=choice,
+        served=frozenset({"web_search"}),
+    )
+    assert echo(request)["tool_choice"] == repeated
 
 
 def test_tools_are_repeated_but_for_those_that_are_dropped() -> None:

@@ -46,6 +46,12 @@ def test_other_parameters_have_no_effect_and_are_named(subset: Parameters) -> No
     assert (request.stream, request.ignored) == (False, ("stream", "image"))
 
 
+def test_hints_about_the_cache_are_named_as_ignored() -> None:
+    hint = {"prompt_cache_retention": "24h"}
+    for subset in (COUNTING, COMPACTION):
+        assert parse_subset(body_of(**hint), subset, limits=LIMITS).ignored == tuple(hint)
+
+
 def test_with_strict_only_what_is_documented_may_have_no_effect() -> None:
     assert refusal(COMPACTION, body_of(stream=True), strict=True) == ("unknown_parameter", "stream")
     request = parse_subset(body_of(image={}), COMPACTION, limits=LIMITS, strict=True)

@@ -1,0 +1,56 @@
+"""What items of hosted tools need to be valid where they are listed: members that OpenAI's types
+require, and objects where these have objects.
+
+Only new items are looked at. Those that were stored before a check was made stay readable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.protocol.items import McpListTools, ToolSearchOutput, WebSearchCall
+from gateway.protocol.request_errors import missing, wrong_type
+
+if TYPE_CHECKING:
+    from gateway.protocol.items import AnyHostedItem
+
+_WITH_STATUS: Final = frozenset(
+    {
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+        *("computer_call", "computer_call_output", "tool_search_call", "tool_search_output"),
+        "program_output",
+    }
+)
+"""Items that have a status in OpenAI's types, whatever became of them."""
+
+
+def check_hosted(path: str, item: AnyHostedItem) -> None:
+    """Raises `InvalidRequest` for what an item at `path` lacks, and for members of a wrong type."""
+    match item:
+        case McpListTools():
+            if item.server_label is None:
+                raise missing(f"{path}.server_label")
+            if item.tools is None:
+                raise missing(f"{path}.tools")
+        case ToolSearchOutput():
+            tools = (item.model_extra or {}).get("tools")
+            if tools is None:
+                raise missing(f"{path}.tools")
+            _check_objects(f"{path}.tools", tools)
+        case WebSearchCall(action=dict(action)) if action.get("sources") is not None:
+            _check_objects(f"{path}.action.sources", action["sources"])
+        case _:
+            pass
+
+
+def _check_objects(path: str, members: object) -> None:
+    if not isinstance(members, list):
+        raise wrong_type(path, "an array of objects", members)
+    for index, member in enumerate(members):
+        if not isinstance(member, dict):
+            raise wrong_type(f"{path}[{index}]", "an object", member)
+
+
+def shown_status(item: AnyHostedItem) -> str | None:
+    """The status with which an item is listed: one that does not say how it ended has ended."""
+    return "completed" if item.status is None and item.type in _WITH_STATUS else item.status
