@@ -192,9 +192,9 @@ class CreateResponse(WireModel):
     context_management: Many[ContextManagement] | None = Field(None, min_length=1)
 
     ignored: tuple[str, ...] = Field((), exclude=True)
-    rejects_images: bool = Field(default=False, exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
     header, `HINTS` among them. Not a parameter itself."""
+    rejects_images: bool = Field(default=False, exclude=True)
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
