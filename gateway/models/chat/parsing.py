@@ -386,7 +386,8 @@ class ChatParser:
         prose, thought = self._prose, self._syntax.reasoning
         assert prose is not None, "outside of calls"
         thinks = self._state is _State.REASONING
-        closing = thought is not None and thinks and marker == thought.closing
+        is_shut = not self._start and not prose.is_started  # as prompts end that ask for no thought
+        closing = thought is not None and (thinks or is_shut) and marker == thought.closing
         opening = thought is not None and not thinks and marker == thought.opening
         if not (closing or opening or is_opener):
             return False

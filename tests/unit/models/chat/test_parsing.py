@@ -41,6 +41,8 @@ STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
         (" \n", [], {"no_visible_output": 1}),
         ("a <think>b</think> c", ["final: a", "reasoning: b", "final: c"], {}),
         ("a </think> b", ["final: a  b"], {"marker_in_body": 1}),
+        ("</think>\n\nHi", ["final: Hi"], {}),
+        ("</think></think>Hi", ["final: Hi"], {"marker_in_body": 1}),
         ("<think>a <think>b</think>c", ["reasoning: a b", "final: c"], {"marker_in_body": 1}),
         ("<think>a", ["reasoning: a"], {"unclosed_reasoning": 1, "no_visible_output": 1}),
         ('<think>a<tool_call>{"name": "f", "arguments": {}}</tool_call>',
@@ -136,6 +138,7 @@ def test_where_a_turn_stands() -> None:
     assert place("", in_reasoning=True) == ParserPosition(Where.BODY, 0, thought)
     assert place("<think>") == ParserPosition(Where.BODY, 0, thought)
     assert place("<think>a</think>") == ParserPosition(Where.BETWEEN, 3)
+    assert place("</think>") == ParserPosition(Where.BETWEEN, 1)
     assert place("<think>a</think>\nb") == ParserPosition(Where.BODY, 3, final)
     assert place(front) == ParserPosition(Where.HEADER, 0)
     assert place(front + "{") == ParserPosition(Where.BODY, 0, call, "f")
