@@ -203,8 +203,6 @@ def read_here(family: Family, known: Vocabulary, ids: Sequence[int]) -> Read:
         reasons.add("call_in_text")
     if family.calls == "llama3_json" and texts and calls:
         reasons.add("text_before_call")
-    if any(_breaks_lines(text) for _, text in calls):
-        reasons.add("control_character")
     answer = ("".join(thoughts), "".join(texts), calls)
     return Read(answer, reasons | set(reasons_in(family, known, ids)))
 
@@ -244,15 +242,6 @@ _LINE_BREAKS: Final = {
     "deepseek_v31": r"\n\{",
 }
 """In arguments, and in front of them: they are no part of what vLLM looks for."""
-
-
-def _breaks_lines(arguments: str) -> bool:
-    """JSON but for control characters in its strings."""
-    try:
-        json.loads(arguments)
-    except ValueError:
-        return isinstance(_value(arguments), dict)
-    return False
 
 
 def same(ours: Answer, theirs: Any) -> bool:

@@ -95,7 +95,7 @@ PIECES = (
     *('{"name": "f", "arguments": {"a": 1}}', '{"name":"g.h","parameters":{}}', "Hello"),
     *('{"arguments": "{', '"}', "}", "]", "[", ",", ";", "{", '"', "\\", '{"', '": ', "null"),
     *("5", "0.5", "true", "[1]", "```json\n", "```", "\u00e9\U0001f496", "function", '"name"'),
-    '{"answer": 1}',
+    '{"answer": 1}', '{"name": "f", "arguments": {"a\x00": "\n', "\t",
 )  # fmt: skip
 """Texts that mean something to some syntax, or make trouble."""
 

@@ -12,7 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner
+from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner, escaped, no_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -159,13 +159,14 @@ def _boolean(value: str) -> str | None:
 
 
 def _nested(value: str) -> str | None:
-    """JSON, as it is written."""
+    """JSON, as it is written, but for control characters in its strings."""
     text, scanner = value.strip(), ValueScanner()
     scanner.end(text)
+    text = escaped(text, scanner.controls)
     if scanner.deepest > DEPTH_MAX:
         return None
     try:
-        json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=_no_number)
+        json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=no_number)
     except ValueError:
         return None
     return text
@@ -181,10 +182,6 @@ def _finite(number: str) -> float:
     if math.isfinite(value := float(number)):
         return value
     raise ValueError(number)
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(name)
 
 
 _READERS: Final[tuple[tuple[str, Callable[[str], str | None]], ...]] = (

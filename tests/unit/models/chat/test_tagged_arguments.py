@@ -62,6 +62,7 @@ def test_the_types_of_a_schema(schema: Any, types: set[str]) -> None:
         ("null", "null string", None),
         ("nil", "null string", "nil"),
         ('{"a": [1.5]}', "object", {"a": [1.5]}),
+        ('{"a": "x\n"}', "object", {"a": "x\n"}),
         ("[1e999]", "array", "[1e999]"),
         ("[NaN]", "array", "[NaN]"),
         ("[1", "array", "[1"),
