@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 MODEL = Model()
 SPELLED = Model(spelled=("<think>", "</think>", "<tool_call>", "</tool_call>"))
 PLAIN = Model("none", "none")
+LLAMA = Model("llama3_json", "none")
+CODER = Model("qwen3_coder", "think", ("<function=", "<parameter=", "</parameter>", "</function>"))
 CALLS_OF_MISTRAL = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
 OWED = replace(RULES, calls="required")
+TOLD_OF_NONE = replace(RULES, tools={}, allowed=frozenset())
 STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
 
 
@@ -100,6 +103,33 @@ def test_half_a_character_waits_and_is_replaced_at_the_end() -> None:
     assert text_of(parser.feed(b"\x96")) == "\U0001f496"
     assert text_of(parser.feed(b"\xc3A\xc3")) == "\ufffdA"
     assert text_of(parser.finish(STOP)) == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "said", "rules"),
+    [
+        (CODER, "Write <function=name> and </function>.",
+         ["final: Write <function=name> and </function>."], {}),
+        (CODER, "<think>a <tool_call>b</think>c", ["reasoning: a b", "final: c"],
+         {"marker_in_body": 1}),
+        (SPELLED, 'So:\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+         ['final: So:\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'], {}),
+        (MODEL, 'So: <tool_call>{"name": "f", "arguments": {}}</tool_call>!',
+         ['final: So: {"name": "f", "arguments": {}}!'], {"marker_in_body": 2}),
+        (LLAMA, '{"name": "f", "parameters": {}}', ['final: {"name": "f", "parameters": {}}'], {}),
+        (LLAMA, '<|python_tag|>{"name": "f", "parameters": {}}',
+         ['final: {"name": "f", "parameters": {}}'], {"marker_in_body": 1}),
+    ],
+)  # fmt: skip
+def test_who_was_told_of_no_tools_calls_none(
+    model: Model, text: str, said: list[str], rules: dict[str, int]
+) -> None:
+    assert model.read(text, rules=TOLD_OF_NONE) == (said, rules)
+
+
+def test_a_call_that_is_not_allowed_is_one() -> None:
+    forbidden = replace(RULES, calls="none")
+    assert MODEL.read('<tool_call>{"name": "f"}</tool_call>', rules=forbidden)[0] == ["f({})"]
 
 
 def test_what_is_owed_comes_behind_commentary() -> None:
