@@ -2,7 +2,8 @@
 
 Such a value has no type: `5` may be a number or a text. What the schema of the function says of its
 parameter decides, and the first type that fits counts, in the order null, integer, number, boolean,
-object, array, string; without a schema it is text. Text streams, any other value waits for its end.
+object, array, string; without a schema it is text. What may be text is a number only if
+that says all of it. Text streams, any other value waits for its end.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ STRING: Final = frozenset({"string"})
 REFERENCES_MAX: Final = 16
 """So many `$ref`s, `anyOf`s and the like are followed, one within the other."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_LITERAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+"""A number of JSON."""
 INTEGER_DIGITS_MAX: Final = 4000
 """Python converts no longer ones."""
+_LITERALS: Final = frozenset({"integer", "number", "boolean"})
 _CHOICES: Final = ("anyOf", "oneOf", "allOf")
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     bool: "boolean",
@@ -119,12 +123,22 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
 
 def as_json(value: str, types: frozenset[str]) -> str:
     """A value as JSON of the first of the types that fits, else as text."""
+    is_bound = "string" not in types
     for name, read in _READERS:
-        if name in types and (found := read(value)) is not None:
+        if name not in types or (found := read(value)) is None:
+            continue
+        if is_bound or name not in _LITERALS or _says_all(found, value.strip()):
             return found
     # It is of none of them: what is JSON is told as that, for whoever checks it.
-    other = None if "string" in types else _nested(value)
+    other = _nested(value) if is_bound else None
     return _quoted(value) if other is None else other
+
+
+def _says_all(found: str, written: str) -> bool:
+    """Whether a number or a boolean is written as whoever reads it would write it again."""
+    if found in {"true", "false"}:
+        return found == written.lower()
+    return found == written and found in {_integer(found), repr(float(found))}
 
 
 def _quoted(text: str) -> str:
@@ -142,13 +156,16 @@ def _integer(value: str) -> str | None:
 
 
 def _number(value: str) -> str | None:
+    text = value.strip()
     try:
-        number = float(value)
+        number = float(text)
     except ValueError:
         return None
     if not math.isfinite(number):
         return None
-    return str(int(number)) if number.is_integer() else repr(number)
+    if _LITERAL.fullmatch(text):
+        return text
+    return _integer(text) or repr(number)
 
 
 def _boolean(value: str) -> str | None:

@@ -73,6 +73,34 @@ def test_a_value_becomes_the_first_type_that_fits(value: str, types: str, read: 
     assert json.loads(as_json(value, frozenset(types.split()))) == read
 
 
+@pytest.mark.parametrize(
+    ("value", "types", "written"),
+    [
+        (" 1234567890123456789\n", "number", "1234567890123456789"),
+        ("+1234567890123456789", "number", "1234567890123456789"),
+        ("0.1000000000000000055511151231257827", "number", "0.1000000000000000055511151231257827"),
+        ("1.10", "number", "1.10"),
+        ("1E5", "number", "1E5"),
+        (".5", "number", "0.5"),
+        ("007", "number", "7"),
+        ("1.10", "number string", '"1.10"'),
+        ("1.5", "number string", "1.5"),
+        ("5.0", "integer number string", "5.0"),
+        ("-0", "integer number string", '"-0"'),
+        ("1.", "number string", '"1."'),
+        ("+4712345678", "integer string", '"+4712345678"'),
+        ("00123", "integer number string", '"00123"'),
+        ("-12", "integer string", "-12"),
+        ("1" * 400, "number string", '"' + "1" * 400 + '"'),
+        ("1", "boolean string", '"1"'),
+        ("False", "boolean string", "false"),
+        (" no ", "boolean string", '" no "'),
+    ],
+)
+def test_nothing_of_a_number_is_lost(value: str, types: str, written: str) -> None:
+    assert as_json(value, frozenset(types.split())) == written
+
+
 def test_arguments_that_are_no_object_have_no_tags() -> None:
     assert tags_of("[1]") == tags_of("{") == []
     assert tags_of('{"a": "x", "b": {"c": 1}}') == [("a", "x"), ("b", '{"c": 1}')]
