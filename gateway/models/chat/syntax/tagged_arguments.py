@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner, escaped, no_number
@@ -26,6 +27,21 @@ _LITERAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]
 """A number of JSON."""
 INTEGER_DIGITS_MAX: Final = 4000
 """Python converts no longer ones."""
+_ESCAPED: Final = r"""\\(?:[\\'"nrtbf]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})"""
+_PYTHON: Final = re.compile(
+    rf"""'(?:[^'\\\n]|{_ESCAPED})*+'|"(?:[^"\\\n]|{_ESCAPED})*+"|(?:True|False|None)\b"""
+    r"""|[-+.0-9eE]+|[\[\]{}:]|,(?P<last>(?=[ \t\r\n]*[\]}]))?|[ \t\r\n]+"""
+)
+"""Literals of Python, with the escapes in their strings that `repr` writes."""
+_PYTHON_SIGN: Final = re.compile(r"""\\x|\\.|\"""")
+_AS_JSON: Final[Mapping[str, str]] = {
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "\\x": "\\u00",
+    "\\'": "'",
+    '"': '\\"',
+}
 _LITERALS: Final = frozenset({"integer", "number", "boolean"})
 _CHOICES: Final = ("anyOf", "oneOf", "allOf")
 _TYPE_NAMES: Final[Mapping[type, str]] = {
@@ -189,6 +205,35 @@ def _nested(value: str) -> str | None:
     return text
 
 
+def _container(opening: str, value: str) -> str | None:
+    """An object or an array, of JSON or of Python."""
+    text = value.strip()
+    if not text.startswith(opening):
+        return None
+    found = _nested(text)
+    if found is None and (translated := _from_python(text)) is not None:
+        found = _nested(translated)
+    return found
+
+
+def _from_python(text: str) -> str | None:
+    """What is made of Python's literals, as JSON would be if it is well formed. It is not handed to
+    Python's parser, to which how deep it may go depends on the caller's stack.
+    """
+    parts: list[str] = []
+    at = 0
+    while at < len(text):
+        if (found := _PYTHON.match(text, at)) is None:
+            return None
+        at, sign = found.end(), found.group()
+        if sign[0] in "'\"":
+            said = _PYTHON_SIGN.sub(lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1])
+            parts.append(f'"{said}"')
+        elif found["last"] is None:  # no comma behind the last of several
+            parts.append(_AS_JSON.get(sign, sign))
+    return "".join(parts)
+
+
 def _short(number: str) -> str:
     if len(number) > INTEGER_DIGITS_MAX:
         raise ValueError("too many digits")
@@ -206,6 +251,6 @@ _READERS: Final[tuple[tuple[str, Callable[[str], str | None]], ...]] = (
     ("integer", _integer),
     ("number", _number),
     ("boolean", _boolean),
-    ("object", _nested),
-    ("array", _nested),
+    ("object", partial(_container, "{")),
+    ("array", partial(_container, "[")),
 )

@@ -101,6 +101,51 @@ def test_nothing_of_a_number_is_lost(value: str, types: str, written: str) -> No
     assert as_json(value, frozenset(types.split())) == written
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *([], {}, ["a", "b"], ["a", True, None, False], {"x": 1, "y": {"z": [-1.5e30]}}),
+        *(["it's", 'say "it\'s"', "\\", "a\nb\t\r", "\x00\x1b\x7f\xa0", "\u2028\u00e9\U0001f496"],),
+        {"True": "None", "a": ", ]"},
+    ],
+)
+def test_literals_of_python_are_read_as_what_they_are(value: Any) -> None:
+    name = "array" if isinstance(value, list) else "object"
+    assert json.loads(as_json(repr(value), frozenset({name}))) == value
+    assert json.loads(as_json(f" {value!r}\n", frozenset({name, "string"}))) == value
+    other = {"array", "object"} - {name}
+    assert json.loads(as_json(repr(value), frozenset({*other, "string"}))) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("[1, 'a',\n]", [1, "a"]),
+        ("{'a': [2,],}", {"a": [2]}),
+        ("{'a': \"b\tc\"}", {"a": "b\tc"}),
+        ("{'a': Nones}", None),
+        ("['a', b]", None),
+        ("['a' 'b']", None),
+        ("['\\N{BULLET}']", None),
+        ("['a]", None),
+        ("[1e999, 'a']", None),
+        ("[f()]", None),
+        ("[" * 300 + "'a'" + "]" * 300, None),
+        ("[" + "-" * 100_000 + "1]", None),
+        ("['a'" + "[0]" * 100_000 + "]", None),
+    ],
+)
+def test_what_is_no_literal_stays_text(value: str, read: Any) -> None:
+    types = frozenset({"array", "object"})
+    assert json.loads(as_json(value, types)) == (value if read is None else read)
+
+
+@pytest.mark.parametrize("value", ["5", '"a"', "true", "1.10"])
+def test_what_is_neither_object_nor_array_is_text_where_that_may_be(value: str) -> None:
+    assert json.loads(as_json(value, frozenset({"array", "object", "string"}))) == value
+    assert as_json(value, frozenset({"array", "object"})) == value
+
+
 def test_arguments_that_are_no_object_have_no_tags() -> None:
     assert tags_of("[1]") == tags_of("{") == []
     assert tags_of('{"a": "x", "b": {"c": 1}}') == [("a", "x"), ("b", '{"c": 1}')]
