@@ -37,7 +37,7 @@ from gateway.generation import (
     SegmentText,
     Where,
 )
-from gateway.models.chat.callee import called_tool
+from gateway.models.chat.callee import called_tool, schema_of
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.prose import Prose, Unit
 from gateway.models.chat.recovery import Rule, count
@@ -454,7 +454,7 @@ class ChatParser:
 
     def _schema_of(self, function: str) -> Mapping[str, Any]:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
-        return {} if tool is None else tool.declared or tool.schema or {}
+        return {} if tool is None else tool.declared or schema_of(tool)
 
     def _apply(self, event: Told, start: int, end: int, *, cut: bool = False) -> None:
         """What a region tells that a marker at `start:end` ended, or text before `end`."""

@@ -2,7 +2,7 @@
 
 Such a value has no type: `5` may be a number or a text. What the schema of the function says of its
 parameter decides, and the first type that fits counts, in the order null, integer, number, boolean,
-object, array, string; without a schema it is text. What may be text is a number only if
+object, array, string; without a schema the syntax says. What may be text is a number only if
 that says all of it. Text streams, any other value waits for its end.
 """
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 STRING: Final = frozenset({"string"})
+ANY: Final = frozenset({"null", "integer", "number", "boolean", "object", "array", "string"})
 REFERENCES_MAX: Final = 16
 """So many `$ref`s, `anyOf`s and the like are followed, one within the other."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
@@ -56,10 +57,13 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 
 class TaggedArguments:
-    """Writes one object. Between `begin` and `end` comes the text of a value."""
+    """Writes one object. Between `begin` and `end` comes the text of a value. Where the schema
+    names no type it is one of the `untyped`.
+    """
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, Any], untyped: frozenset[str] = STRING) -> None:
         self._schema = schema
+        self._untyped = untyped
         self._is_empty = True
         self._is_text = False
         self._types = STRING
@@ -71,7 +75,7 @@ class TaggedArguments:
         self._is_empty = False
         properties = self._schema.get("properties")
         schema = properties.get(key) if isinstance(properties, dict) else None
-        self._types = types_of(schema, self._schema) if schema is not None else STRING
+        self._types = types_of(schema, self._schema, self._untyped)
         self._is_text, self._value = self._types == STRING, []
         quote = '"' if self._is_text else ""
         return f"{front}{_quoted(key)}: {quote}"
@@ -95,13 +99,14 @@ class TaggedArguments:
         return "{}" if self._is_empty else "}"
 
 
-def types_of(schema: Any, root: Mapping[str, Any], left: int = REFERENCES_MAX) -> frozenset[str]:
-    """The types that a JSON Schema names, those of alternatives among them; text if it names none.
+def types_of(
+    schema: Any, root: Mapping[str, Any], untyped: frozenset[str] = STRING
+) -> frozenset[str]:
+    """The types that a JSON Schema names, those of alternatives among them; else the `untyped`.
 
     References within `root` are followed.
     """
-    found = frozenset(_types(schema, root, left))
-    return found or STRING
+    return frozenset(_types(schema, root, REFERENCES_MAX)) or untyped
 
 
 def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.generation import FinishReason
+from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.generation import FinishReason, SegmentKind
 from gateway.models.chat.syntax.contract import Left, Mark
 from gateway.models.chat.syntax.deepseek import full_width
 from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
@@ -197,6 +198,10 @@ def test_qwen3_coder_that_is_cut_off(text: str, said: list[str]) -> None:
          ['f({"count": 5})'], set()),
         ("<tool_call>f<arg_key> text </arg_key><arg_value> x </arg_value></tool_call>",
          ['f({"text": " x "})'], set()),
+        ("<tool_call>f<arg_key>other</arg_key><arg_value>[1]</arg_value></tool_call>",
+         ['f({"other": [1]})'], set()),
+        ("<tool_call>h<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>",
+         ['h({"a": 5})'], {"undeclared_function"}),
         ("<tool_call>f</tool_call><tool_call>g</tool_call>", ["f({})", "g({})"], set()),
         ("<tool_call>f", ["f({})"], {"unclosed_call"}),
         ("<tool_call>f<tool_call>g</tool_call>", ["f({})", "g({})"], {"unclosed_call"}),
@@ -225,6 +230,17 @@ def test_glm(text: str, said: list[str], rules: set[str]) -> None:
     assert model_says[0] == said
     assert set(model_says[1]) == rules
     assert Model("glm", "think", GLM.syntax.markers).read(text)[0] == said
+
+
+def test_what_a_custom_tool_and_python_take_is_text() -> None:
+    tools = {
+        "patch": ToolRule("patch", SegmentKind.CUSTOM_CALL, "patch"),
+        "builtin:python": ToolRule("builtin:python", SegmentKind.CODE_INTERPRETER_CALL, "python"),
+    }
+    rules = OutputRules(tools, frozenset(tools))
+    for called, name, key in (("patch", "patch", "input"), ("python", "builtin:python", "code")):
+        text = f"<tool_call>{called}<arg_key>{key}</arg_key><arg_value>[1]</arg_value></tool_call>"
+        assert GLM.read(text, rules=rules)[0] == [f'{name}({{"{key}": "[1]"}})']
 
 
 @pytest.mark.parametrize(

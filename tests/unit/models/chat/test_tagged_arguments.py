@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.models.chat.syntax.contract import tags_of
-from gateway.models.chat.syntax.tagged_arguments import as_json, types_of
+from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments, as_json, types_of
 
 ROOT: dict[str, Any] = {
     "$defs": {
@@ -40,6 +40,35 @@ ROOT: dict[str, Any] = {
 )  # fmt: skip
 def test_the_types_of_a_schema(schema: Any, types: set[str]) -> None:
     assert types_of(schema, ROOT) == types
+
+
+@pytest.mark.parametrize("schema", [{}, True, None, {"$ref": "#/$defs/Loop"}])
+def test_what_a_schema_says_nothing_of_is_what_the_syntax_says(schema: Any) -> None:
+    assert types_of(schema, ROOT, ANY) == ANY
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("5", 5),
+        ("[1]", [1]),
+        ("['a']", ["a"]),
+        ('{"a": null}', {"a": None}),
+        ("null", None),
+        ("true", True),
+        ("1e+20", 1e20),
+        ("1.10", "1.10"),
+        ("007", "007"),
+        ('"a"', '"a"'),
+        ("[1", "[1"),
+        (" x ", " x "),
+    ],
+)
+def test_what_may_be_anything_is_what_it_looks_like(value: str, read: Any) -> None:
+    for key in ("any", "undeclared"):
+        arguments = TaggedArguments({"properties": {"any": {}}}, ANY)
+        parts = (arguments.begin(key), arguments.text(value), arguments.end(), arguments.finish())
+        assert json.loads("".join(parts)) == {key: read}
 
 
 @pytest.mark.parametrize(
