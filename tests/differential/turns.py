@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.models.chat.vocabulary import Vocabulary
 
-SCHEMA: Final = {
+SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "count": {"type": "integer"},
@@ -203,6 +203,8 @@ def read_here(family: Family, known: Vocabulary, ids: Sequence[int]) -> Read:
         reasons.add("call_in_text")
     if family.calls == "llama3_json" and texts and calls:
         reasons.add("text_before_call")
+    if family.calls == "glm" and any(_has_untyped(text) for _, text in calls):
+        reasons.add("untyped_value")
     answer = ("".join(thoughts), "".join(texts), calls)
     return Read(answer, reasons | set(reasons_in(family, known, ids)))
 
@@ -242,6 +244,13 @@ _LINE_BREAKS: Final = {
     "deepseek_v31": r"\n\{",
 }
 """In arguments, and in front of them: they are no part of what vLLM looks for."""
+
+
+def _has_untyped(arguments: str) -> bool:
+    """A value that is no text, and whose type no schema names."""
+    value = _value(arguments)
+    found = value.items() if isinstance(value, dict) else ()
+    return any(key not in SCHEMA["properties"] and not isinstance(one, str) for key, one in found)
 
 
 def same(ours: Answer, theirs: Any) -> bool:
