@@ -306,6 +306,8 @@ def test_what_cannot_be_continued_is_not_bound() -> None:
     assert behind(HERMES, demands, '<tool_call>{"name": "weather", "arguments": "') is None
     assert behind(HERMES, demands, '<tool_call>{"name": "ping", "arguments": {') is None
     assert behind(HERMES, rules(answer=ANSWER), '<tool_call>{"name": "f", "arguments": {') is None
+    forbidden = rules(STRICT, calls="none")
+    assert behind(HERMES, forbidden, '<tool_call>{"name": "weather", "arguments": {') is None
     quoted = '<tool_call>{"name": "weather", "arguments": 5, "x'
     assert behind(HERMES, demands, quoted) is None
 
