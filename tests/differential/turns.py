@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.models.chat.vocabulary import Vocabulary
 
-SCHEMA: Final = {
+SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "count": {"type": "integer"},
@@ -203,8 +203,8 @@ def read_here(family: Family, known: Vocabulary, ids: Sequence[int]) -> Read:
         reasons.add("call_in_text")
     if family.calls == "llama3_json" and texts and calls:
         reasons.add("text_before_call")
-    if any(_breaks_lines(text) for _, text in calls):
-        reasons.add("control_character")
+    if family.calls == "glm" and any(_has_untyped(text) for _, text in calls):
+        reasons.add("untyped_value")
     answer = ("".join(thoughts), "".join(texts), calls)
     return Read(answer, reasons | set(reasons_in(family, known, ids)))
 
@@ -246,13 +246,11 @@ _LINE_BREAKS: Final = {
 """In arguments, and in front of them: they are no part of what vLLM looks for."""
 
 
-def _breaks_lines(arguments: str) -> bool:
-    """JSON but for control characters in its strings."""
-    try:
-        json.loads(arguments)
-    except ValueError:
-        return isinstance(_value(arguments), dict)
-    return False
+def _has_untyped(arguments: str) -> bool:
+    """A value that is no text, and whose type no schema names."""
+    value = _value(arguments)
+    found = value.items() if isinstance(value, dict) else ()
+    return any(key not in SCHEMA["properties"] and not isinstance(one, str) for key, one in found)
 
 
 def same(ours: Answer, theirs: Any) -> bool:

@@ -20,6 +20,7 @@ from gateway.generation import (
 from gateway.models.chat.parsing import ChatParser
 from gateway.models.chat.syntax.contract import Mark, Syntax
 from gateway.models.chat.syntax.presets import CALLS, REASONING
+from gateway.models.chat.syntax.tagged_arguments import ANY, as_json
 from tests.fakes.chat_vocabulary import ids_of, vocabulary
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ PIECES = (
     *('{"name": "f", "arguments": {"a": 1}}', '{"name":"g.h","parameters":{}}', "Hello"),
     *('{"arguments": "{', '"}', "}", "]", "[", ",", ";", "{", '"', "\\", '{"', '": ', "null"),
     *("5", "0.5", "true", "[1]", "```json\n", "```", "\u00e9\U0001f496", "function", '"name"'),
-    '{"answer": 1}',
+    '{"answer": 1}', '{"name": "f", "arguments": {"a\x00": "\n', "\t",
 )  # fmt: skip
 """Texts that mean something to some syntax, or make trouble."""
 
@@ -249,9 +250,20 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "flag": st.booleans(),
     "rows": st.lists(st.one_of(st.integers(0, 9), TEXTS), max_size=3),
     "text": TEXTS,
-    "unknown": TEXTS,
 }
-ARGUMENTS = st.fixed_dictionaries({}, optional=VALUES)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**12), 10**12) | TEXTS,
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(TEXTS, some, max_size=3),
+)
+
+
+def is_ambiguous(value: Any) -> bool:
+    """A text that is written as another value is."""
+    return isinstance(value, str) and as_json(value, ANY) != json.dumps(value, ensure_ascii=False)
+
+
+UNTYPED = {"glm": JSON.filter(lambda value: not is_ambiguous(value))}
+"""What a syntax that writes any value without a type makes of one."""
 LETTERS = st.sampled_from("abc \u00e9\U0001f496.,")
 WORDS = st.text(LETTERS, min_size=1, max_size=12).filter(str.strip)
 
@@ -263,7 +275,9 @@ WORDS = st.text(LETTERS, min_size=1, max_size=12).filter(str.strip)
 def test_what_is_written_is_read(name: str, has_ids: bool, data: st.DataObject) -> None:
     syntax = syntax_of(name)
     known = vocabulary_of(syntax, has_ids=has_ids)
-    made = data.draw(st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=3))
+    values = VALUES | {"unknown": UNTYPED.get(name, TEXTS)}
+    arguments_ = st.fixed_dictionaries({}, optional=values)
+    made = data.draw(st.lists(st.tuples(NAMES, arguments_), min_size=1, max_size=3))
     calls = tuple((name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in made)
     thought, words = data.draw(WORDS), data.draw(WORDS)
     assert FAMILIES[name] is syntax.calls

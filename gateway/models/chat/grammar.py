@@ -31,7 +31,7 @@ from gateway.generation import (
     Token,
     Where,
 )
-from gateway.models.chat.callee import offered_name
+from gateway.models.chat.callee import ANY_OBJECT, offered_name, schema_of
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.syntax.contract import Mark
 from gateway.models.chat.tag_grammar import arguments_in_tags, text_between
@@ -46,20 +46,6 @@ if TYPE_CHECKING:
     from gateway.models.chat.vocabulary import Vocabulary
     from gateway.models.format import GrammarOptions
 
-_ANY_OBJECT: Final = {"type": "object"}
-CODE_OBJECT: Final = {
-    "type": "object",
-    "properties": {"code": {"type": "string"}},
-    "required": ["code"],
-    "additionalProperties": False,
-}
-"""What Python is called with."""
-INPUT_OBJECT: Final = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 _GAP: Final = Maybe(OneOf((Literal("\n\n"), Literal("\n"))))
 """White space behind a thought."""
 _CALL_BEGINS: Final = "{ \n\t\r"
@@ -219,7 +205,7 @@ class _Turn:
         begin = said.find(b"{", said.find(offered_name(name).encode()))
         if begin < 0 or tool.grammar is not None:
             return None
-        rest = self._rest_of_json(_schema(tool), said[begin:])
+        rest = self._rest_of_json(schema_of(tool), said[begin:])
         if rest is None:
             return None
         return InOrder((rest, self._spelled(calls.behind), self._more_calls()))
@@ -319,12 +305,12 @@ class _Turn:
         if calls.tags is None:
             if tool.grammar is not None:
                 return languages_of(self._rules)[tool.grammar]
-            return Json(_schema(tool))
+            return Json(schema_of(tool))
         self._exact = self._exact and tool.grammar is None
         closing = next(part.text for part in calls.tags.behind_value if isinstance(part, Mark))
         is_id = closing in self._lexicon.ids
         text = self._text if is_id else text_between(self._syntax.markers)
-        schema = None if _is_free(tool) else _schema(tool)
+        schema = None if _is_free(tool) else schema_of(tool)
         node, exact = arguments_in_tags(calls.tags, schema, self._spelled, text)
         self._exact = self._exact and exact
         return node
@@ -354,18 +340,9 @@ class _Turn:
         return tuple(ids)
 
 
-def _schema(tool: ToolRule) -> dict[str, Any]:
-    """That of what a tool is called with, if its input has no grammar."""
-    if tool.schema is not None:
-        return tool.schema
-    if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:
-        return CODE_OBJECT
-    return INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else _ANY_OBJECT
-
-
 def _is_free(tool: ToolRule) -> bool:
     """It may be called with any object."""
-    return tool.grammar is None and _schema(tool) is _ANY_OBJECT
+    return tool.grammar is None and schema_of(tool) is ANY_OBJECT
 
 
 def _one_of(options: Sequence[Node]) -> Node:

@@ -18,7 +18,7 @@ is spelled in letters, white space that a marker may follow, and half a characte
 until its function is named.
 
 What is said to the user before a call that is demanded is commentary; nobody can tell before a call
-that is not.
+that is not. A model that was told of no tools calls none: what looks like a call is text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gateway.generation import (
     SegmentText,
     Where,
 )
-from gateway.models.chat.callee import called_tool
+from gateway.models.chat.callee import called_tool, schema_of
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.prose import Prose, Unit
 from gateway.models.chat.recovery import Rule, count
@@ -73,9 +73,10 @@ class ChatParser:
 
     __slots__ = (
         "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_has_called",
-        "_held", "_is_bare", "_is_finished", "_is_front", "_lexicon", "_matcher", "_pending",
-        "_pending_start", "_position", "_prose", "_reader", "_region", "_rules", "_start", "_state",
-        "_syntax", "_trace", "_visible", "_vocabulary", "reasoning_tokens", "recoveries",
+        "_held", "_is_bare", "_is_finished", "_is_front", "_lexicon", "_matcher", "_openers",
+        "_pending", "_pending_start", "_position", "_prose", "_reader", "_region", "_rules",
+        "_start", "_state", "_syntax", "_trace", "_visible", "_vocabulary", "reasoning_tokens",
+        "recoveries",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +94,8 @@ class ChatParser:
         self._syntax = syntax
         self._rules = rules
         self._trace = trace
+        calls = syntax.calls if rules.tools else None
+        self._openers = () if calls is None else calls.openers
         self._lexicon = lexicon_of(vocabulary, syntax)
         self._events: list[SegmentEvent] = []
         self._position = 0
@@ -373,8 +376,7 @@ class ChatParser:
     # Markers.
 
     def _mark(self, marker: str, start: int, end: int) -> None:
-        calls = self._syntax.calls
-        is_opener = calls is not None and marker in calls.openers
+        is_opener = marker in self._openers
         self._is_front = False
         if self._state is _State.CALLS:
             self._mark_in_calls(marker, start, start if is_opener else end)
@@ -386,7 +388,8 @@ class ChatParser:
         prose, thought = self._prose, self._syntax.reasoning
         assert prose is not None, "outside of calls"
         thinks = self._state is _State.REASONING
-        closing = thought is not None and thinks and marker == thought.closing
+        is_shut = not self._start and not prose.is_started  # as prompts end that ask for no thought
+        closing = thought is not None and (thinks or is_shut) and marker == thought.closing
         opening = thought is not None and not thinks and marker == thought.opening
         if not (closing or opening or is_opener):
             return False
@@ -424,13 +427,13 @@ class ChatParser:
         self._matcher = self._lexicon.matcher((thought.closing, thought.opening))
 
     def _begin_content(self, start: int) -> Prose:
-        calls, thought = self._syntax.calls, self._syntax.reasoning
+        thought = self._syntax.reasoning
         self._state, self._start = _State.CONTENT, start
         self._reader = self._region = None
         front, trace = self._is_front, self._trace
         self._prose = Prose(self._said, start, self._events, keeps_front=front, trace=trace)
-        openers = () if calls is None else calls.openers
-        self._matcher = self._lexicon.matcher((*openers, *((thought.opening,) if thought else ())))
+        opening = (thought.opening,) if thought else ()
+        self._matcher = self._lexicon.matcher((*self._openers, *opening))
         return self._prose
 
     def _begin_calls(self, opener: str, start: int) -> None:
@@ -451,7 +454,7 @@ class ChatParser:
 
     def _schema_of(self, function: str) -> Mapping[str, Any]:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
-        return {} if tool is None else tool.declared or tool.schema or {}
+        return {} if tool is None else tool.declared or schema_of(tool)
 
     def _apply(self, event: Told, start: int, end: int, *, cut: bool = False) -> None:
         """What a region tells that a marker at `start:end` ended, or text before `end`."""

@@ -31,6 +31,7 @@ class Rule(StrEnum):
     EMPTY_ARGUMENTS = "empty_arguments"
     INVALID_ARGUMENTS = "invalid_arguments"  # passed through as they are
     QUOTED_ARGUMENTS = "quoted_arguments"  # the JSON value is in a JSON string
+    CONTROL_CHARACTER = "control_character"  # in a JSON string of the arguments: escaped
     UNCLOSED_JSON = "unclosed_json"  # the brace around name and arguments is missing
     SLOPPY_JSON = "sloppy_json"  # around name and arguments: commas too many, a key twice
     UNCLOSED_PARAMETER = "unclosed_parameter"  # a value without the tag that closes it

@@ -25,7 +25,7 @@ from gateway.models.chat.syntax.contract import (
     Tags,
     function_name,
 )
-from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
+from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,8 @@ class GlmReader:
             self._where = _Where.JUNK
             return
         self._where, self._word, self._rules = _Where.CALL, [], []
-        self._arguments = TaggedArguments(self._schema_of(name))
+        # Its template writes texts as they are, and any other value as JSON.
+        self._arguments = TaggedArguments(self._schema_of(name), ANY)
         yield Called(name)
 
     def _begin_key(self) -> Iterator[CallEvent]:

@@ -4,6 +4,8 @@
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
+Several objects between two markers are several calls.
+
 Source: the chat templates of Qwen2.5 and Qwen3; vLLM's and SGLang's parser `hermes` / `qwen25`.
 """
 
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import CallSyntax, Ended, Left, Mark
-from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.chat.syntax.json_call import WHITE, JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,24 +27,37 @@ CLOSING: Final = "</tool_call>"
 
 
 class HermesReader:
-    """One object, up to the marker behind it."""
+    """One object, or more, up to the marker behind it."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._call = JsonCall()
-        self._leftover = False
+        self._is_parted = self._leftover = False  # a comma, and words, stand behind the object
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """More of the object; words behind it are dropped."""
-        events, rest = self._call.feed(text)
-        yield from events
-        self._leftover = self._leftover or bool(rest.strip())
+        """More of the object; behind it another one may stand, words there are dropped."""
+        while text and not self._leftover:
+            if self._call.is_over:
+                rest = text.lstrip(WHITE + ",")
+                self._is_parted = self._is_parted or "," in text[: len(text) - len(rest)]
+                self._leftover = rest[:1] not in {"", "{"}
+                if not rest.startswith("{"):
+                    return
+                self._is_parted = False
+                yield from self._end((Rule.SLOPPY_JSON,), cut=False)
+                self._begin()
+                text = rest
+            events, text = self._call.feed(text)
+            yield from events
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
         """The call is over; at another opener the next one begins."""
         rules = (Rule.UNCLOSED_CALL,) if marker == OPENING else ()
         yield from self._end(rules, cut=False)
         if marker == OPENING:
-            self._call, self._leftover = JsonCall(), False
+            self._begin()
         else:
             yield Left()
 
@@ -53,7 +68,7 @@ class HermesReader:
     def _end(self, rules: tuple[Rule, ...], *, cut: bool) -> Iterator[CallEvent]:
         for event in self._call.finish(cut=cut):
             if isinstance(event, Ended):
-                leftover = (Rule.CALL_LEFTOVER,) if self._leftover else ()
+                leftover = (Rule.CALL_LEFTOVER,) if self._leftover or self._is_parted else ()
                 yield Ended(event.broken, (*event.rules, *leftover, *rules))
             else:
                 yield event

@@ -18,35 +18,47 @@ from gateway.models.chat.recovery import Rule
 from gateway.models.chat.syntax.contract import Argued, Called, Ended, Said, function_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gateway.models.chat.syntax.contract import CallEvent
 
 _STRUCTURE: Final = re.compile(r'["{}\[\]]')
-_STRING: Final = re.compile(r'["\\]')
+_STRING: Final = re.compile(r'["\\\x00-\x1f]')
 _SCALAR_END: Final = re.compile(r"[,}\]\s]")
 WHITE: Final = " \t\n\r"
 """What JSON calls white space."""
 DEPTH_MAX: Final = 128
 """A value nested deeper than that counts as no JSON: whether Python's decoder takes it depends on
 how deep the caller's own stack is, and the result must depend on nothing."""
-# Models break lines inside of strings; clients' parsers mostly put up with it.
-_DECODER: Final = json.JSONDecoder(strict=False, parse_int=str)
+
+
+def no_number(name: str) -> None:
+    """Python takes NaN and infinities for JSON."""
+    raise ValueError(name)
+
+
+# Models break lines inside of strings.
+_DECODER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_constant=no_number)
 
 
 class ValueScanner:
     """Finds the end of one JSON value that begins with the first character it is fed."""
 
-    __slots__ = ("_depth", "_escaped", "_in_string", "_is_scalar", "deepest", "is_begun")
+    __slots__ = (
+        "_depth", "_escaped", "_in_string", "_is_scalar", "controls", "deepest", "is_begun",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.is_begun = False
         self.deepest = 0
+        self.controls: list[int] = []
+        """Where control characters stand in the strings of the last text."""
         self._depth = 0
         self._in_string = self._escaped = self._is_scalar = False
 
     def end(self, text: str) -> int | None:
         """The offset behind the value, if its end is in this text; the text goes on with it."""
+        self.controls.clear()
         if not self.is_begun and text:
             self.is_begun = True
             self._is_scalar = text[0] not in '{["'
@@ -67,12 +79,24 @@ class ValueScanner:
                 at += 1
             elif mark == '"':
                 self._in_string = not self._in_string
+            elif mark < " ":
+                self.controls.append(at - 1)
             else:
                 self._depth += 1 if mark in "{[" else -1
                 self.deepest = max(self.deepest, self._depth)
             if not self._in_string and self._depth <= 0:
                 return at
         return None
+
+
+def escaped(text: str, controls: Sequence[int]) -> str:
+    """With escapes in the place of the control characters that stand there."""
+    parts: list[str] = []
+    at = 0
+    for control in controls:
+        parts += (text[at:control], json.dumps(text[control])[1:-1])
+        at = control + 1
+    return "".join((*parts, text[at:]))
 
 
 def is_json(text: str, deepest: int = 0) -> bool:
@@ -98,14 +122,18 @@ def string_in(text: str) -> str | None:
 
 
 class ArgumentsReader:
-    """The value of the arguments: an object flows, a string is decoded, nothing at all is `{}`."""
+    """The value of the arguments: an object flows, a string is decoded, nothing at all is `{}`.
 
-    __slots__ = ("_begin", "_scanner", "_text", "is_over")
+    Control characters in the strings of an object become escapes: else it would be no JSON.
+    """
+
+    __slots__ = ("_begin", "_rules", "_scanner", "_text", "is_over")
 
     def __init__(self) -> None:
         self._scanner = ValueScanner()
         self._text: list[str] = []
         self._begin = ""
+        self._rules: tuple[Rule, ...] = ()
         self.is_over = False
 
     @property
@@ -120,7 +148,7 @@ class ArgumentsReader:
 
     @property
     def flows(self) -> bool:
-        """What it is fed goes out as it is."""
+        """What it is fed goes out at once."""
         return self._begin in {"{", "["}
 
     def feed(self, text: str) -> tuple[str, str]:
@@ -131,6 +159,8 @@ class ArgumentsReader:
         end = self._scanner.end(text)
         self.is_over = end is not None
         mine, rest = (text, "") if end is None else (text[:end], text[end:])
+        if self._scanner.controls and self.flows:
+            mine, self._rules = escaped(mine, self._scanner.controls), (Rule.CONTROL_CHARACTER,)
         self._text.append(mine)
         return (mine if self.flows else ""), rest
 
@@ -139,11 +169,14 @@ class ArgumentsReader:
         text = "".join(self._text)
         if self.flows:
             whole = is_json(text, self._scanner.deepest)
-            return "", (() if whole else (Rule.INVALID_ARGUMENTS,))
+            return "", self._rules if whole else (*self._rules, Rule.INVALID_ARGUMENTS)
         if text.strip() in {"", "null", '""'}:
             return "{}", (Rule.EMPTY_ARGUMENTS,)
         if (said := string_in(text)) is not None:
-            return said, (Rule.QUOTED_ARGUMENTS,)
+            scanner = ValueScanner()
+            scanner.end(said)
+            rules = (Rule.CONTROL_CHARACTER,) if scanner.controls else ()
+            return escaped(said, scanner.controls), (Rule.QUOTED_ARGUMENTS, *rules)
         return text, (Rule.INVALID_ARGUMENTS,)
 
 

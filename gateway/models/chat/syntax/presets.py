@@ -70,30 +70,34 @@ def _preset(family: str, pattern: str, **known: Any) -> Preset:
 
 
 PRESETS: Final = (
-    _preset("Qwen3-Coder", r"qwen-?3-?coder", calls="qwen3_coder"),
-    _preset("Qwen3.5", r"qwen-?3\.[5-9]", reasoning="think", calls="qwen3_coder",
-            switch="enable_thinking", thinks=True),
-    _preset("QwQ", r"qwq", reasoning="think", calls="hermes", thinks=True),
-    _preset("Qwen3 Thinking", r"qwen-?3.*thinking", reasoning="think", calls="hermes", thinks=True),
-    _preset("Qwen3 Instruct", r"qwen-?3.*instruct", calls="hermes"),
-    _preset("Qwen3", r"qwen-?3", reasoning="think", calls="hermes", switch="enable_thinking",
-            thinks=True),
-    _preset("Qwen2.5", r"qwen-?2", calls="hermes"),
-    _preset("Hermes", r"hermes", calls="hermes"),
     _preset("DeepSeek-R1 distilled", r"deepseek-r1-distill", reasoning="think", thinks=True),
     _preset("DeepSeek-V3.1", r"deepseek-(v|chat-v)3\.1", reasoning="think", calls="deepseek_v31",
             switch="thinking"),
     _preset("DeepSeek-R1", r"deepseek-r1", reasoning="think", calls="deepseek_v3", thinks=True),
     _preset("DeepSeek-V3", r"deepseek-(v|chat-v)3(?!\.[2-9])", calls="deepseek_v3"),
+    _preset("Qwen3-Coder", r"qwen-?3-?coder", calls="qwen3_coder"),
+    _preset("Qwen3.5", r"qwen-?3\.[5-9]", reasoning="think", calls="qwen3_coder",
+            switch="enable_thinking", thinks=True),
+    _preset("QwQ", r"qwq", reasoning="think", calls="hermes", thinks=True),
+    _preset("Qwen3 Thinking", r"qwen-?3(?![\db]).*thinking", reasoning="think", calls="hermes",
+            thinks=True),
+    _preset("Qwen3 Instruct", r"qwen-?3(?![\db]).*instruct", calls="hermes"),
+    _preset("Qwen3", r"qwen-?3(?![\db])", reasoning="think", calls="hermes",
+            switch="enable_thinking", thinks=True),
+    _preset("Qwen2.5", r"qwen-?2(?![\db])", calls="hermes"),
+    _preset("Hermes", r"hermes", calls="hermes"),
     _preset("GLM-4.5", r"glm-?(4\.[5-9]|[5-9])", reasoning="think", calls="glm",
             switch="enable_thinking", thinks=True),
-    _preset("Magistral", r"magistral", reasoning="mistral", calls="mistral", thinks=True),
+    _preset("Magistral", r"magistral|ministral-3.*reasoning", reasoning="mistral", calls="mistral",
+            thinks=True),
     _preset("Mistral before version 11", calls="mistral_v3",
-            pattern=r"mistral-(7b|nemo|large|small-(24|2409|2501|24b-instruct-2501))|mixtral"),
+            pattern=r"mistral-(7b|nemo|large(?!-3)|small-(24|2409|2501|24b-instruct-2501))|mixtral"),
     _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
     _preset("Llama 3", r"llama-?3", calls="llama3_json"),
 )  # fmt: skip
-"""The first whose pattern is in a model's name counts."""
+"""The first whose pattern is in a model's name counts. What was distilled into a Qwen has the name
+of that behind its own, and a number may be a size (`Qwen-32B`).
+"""
 
 
 def preset_for(model: str) -> Preset | None:

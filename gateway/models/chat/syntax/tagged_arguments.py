@@ -2,7 +2,8 @@
 
 Such a value has no type: `5` may be a number or a text. What the schema of the function says of its
 parameter decides, and the first type that fits counts, in the order null, integer, number, boolean,
-object, array, string; without a schema it is text. Text streams, any other value waits for its end.
+object, array, string; without a schema the syntax says. What may be text is a number only if
+that says all of it. Text streams, any other value waits for its end.
 """
 
 from __future__ import annotations
@@ -10,19 +11,39 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner
+from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner, escaped, no_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 STRING: Final = frozenset({"string"})
+ANY: Final = frozenset({"null", "integer", "number", "boolean", "object", "array", "string"})
 REFERENCES_MAX: Final = 16
 """So many `$ref`s, `anyOf`s and the like are followed, one within the other."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_LITERAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+"""A number of JSON."""
 INTEGER_DIGITS_MAX: Final = 4000
 """Python converts no longer ones."""
+_ESCAPED: Final = r"""\\(?:[\\'"nrtbf]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})"""
+_PYTHON: Final = re.compile(
+    rf"""'(?:[^'\\\n]|{_ESCAPED})*+'|"(?:[^"\\\n]|{_ESCAPED})*+"|(?:True|False|None)\b"""
+    r"""|[-+.0-9eE]+|[\[\]{}:]|,(?P<last>(?=[ \t\r\n]*[\]}]))?|[ \t\r\n]+"""
+)
+"""Literals of Python, with the escapes in their strings that `repr` writes."""
+_PYTHON_SIGN: Final = re.compile(r"""\\x|\\.|\"""")
+_AS_JSON: Final[Mapping[str, str]] = {
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "\\x": "\\u00",
+    "\\'": "'",
+    '"': '\\"',
+}
+_LITERALS: Final = frozenset({"integer", "number", "boolean"})
 _CHOICES: Final = ("anyOf", "oneOf", "allOf")
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     bool: "boolean",
@@ -36,10 +57,13 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 
 class TaggedArguments:
-    """Writes one object. Between `begin` and `end` comes the text of a value."""
+    """Writes one object. Between `begin` and `end` comes the text of a value. Where the schema
+    names no type it is one of the `untyped`.
+    """
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, Any], untyped: frozenset[str] = STRING) -> None:
         self._schema = schema
+        self._untyped = untyped
         self._is_empty = True
         self._is_text = False
         self._types = STRING
@@ -51,7 +75,7 @@ class TaggedArguments:
         self._is_empty = False
         properties = self._schema.get("properties")
         schema = properties.get(key) if isinstance(properties, dict) else None
-        self._types = types_of(schema, self._schema) if schema is not None else STRING
+        self._types = types_of(schema, self._schema, self._untyped)
         self._is_text, self._value = self._types == STRING, []
         quote = '"' if self._is_text else ""
         return f"{front}{_quoted(key)}: {quote}"
@@ -75,13 +99,14 @@ class TaggedArguments:
         return "{}" if self._is_empty else "}"
 
 
-def types_of(schema: Any, root: Mapping[str, Any], left: int = REFERENCES_MAX) -> frozenset[str]:
-    """The types that a JSON Schema names, those of alternatives among them; text if it names none.
+def types_of(
+    schema: Any, root: Mapping[str, Any], untyped: frozenset[str] = STRING
+) -> frozenset[str]:
+    """The types that a JSON Schema names, those of alternatives among them; else the `untyped`.
 
     References within `root` are followed.
     """
-    found = frozenset(_types(schema, root, left))
-    return found or STRING
+    return frozenset(_types(schema, root, REFERENCES_MAX)) or untyped
 
 
 def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:
@@ -119,12 +144,22 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
 
 def as_json(value: str, types: frozenset[str]) -> str:
     """A value as JSON of the first of the types that fits, else as text."""
+    is_bound = "string" not in types
     for name, read in _READERS:
-        if name in types and (found := read(value)) is not None:
+        if name not in types or (found := read(value)) is None:
+            continue
+        if is_bound or name not in _LITERALS or _says_all(found, value.strip()):
             return found
     # It is of none of them: what is JSON is told as that, for whoever checks it.
-    other = None if "string" in types else _nested(value)
+    other = _nested(value) if is_bound else None
     return _quoted(value) if other is None else other
+
+
+def _says_all(found: str, written: str) -> bool:
+    """Whether a number or a boolean is written as whoever reads it would write it again."""
+    if found in {"true", "false"}:
+        return found == written.lower()
+    return found == written and found in {_integer(found), repr(float(found))}
 
 
 def _quoted(text: str) -> str:
@@ -142,13 +177,16 @@ def _integer(value: str) -> str | None:
 
 
 def _number(value: str) -> str | None:
+    text = value.strip()
     try:
-        number = float(value)
+        number = float(text)
     except ValueError:
         return None
     if not math.isfinite(number):
         return None
-    return str(int(number)) if number.is_integer() else repr(number)
+    if _LITERAL.fullmatch(text):
+        return text
+    return _integer(text) or repr(number)
 
 
 def _boolean(value: str) -> str | None:
@@ -159,16 +197,46 @@ def _boolean(value: str) -> str | None:
 
 
 def _nested(value: str) -> str | None:
-    """JSON, as it is written."""
+    """JSON, as it is written, but for control characters in its strings."""
     text, scanner = value.strip(), ValueScanner()
     scanner.end(text)
+    text = escaped(text, scanner.controls)
     if scanner.deepest > DEPTH_MAX:
         return None
     try:
-        json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=_no_number)
+        json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=no_number)
     except ValueError:
         return None
     return text
+
+
+def _container(opening: str, value: str) -> str | None:
+    """An object or an array, of JSON or of Python."""
+    text = value.strip()
+    if not text.startswith(opening):
+        return None
+    found = _nested(text)
+    if found is None and (translated := _from_python(text)) is not None:
+        found = _nested(translated)
+    return found
+
+
+def _from_python(text: str) -> str | None:
+    """What is made of Python's literals, as JSON would be if it is well formed. It is not handed to
+    Python's parser, to which how deep it may go depends on the caller's stack.
+    """
+    parts: list[str] = []
+    at = 0
+    while at < len(text):
+        if (found := _PYTHON.match(text, at)) is None:
+            return None
+        at, sign = found.end(), found.group()
+        if sign[0] in "'\"":
+            said = _PYTHON_SIGN.sub(lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1])
+            parts.append(f'"{said}"')
+        elif found["last"] is None:  # no comma behind the last of several
+            parts.append(_AS_JSON.get(sign, sign))
+    return "".join(parts)
 
 
 def _short(number: str) -> str:
@@ -183,15 +251,11 @@ def _finite(number: str) -> float:
     raise ValueError(number)
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(name)
-
-
 _READERS: Final[tuple[tuple[str, Callable[[str], str | None]], ...]] = (
     ("null", _null),
     ("integer", _integer),
     ("number", _number),
     ("boolean", _boolean),
-    ("object", _nested),
-    ("array", _nested),
+    ("object", partial(_container, "{")),
+    ("array", partial(_container, "[")),
 )

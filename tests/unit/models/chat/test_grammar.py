@@ -203,6 +203,30 @@ def test_a_thought_goes_on_to_what_is_demanded() -> None:
     assert not allows(HERMES, between, thought(HERMES) + call(HERMES, ("weather", JSON)))
 
 
+@pytest.mark.parametrize("name", ["deepseek_v31", "glm", "hermes", "mistral"])
+def test_behind_a_thought_that_the_prompt_shut_all_is_bound(name: str) -> None:
+    """The prompt ends in a lone `</think>`: the model is not to think."""
+    model = MODELS[name]
+    syntax, reasoning = model.syntax.calls, model.syntax.reasoning
+    assert syntax is not None
+    assert reasoning is not None
+    shut, owed = reasoning.closing, rules(STRICT, calls="required")
+    right, wrong = (call(model, ("weather", one)) for one in (JSON, "{}"))
+    for demands in (owed, rules(STRICT)):
+        found = behind(model, demands, shut)
+        assert allows(model, found, right)
+        assert not allows(model, found, wrong)
+    answer = behind(model, rules(answer=ANSWER), shut)
+    assert allows(model, answer, JSON)
+    assert not allows(model, answer, "{}")
+    for front in (syntax.front(None), syntax.front("weather")):
+        said = "".join(part.text if isinstance(part, Mark) else part for part in front)
+        found = behind(model, owed, shut + said)
+        rest = right[len(said) :].removeprefix(" " if syntax.tags is None else "")
+        assert allows(model, found, rest)
+        assert not allows(model, found, rest + "x")
+
+
 def test_text_goes_on() -> None:
     free = behind(HERMES, rules(STRICT), "Hi")
     assert allows(HERMES, free, " you" + call(HERMES, ("weather", JSON)))
@@ -282,6 +306,8 @@ def test_what_cannot_be_continued_is_not_bound() -> None:
     assert behind(HERMES, demands, '<tool_call>{"name": "weather", "arguments": "') is None
     assert behind(HERMES, demands, '<tool_call>{"name": "ping", "arguments": {') is None
     assert behind(HERMES, rules(answer=ANSWER), '<tool_call>{"name": "f", "arguments": {') is None
+    forbidden = rules(STRICT, calls="none")
+    assert behind(HERMES, forbidden, '<tool_call>{"name": "weather", "arguments": {') is None
     quoted = '<tool_call>{"name": "weather", "arguments": 5, "x'
     assert behind(HERMES, demands, quoted) is None
 

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 MODEL = Model()
 SPELLED = Model(spelled=("<think>", "</think>", "<tool_call>", "</tool_call>"))
 PLAIN = Model("none", "none")
+LLAMA = Model("llama3_json", "none")
+CODER = Model("qwen3_coder", "think", ("<function=", "<parameter=", "</parameter>", "</function>"))
 CALLS_OF_MISTRAL = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
 OWED = replace(RULES, calls="required")
+TOLD_OF_NONE = replace(RULES, tools={}, allowed=frozenset())
 STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
 
 
@@ -41,6 +44,8 @@ STOP, LENGTH, CUT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT
         (" \n", [], {"no_visible_output": 1}),
         ("a <think>b</think> c", ["final: a", "reasoning: b", "final: c"], {}),
         ("a </think> b", ["final: a  b"], {"marker_in_body": 1}),
+        ("</think>\n\nHi", ["final: Hi"], {}),
+        ("</think></think>Hi", ["final: Hi"], {"marker_in_body": 1}),
         ("<think>a <think>b</think>c", ["reasoning: a b", "final: c"], {"marker_in_body": 1}),
         ("<think>a", ["reasoning: a"], {"unclosed_reasoning": 1, "no_visible_output": 1}),
         ('<think>a<tool_call>{"name": "f", "arguments": {}}</tool_call>',
@@ -100,6 +105,33 @@ def test_half_a_character_waits_and_is_replaced_at_the_end() -> None:
     assert text_of(parser.finish(STOP)) == "\ufffd"
 
 
+@pytest.mark.parametrize(
+    ("model", "text", "said", "rules"),
+    [
+        (CODER, "Write <function=name> and </function>.",
+         ["final: Write <function=name> and </function>."], {}),
+        (CODER, "<think>a <tool_call>b</think>c", ["reasoning: a b", "final: c"],
+         {"marker_in_body": 1}),
+        (SPELLED, 'So:\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+         ['final: So:\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'], {}),
+        (MODEL, 'So: <tool_call>{"name": "f", "arguments": {}}</tool_call>!',
+         ['final: So: {"name": "f", "arguments": {}}!'], {"marker_in_body": 2}),
+        (LLAMA, '{"name": "f", "parameters": {}}', ['final: {"name": "f", "parameters": {}}'], {}),
+        (LLAMA, '<|python_tag|>{"name": "f", "parameters": {}}',
+         ['final: {"name": "f", "parameters": {}}'], {"marker_in_body": 1}),
+    ],
+)  # fmt: skip
+def test_who_was_told_of_no_tools_calls_none(
+    model: Model, text: str, said: list[str], rules: dict[str, int]
+) -> None:
+    assert model.read(text, rules=TOLD_OF_NONE) == (said, rules)
+
+
+def test_a_call_that_is_not_allowed_is_one() -> None:
+    forbidden = replace(RULES, calls="none")
+    assert MODEL.read('<tool_call>{"name": "f"}</tool_call>', rules=forbidden)[0] == ["f({})"]
+
+
 def test_what_is_owed_comes_behind_commentary() -> None:
     text = 'I look.<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     assert MODEL.read(text, rules=OWED)[0] == ["commentary: I look.", "f({})"]
@@ -136,6 +168,7 @@ def test_where_a_turn_stands() -> None:
     assert place("", in_reasoning=True) == ParserPosition(Where.BODY, 0, thought)
     assert place("<think>") == ParserPosition(Where.BODY, 0, thought)
     assert place("<think>a</think>") == ParserPosition(Where.BETWEEN, 3)
+    assert place("</think>") == ParserPosition(Where.BETWEEN, 1)
     assert place("<think>a</think>\nb") == ParserPosition(Where.BODY, 3, final)
     assert place(front) == ParserPosition(Where.HEADER, 0)
     assert place(front + "{") == ParserPosition(Where.BODY, 0, call, "f")

@@ -28,10 +28,18 @@ from gateway.models.chat.syntax.presets import preset_for
         ("deepseek-ai/DeepSeek-V3.1", "DeepSeek-V3.1", "think", "deepseek_v31"),
         ("deepseek-ai/DeepSeek-R1-0528", "DeepSeek-R1", "think", "deepseek_v3"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "DeepSeek-R1 distilled", "think", "none"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "DeepSeek-R1 distilled", "think", "none"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "DeepSeek-R1 distilled", "think", "none"),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "DeepSeek-R1", "think", "deepseek_v3"),
+        ("mistralai/Ministral-3-8B-Reasoning-2512", "Magistral", "mistral", "mistral"),
+        ("mistralai/Ministral-3-8B-Instruct-2512", "Mistral", "none", "mistral"),
+        ("mistralai/Mistral-Large-3-675B-Instruct-2512", "Mistral", "none", "mistral"),
+        ("mistralai/Mistral-Large-Instruct-2411", "Mistral before version 11", "none",
+         "mistral_v3"),
         ("zai-org/GLM-4.5-Air", "GLM-4.5", "think", "glm"),
         ("zai-org/GLM-4.6", "GLM-4.5", "think", "glm"),
     ],
-)
+)  # fmt: skip
 def test_a_model_is_known_by_its_name(model: str, family: str, reasoning: str, calls: str) -> None:
     preset = preset_for(model)
     assert preset is not None
@@ -39,6 +47,9 @@ def test_a_model_is_known_by_its_name(model: str, family: str, reasoning: str, c
     assert (preset.syntax.reasoning is None) == (reasoning == "none")
 
 
-def test_of_a_model_of_another_name_nothing_is_known() -> None:
-    assert preset_for("acme/unknown-1b") is None
+@pytest.mark.parametrize(
+    "model", ["acme/unknown-1b", "acme/Wise-Qwen-32B", "acme/Wise-Qwen-3B", "acme/Wise-Qwen-20B"]
+)
+def test_of_a_model_of_another_name_nothing_is_known(model: str) -> None:
+    assert preset_for(model) is None
     assert preset_for("deepseek-ai/DeepSeek-V3.2") is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.generation import FinishReason
+from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.generation import FinishReason, SegmentKind
 from gateway.models.chat.syntax.contract import Left, Mark
 from gateway.models.chat.syntax.deepseek import full_width
 from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
@@ -52,6 +53,18 @@ def check(
         (f"<tool_call>{F}7}}</tool_call>", ["f(7)"], {"invalid_arguments"}),
         (f'<tool_call>{F}"{{}}"}}</tool_call>', ["f({})"], {"quoted_arguments"}),
         (f'<tool_call>{F}"a\\"\\u00"}}</tool_call>', ['f("a\\"\\u00")'], {"invalid_arguments"}),
+        (f'<tool_call>{F}{{"a": "x\n\ty\x00\\n"}}}}</tool_call>',
+         ['f({"a": "x\\n\\ty\\u0000\\n"})'], {"control_character"}),
+        (f'<tool_call>{F}{{\n\t"a\r": 1}}}}</tool_call>', ['f({\n\t"a\\r": 1})'],
+         {"control_character"}),
+        (f'<tool_call>{F}{{"a": "\\\n"}}}}</tool_call>', ['f({"a": "\\\n"})'],
+         {"invalid_arguments"}),
+        (f'<tool_call>{F}{{"a": "\n", b}}}}</tool_call>', ['f({"a": "\\n", b})'],
+         {"control_character", "invalid_arguments"}),
+        (f'<tool_call>{F}"{{\\"a\\":\\n\\"\\n\\"}}"}}</tool_call>', ['f({"a":\n"\\n"})'],
+         {"quoted_arguments", "control_character"}),
+        (f'<tool_call>{F}{{"a": NaN}}}}</tool_call>', ['f({"a": NaN})'], {"invalid_arguments"}),
+        (f"<tool_call>{F}[-Infinity]}}</tool_call>", ["f([-Infinity])"], {"invalid_arguments"}),
         (f"<tool_call>{F}{{1}}}}</tool_call>", ["f({1})"], {"invalid_arguments"}),
         (f"<tool_call>{F}{'[' * 200}{']' * 200}}}</tool_call>",
          [f"f({'[' * 200}{']' * 200})"], {"invalid_arguments"}),
@@ -74,6 +87,19 @@ def check(
         ("<tool_call>\n</tool_call>", [], {"abandoned_call", "no_visible_output"}),
         (f"<tool_call>{F}{{}}}}<tool_call>{F}[]}}</tool_call>",
          ["f({})", "f([])"], {"unclosed_call"}),
+        (f'<tool_call>{F}{{}}}}\n{{"name": "g", "arguments": {{}}}}\n</tool_call>',
+         ["f({})", "g({})"], {"sloppy_json"}),
+        (f'<tool_call>{F}{{}}}} ,\n{{"name": "g", "arguments": {{"a": 1}}}}</tool_call> Hi',
+         ["f({})", 'g({"a": 1})', "final: Hi"], {"sloppy_json"}),
+        (f'<tool_call>{F}{{}}}}{{"x": 1}}</tool_call>', ["f({})", 'final: {"x": 1}'],
+         {"sloppy_json", "not_a_call"}),
+        (f'<tool_call>{F}{{}}}}{{"name": "g", "arguments": {{</tool_call>',
+         ["f({})", "g({) broken"], {"sloppy_json", "invalid_arguments"}),
+        (f'<tool_call>{F}{{}}}}x{{"name": "g", "arguments": {{}}}}</tool_call>',
+         ["f({})"], {"call_leftover"}),
+        (f"<tool_call>{F}{{}}}},</tool_call>", ["f({})"], {"call_leftover"}),
+        ('<tool_call>{"name": "browser.search", "arguments": {}}\n{',
+         ["builtin:browser.search({})"], {"sloppy_json"}),
         (f"<tool_call>{F}{{}}}}", ["f({})"], {"unclosed_call"}),
         (f'<tool_call>{F}{{"a": ', ['f({"a": ) broken'], {"unclosed_call", "invalid_arguments"}),
         ('<tool_call>{"name": "functions.f", "arguments": {}}</tool_call>',
@@ -185,6 +211,10 @@ def test_qwen3_coder_that_is_cut_off(text: str, said: list[str]) -> None:
          ['f({"count": 5})'], set()),
         ("<tool_call>f<arg_key> text </arg_key><arg_value> x </arg_value></tool_call>",
          ['f({"text": " x "})'], set()),
+        ("<tool_call>f<arg_key>other</arg_key><arg_value>[1]</arg_value></tool_call>",
+         ['f({"other": [1]})'], set()),
+        ("<tool_call>h<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>",
+         ['h({"a": 5})'], {"undeclared_function"}),
         ("<tool_call>f</tool_call><tool_call>g</tool_call>", ["f({})", "g({})"], set()),
         ("<tool_call>f", ["f({})"], {"unclosed_call"}),
         ("<tool_call>f<tool_call>g</tool_call>", ["f({})", "g({})"], {"unclosed_call"}),
@@ -213,6 +243,17 @@ def test_glm(text: str, said: list[str], rules: set[str]) -> None:
     assert model_says[0] == said
     assert set(model_says[1]) == rules
     assert Model("glm", "think", GLM.syntax.markers).read(text)[0] == said
+
+
+def test_what_a_custom_tool_and_python_take_is_text() -> None:
+    tools = {
+        "patch": ToolRule("patch", SegmentKind.CUSTOM_CALL, "patch"),
+        "builtin:python": ToolRule("builtin:python", SegmentKind.CODE_INTERPRETER_CALL, "python"),
+    }
+    rules = OutputRules(tools, frozenset(tools))
+    for called, name, key in (("patch", "patch", "input"), ("python", "builtin:python", "code")):
+        text = f"<tool_call>{called}<arg_key>{key}</arg_key><arg_value>[1]</arg_value></tool_call>"
+        assert GLM.read(text, rules=rules)[0] == [f'{name}({{"{key}": "[1]"}})']
 
 
 @pytest.mark.parametrize(
@@ -306,6 +347,7 @@ def test_deepseek_that_is_cut_off(text: str, said: list[str]) -> None:
     ("text", "said", "rules"),
     [
         ('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', ['f({"a": 1})', "g({})"], set()),
+        ('[TOOL_CALLS]f[ARGS]{"a": "x\n"}', ['f({"a": "x\\n"})'], {"control_character"}),
         ("[TOOL_CALLS]f{}", ["f({})"], set()),
         ("[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}", ["f({})"], set()),
         ("[TOOL_CALLS]f[ARGS]{} Hi", ["f({})", "final: Hi"], set()),
