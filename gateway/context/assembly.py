@@ -26,7 +26,7 @@ from gateway.context.compaction import compaction_item
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import approval_request_of, asked_tool, author_of, call_of
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
-from gateway.protocol.hosted.input_items import shown_status
+from gateway.protocol.hosted_items import shown_status
 from gateway.protocol.items import (
     CodeInterpreterCall,
     HostedItem,

@@ -36,8 +36,8 @@ from gateway.protocol.documented import (
     check_own,
     literal_values,
 )
-from gateway.protocol.hosted.input_items import check_hosted
 from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.hosted_items import check_hosted
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     METADATA_PAIRS_MAX,

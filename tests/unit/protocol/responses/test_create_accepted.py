@@ -215,9 +215,13 @@ def test_only_so_many_unknown_parameters_are_reported() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_hints_about_the_cache_are_named_as_ignored(strict: bool) -> None:
-    hints = {"prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "12h"}}
+    hints: dict[str, Any] = {
+        "prompt_cache_retention": "24h",
+        "prompt_cache_options": {"ttl": "12h"},
+    }
     assert parse(strict=strict, image={}, **hints).ignored == ("image", *HINTS)
-    assert parse(**dict.fromkeys(hints)).ignored == ()
+    nulls: dict[str, Any] = dict.fromkeys(hints)
+    assert parse(**nulls).ignored == ()
 
 
 def test_function_names_may_have_dots_and_dashes() -> None:
