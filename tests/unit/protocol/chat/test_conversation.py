@@ -154,6 +154,7 @@ def user(*parts: object) -> Json:
 
 
 LONG = "x" * 5_001
+EMPTY: tuple[Any, ...] = ("", [])
 CALLED = {"id": "c", "type": "function"}
 ANSWERED = {"role": "tool", "tool_call_id": "c", "content": "x"}
 ROWS: list[Row] = [
@@ -286,12 +287,12 @@ ROWS: list[Row] = [
     ),
     *(
         (
-            said(*[{"role": "assistant", "content": nothing}] * count),
+            said(*[{"role": "assistant", "content": content}] * count),
             "missing_required_parameter",
             "messages[0].content",
             "Missing required parameter: 'messages[0].content'.",
         )
-        for nothing in ("", [])
+        for content in EMPTY
         for count in (1, 2)
     ),
     (
