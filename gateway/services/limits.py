@@ -15,6 +15,7 @@ from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import COMPONENTS, PRICE_TIERS, Price, begins
 from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.request_errors import wrong_value
+from gateway.services.admin.projects import required_project
 from gateway.store import tenants
 from gateway.store.limits import alerts, prices, rules
 from gateway.store.limits.rules import SpendAlert
@@ -77,6 +78,25 @@ class Limits:
         if found is None:
             raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
         return found.id
+
+    async def project(self, tenant_id: TenantId, project_id: UUID) -> Place:
+        """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
+        async with self._database.transaction(tenant_id) as connection:
+            found = await required_project(connection, tenant_id, ids.project_id(project_id))
+        return Place(tenant_id, "project", found.id)
+
+    async def key(self, tenant_id: TenantId, key_id: UUID) -> Place:
+        """That of a key, or of what stands in the place of one: a federation rule, an issuer of the
+        operator. Raises `ResourceNotFound` for one that the tenant does not have.
+        """
+        async with self._database.owner_transaction() as connection:
+            if not await rules.is_key(connection, tenant_id, key_id):
+                raise ResourceNotFound(
+                    f"No API key with id '{ids.api_key_id(key_id)}' was found.",
+                    code="api_key_not_found",
+                    param="key_id",
+                )
+        return Place(tenant_id, "key", key_id)
 
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
         """Every limit of a tenant, its projects and keys."""

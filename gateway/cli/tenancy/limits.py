@@ -15,7 +15,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.limits.money import NANO, dollars
-from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval
+from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
 from gateway.services.limits import Limits, Place
 from gateway.settings import load_settings
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.limits.money import Component, Price
-    from gateway.limits.terms import Limit, Mode, Unit, What
+    from gateway.limits.terms import Limit, Mode, What
     from gateway.services.limits import BudgetState
     from gateway.services.repricing import Repriced
 
@@ -75,10 +75,10 @@ def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
 async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> Place:
     tenant_id = await service.tenant(tenant)
     if key is not None:
-        return Place(tenant_id, "key", ids.parse_api_key_id(key) or _uuid(key, "--key"))
+        return await service.key(tenant_id, ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
         found = ids.parse_project_id(project) or _uuid(project, "--project")
-        return Place(tenant_id, "project", found)
+        return await service.project(tenant_id, found)
     return Place.of_tenant(tenant_id)
 
 
@@ -186,11 +186,11 @@ def remove_budget(
     config: Config = None,
 ) -> None:
     """Remove the budget of a tenant, a project or a key: nothing of it is refused any more."""
+    chosen, span = _unit(unit), _interval(interval)
 
     async def question(service: Limits) -> bool:
         place = await _place(service, tenant, project, key)
-        chosen: Unit = "tokens" if unit == "tokens" else "usd"
-        return await service.remove_budget(place, chosen, _interval(interval))
+        return await service.remove_budget(place, chosen, span)
 
     terminal.show("removed" if _ask(config, question) else "there was none")
 
@@ -411,6 +411,14 @@ def _percent(text: str) -> int:
     if not text.strip().isdigit() or not 0 < int(text) <= 1_000:
         raise typer.BadParameter(f"{text!r} is no percentage.", param_hint="--alert-at")
     return int(text)
+
+
+def _unit(text: str) -> Unit:
+    for known in get_args(Unit):
+        if text == known:
+            found: Unit = known
+            return found
+    raise typer.BadParameter(f"{text!r} is neither usd nor tokens.", param_hint="--unit")
 
 
 def _interval(text: str) -> Interval:

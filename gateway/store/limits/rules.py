@@ -60,6 +60,12 @@ ORDER BY scope, scope_id, model, what, window_s
 _PROJECT_OF_KEY: Final = Statement("""
 SELECT project_id FROM api_keys WHERE tenant_id = :tenant AND id = :key
 """)
+_IS_KEY: Final = Statement("""
+SELECT EXISTS (SELECT FROM api_keys WHERE tenant_id = :tenant AND id = :key)
+    OR EXISTS (SELECT FROM federation_rules
+               WHERE tenant_id = :tenant AND id = :key AND deleted_at IS NULL)
+    OR EXISTS (SELECT FROM operator_issuers WHERE id = :key AND deleted_at IS NULL)
+""")
 _SET: Final = Statement("""
 INSERT INTO limits (tenant_id, scope, scope_id, model, what, window_s, value, mode, updated_at)
 VALUES (:tenant, :scope, :scope_id, :model, :what, :window_s, :value, :mode, now())
@@ -158,6 +164,14 @@ async def project_of_key(
     for row in await connection.execute(_PROJECT_OF_KEY, place):
         return row.project_id or default_project(tenant_id)
     return None
+
+
+async def is_key(connection: Connection, tenant_id: TenantId, key_id: UUID) -> bool:
+    """Whether requests of the tenant can have this id as that of their key: it is a key of the
+    tenant, one of its federation rules, or an issuer of the operator.
+    """
+    found: bool = await connection.scalar(_IS_KEY, {"tenant": tenant_id, "key": key_id})
+    return found
 
 
 async def set_limits(

@@ -21,8 +21,6 @@ from tests.fakes.usage_lines import line
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROJECT = ids.project_id(UUID(int=5))
-
 
 @pytest.fixture(autouse=True)
 def _environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +43,19 @@ def rows(line: str) -> list[dict[str, Any]]:
     return found
 
 
+def new_project(tenant: str = "acme") -> str:
+    return said(f"projects create {tenant} p").strip()
+
+
+def new_key(tenant: str = "acme") -> str:
+    made: str = json.loads(said(f"keys create {tenant} --json"))["id"]
+    return made
+
+
 def test_limits_are_set_changed_and_taken_away() -> None:
+    project = new_project()
     said("limits set acme --requests-per-minute 60 --tokens-per-day 1000000")
-    said(f"limits set acme --project {PROJECT} --model m --requests-per-minute 10 --observe")
+    said(f"limits set acme --project {project} --model m --requests-per-minute 10 --observe")
     said("limits set acme --requests-per-minute 90 --concurrent-responses 4")
     said("limits set acme --tokens-per-day none")
     found = {(one["scope"], one["what"]): one for one in rows("limits list acme")}
@@ -57,11 +65,43 @@ def test_limits_are_set_changed_and_taken_away() -> None:
     assert len(found) == 3
     assert "requests" in said("limits list acme")
     with pytest.raises(InvalidRequest, match="90 at most"):
-        said(f"limits set acme --project {PROJECT} --requests-per-minute 91")
+        said(f"limits set acme --project {project} --requests-per-minute 91")
     with pytest.raises(InvalidRequest, match="nothing to change"):
         said("limits set acme")
     with pytest.raises(ResourceNotFound):
         said("limits list nobody")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "limits set acme --requests-per-minute 1",
+        "budgets set acme --tokens 1",
+        "budgets remove acme --unit tokens",
+    ],
+)
+def test_projects_and_keys_are_those_of_the_tenant(command: str) -> None:
+    said("tenants create other")
+    project, key = new_project("other"), new_key("other")
+    for place in (f"--project {project}", f"--key {key}", f"--key {ids.api_key_id(UUID(key))}"):
+        with pytest.raises(ResourceNotFound):
+            said(f"{command} {place}")
+        said(f"{command} {place}".replace("acme", "other"))
+    assert rows("limits list acme") == rows("budgets list acme") == []
+
+
+def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
+    said("tenants create other")
+    made = said("issuers create acme https://idp.example aud --jwks-url https://idp.example/keys")
+    allowed = f"issuers allow acme {made.strip()} {new_project()} --match repository=a"
+    rule = json.loads(said(f"{allowed} --json"))["harmony"]["api_key_id"]
+    operators = "operator-issuers create https://op.example aud --tenant-claim assertion.org"
+    issuer = json.loads(said(f"{operators} --tenant * --json"))["harmony"]["api_key_id"]
+    for key in (rule, issuer):
+        said(f"limits set acme --key {key} --requests-per-minute 1")
+    with pytest.raises(ResourceNotFound):
+        said(f"limits set other --key {rule} --requests-per-minute 1")
+    assert len(rows("limits list acme")) == 2
 
 
 @pytest.mark.parametrize(
@@ -72,6 +112,8 @@ def test_limits_are_set_changed_and_taken_away() -> None:
         "budgets set acme",
         "budgets set acme --usd 1 --tokens 1",
         "budgets set acme --tokens 1 --interval week",
+        "budgets remove acme --interval week",
+        "budgets remove acme --unit token",
         "budgets set acme --tokens 1 --alert-at x",
         "prices set m --input 0.0001",
         "prices set m --input dollars",
@@ -99,7 +141,7 @@ def test_prices_and_budgets() -> None:
             said(typo)
     assert "output 200" in said("prices list")
     said("budgets set acme --usd 12.5 --alert-at 50,100")
-    said(f"budgets set acme --tokens 1000 --interval day --key {UUID(int=9)} --observe")
+    said(f"budgets set acme --tokens 1000 --interval day --key {new_key()} --observe")
     found = {one["scope"]: one for one in rows("budgets list acme")}
     assert (found["tenant"]["cap"], found["tenant"]["spent"]) == ("12.50", "0.00")
     assert (found["key"]["cap"], found["key"]["mode"]) == ("1000", "observe")
