@@ -5,7 +5,7 @@ What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -109,7 +109,7 @@ class Limits:
         values: Mapping[tuple[What, int], int | None],
         *,
         model: str = ALL_MODELS,
-        mode: Mode = "enforce",
+        mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
         """`set_limits` in a transaction of its own."""
@@ -143,11 +143,12 @@ class Limits:
         *,
         unit: Unit = "usd",
         interval: Interval = "month",
-        mode: Mode = "enforce",
+        mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> Budget:
-        """Set the budget of a place, in nano-dollars or tokens. Raises `InvalidRequest`: one in
-        money needs prices, for what has none costs nothing.
+        """Set the budget of a place, in nano-dollars or tokens. Without a `mode` it keeps the one
+        that it has; a new one is enforced. Raises `InvalidRequest`: one in money needs prices, for
+        what has none costs nothing.
         """
         if cap < 0 or cap >= 2**63:
             raise InvalidRequest("A budget is zero or more.", param="cap")
@@ -156,7 +157,10 @@ class Limits:
                 "No model has a price, so nothing would ever be spent. Set prices first.",
                 param="unit",
             )
-        budget = Budget(ids.new_uuid(), place.scope, place.scope_id, unit, interval, cap, mode)
+        budget = Budget(ids.new_uuid(), place.scope, place.scope_id, unit, interval, cap)
+        for one in await rules.budgets(self._database, place.tenant_id):
+            mode = mode or (one.mode if one.meter == budget.meter else None)
+        budget = replace(budget, mode=mode or "enforce")
         event = _budget_changed(place, budget, cap, author)
         await rules.set_budget(self._database, place.tenant_id, budget, event)
         return budget
@@ -280,31 +284,57 @@ async def set_limits(
     values: Mapping[tuple[What, int], int | None],
     *,
     model: str = ALL_MODELS,
-    mode: Mode = "enforce",
+    mode: Mode | None = None,
     author: Author,
 ) -> list[Limit]:
-    """Set limits by what they limit and their window (seconds); None takes one away. Returns those
-    of the place and model that there are then. Raises `InvalidRequest`, also for one that is above
-    that of the scope around it: a project is inside of its tenant, a key inside of its project.
+    """Set limits by what they limit and their window (seconds); None takes one away. `mode` is that
+    of those that are named, or where none is, of all of the place and model; without it each keeps
+    its own, and a new one is observed where all others of them are. Returns those of the place and
+    model that there are then. Raises `InvalidRequest`, also for one that is above that of the scope
+    around it: a project is inside of its tenant, a key inside of its project.
     """
-    if not values:
+    there = {(one.what, one.window_s): one for one in await _limits_of(connection, place, model)}
+    asked = values
+    if not values and mode is not None:
+        asked = {what: one.value for what, one in there.items()}
+    named = _named(place, asked, model, mode, there)
+    if not named:
         raise InvalidRequest("There is nothing to change.")
-    named = [
-        (Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode), value)
-        for (what, window_s), value in values.items()
-    ]
     known = await _limits_around(connection, place)
     for limit, value in named:
         limit.check()
-        if value is not None:
+        if value is not None and values:
             _check_within(limit, known)
     await rules.set_limits(
         connection,
         place.tenant_id,
         [limit for limit, value in named if value is not None],
-        _limits_changed(place, values, model, author),
+        _limits_changed(place, values, model, mode, author),
         gone=[limit for limit, value in named if value is None],
     )
+    return await _limits_of(connection, place, model)
+
+
+def _named(
+    place: Place,
+    values: Mapping[tuple[What, int], int | None],
+    model: str,
+    mode: Mode | None,
+    there: Mapping[tuple[What, int], Limit],
+) -> list[tuple[Limit, int | None]]:
+    """The limits that are asked for, with their modes, and their values."""
+    is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
+    new: Mode = "observe" if is_observed else "enforce"
+    found = []
+    for (what, window_s), value in values.items():
+        own = there.get((what, window_s))
+        kept = new if own is None else own.mode
+        limit = Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode or kept)
+        found.append((limit, value))
+    return found
+
+
+async def _limits_of(connection: Connection, place: Place, model: str) -> list[Limit]:
     return [
         one
         for one in await rules.limits(connection, place.tenant_id)
@@ -331,13 +361,18 @@ def _check_tier(tier: str) -> None:
 
 
 def _limits_changed(
-    place: Place, values: Mapping[tuple[What, int], int | None], model: str, author: Author
+    place: Place,
+    values: Mapping[tuple[What, int], int | None],
+    model: str,
+    mode: Mode | None,
+    author: Author,
 ) -> AuditEvent:
     """Limits of a project have a type of OpenAI's, and their id."""
     per = {MINUTE_S: "_per_1_minute", DAY_S: "_per_1_day"}
-    changes = {
+    changes: dict[str, int | str | None] = {
         f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
     }
+    changes |= {} if mode is None else {"mode": mode}
     if place.project is not None:
         return author.event(
             "rate_limit.updated", f"rl-{model}", place.project, changes_requested=changes

@@ -99,7 +99,7 @@ class RateLimitEndpoints:
             asked.values,
             author=call.caller.author,
             model=model,
-            mode=asked.harmony.mode,
+            mode=asked.mode,
         )
         return rate_limit_body(model, limits)
 

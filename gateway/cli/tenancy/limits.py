@@ -56,8 +56,11 @@ Project = Annotated[str | None, typer.Option(help="One of its projects, by its i
 KeyId = Annotated[str | None, typer.Option("--key", help="One of its keys, by its id.")]
 Number = Annotated[str | None, typer.Option(metavar="N|none", help="A number, or none: no limit.")]
 Observe = Annotated[
-    bool,
-    typer.Option("--observe", help="Count what it would refuse (metrics), and refuse nothing."),
+    bool | None,
+    typer.Option(
+        "--observe/--enforce",
+        help="Count what it would refuse (metrics), and refuse nothing. Default: as it is.",
+    ),
 ]
 
 
@@ -106,11 +109,13 @@ def set_limits(  # noqa: PLR0913 - its options
     stored_bytes: Number = None,
     background_running: Number = None,
     background_queued: Number = None,
-    observe: Observe = False,
+    observe: Observe = None,
     config: Config = None,
     json_: Json = False,
 ) -> None:
-    """Set limits of a tenant, a project or a key. What is not named stays as it is."""
+    """Set limits of a tenant, a project or a key. What is not named stays as it is; --observe or
+    --enforce alone is for all of the model.
+    """
     given = (
         requests_per_minute, requests_per_day, tokens_per_minute, tokens_per_day,
         input_tokens_per_minute, output_tokens_per_minute, concurrent_responses,
@@ -119,11 +124,10 @@ def set_limits(  # noqa: PLR0913 - its options
     values = {
         one: _number(text) for one, text in zip(_OPTIONS, given, strict=True) if text is not None
     }
-    mode: Mode = "observe" if observe else "enforce"
 
     async def question(service: Limits) -> list[Limit]:
         place = await _place(service, tenant, project, key)
-        return await service.set_limits(place, values, model=model, mode=mode)
+        return await service.set_limits(place, values, model=model, mode=_mode(observe))
 
     _show_limits(_ask(config, question), as_json=json_)
 
@@ -148,7 +152,7 @@ def set_budget(  # noqa: PLR0913 - its options
     ] = "month",
     project: Project = None,
     key: KeyId = None,
-    observe: Observe = False,
+    observe: Observe = None,
     alert_at: Annotated[
         str, typer.Option(help="Percentages at which somebody is told, as in 50,80,100.")
     ] = "",
@@ -162,11 +166,10 @@ def set_budget(  # noqa: PLR0913 - its options
     assert cap is not None, "one of the two was given"
     span = _interval(interval)
     shares = [_percent(one) for one in alert_at.split(",") if one.strip()]
-    mode: Mode = "observe" if observe else "enforce"
 
     async def question(service: Limits) -> None:
         place = await _place(service, tenant, project, key)
-        await service.set_budget(place, cap, unit=unit, interval=span, mode=mode)
+        await service.set_budget(place, cap, unit=unit, interval=span, mode=_mode(observe))
         for share in shares:
             threshold = cap * share // 100
             channel: dict[str, object] = {"type": "operator", "percent": share}
@@ -411,6 +414,12 @@ def _percent(text: str) -> int:
     if not text.strip().isdigit() or not 0 < int(text) <= 1_000:
         raise typer.BadParameter(f"{text!r} is no percentage.", param_hint="--alert-at")
     return int(text)
+
+
+def _mode(observe: bool | None) -> Mode | None:
+    if observe is None:
+        return None
+    return "observe" if observe else "enforce"
 
 
 def _unit(text: str) -> Unit:

@@ -59,7 +59,7 @@ class KeyAsked:
     terms: KeyTerms = PLAIN_KEY
     expires_in_s: int | None = None
     limits: Mapping[tuple[What, int], int | None] = field(default_factory=dict)
-    limits_mode: Mode = "enforce"
+    limits_mode: Mode | None = None
 
 
 def unknown_key(key_id: str) -> ResourceNotFound:

@@ -69,7 +69,7 @@ class ProjectLimits:
         *,
         author: Author,
         model: str = ALL_MODELS,
-        mode: Mode = "enforce",
+        mode: Mode | None = None,
     ) -> list[Limit]:
         """Set limits of one model, or of all, as `Limits.set_limits` does."""
         changed = await self.limits.set_limits(place, values, model=model, mode=mode, author=author)

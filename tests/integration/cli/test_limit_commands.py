@@ -68,8 +68,29 @@ def test_limits_are_set_changed_and_taken_away() -> None:
         said(f"limits set acme --project {project} --requests-per-minute 91")
     with pytest.raises(InvalidRequest, match="nothing to change"):
         said("limits set acme")
+    with pytest.raises(InvalidRequest, match="nothing to change"):
+        said("limits set acme --model other --observe")
     with pytest.raises(ResourceNotFound):
         said("limits list nobody")
+
+
+def test_what_is_observed_stays_so_until_it_is_to_be_enforced() -> None:
+    def modes() -> list[str]:
+        limits = [one["mode"] for one in rows("limits list acme")]
+        return limits + [one["mode"] for one in rows("budgets list acme")]
+
+    said("limits set acme --requests-per-minute 60 --observe")
+    said("budgets set acme --tokens 5 --observe")
+    said("limits set acme --requests-per-minute 90 --tokens-per-day 9")
+    said("budgets set acme --tokens 6")
+    assert modes() == ["observe", "observe", "observe"]
+    said("limits set acme --enforce")
+    said("budgets set acme --tokens 6 --enforce")
+    assert modes() == ["enforce", "enforce", "enforce"]
+    said("limits set acme --requests-per-minute 91 --observe")
+    said("limits set acme --concurrent-responses 1")
+    found = {one["what"]: one["mode"] for one in rows("limits list acme")}
+    assert found == {"requests": "observe", "tokens": "enforce", "responses": "enforce"}
 
 
 @pytest.mark.parametrize(
