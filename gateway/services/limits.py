@@ -18,7 +18,7 @@ from gateway.protocol.request_errors import wrong_value
 from gateway.services.admin.projects import required_project
 from gateway.store import tenants
 from gateway.store.limits import alerts, prices, rules
-from gateway.store.limits.rules import SpendAlert
+from gateway.store.limits.rules import OPERATORS, SpendAlert
 from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
@@ -175,7 +175,8 @@ class Limits:
 
     async def alerts(self, place: Place) -> list[SpendAlert]:
         """Those of a place, the oldest first."""
-        return await rules.alerts(self._database, place.tenant_id, place.scope, place.scope_id)
+        async with self._database.transaction(place.tenant_id) as connection:
+            return await _alerts_of(connection, place)
 
     async def add_alert(
         self,
@@ -188,16 +189,45 @@ class Limits:
         author: Author = COMMAND_LINE,
     ) -> SpendAlert:
         """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
-        if len(await self.alerts(place)) >= ALERTS_MAX:
-            raise InvalidRequest(f"There are {ALERTS_MAX} spend alerts already.")
+        _check_count(len(await self.alerts(place)) + 1)
         new = SpendAlert(
             ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
         )
-        told = {"threshold": threshold, "unit": unit, "interval": interval}
-        event = author.event(
-            "harmony.spend_alert.created", ids.spend_alert_id(new.id), place.project, data=told
-        )
-        return await rules.add_alert(self._database, place.tenant_id, new, event)
+        async with self._database.transaction(place.tenant_id) as connection:
+            return await _add_alert(connection, place, new, author)
+
+    async def set_operators_alerts(
+        self,
+        place: Place,
+        thresholds: Mapping[int, int],
+        *,
+        unit: Unit,
+        interval: Interval,
+        author: Author = COMMAND_LINE,
+    ) -> None:
+        """Have the operator told at these amounts, by the percentages of the budget that they are,
+        and at no others of the unit and interval. One that is as before is not told again. Raises
+        `InvalidRequest` for too many.
+        """
+        new, gone = dict(thresholds), []
+        async with self._database.transaction(place.tenant_id) as connection:
+            known = await _alerts_of(connection, place)
+            for one in known:
+                if one.percent is None or (one.unit, one.interval) != (unit, interval):
+                    continue
+                if new.get(one.percent) == one.threshold:
+                    del new[one.percent]
+                else:
+                    gone.append(one)
+            _check_count(len(known) - len(gone) + len(new))
+            for one in gone:
+                await _remove_alert(connection, place, one.id, author)
+            for percent, threshold in new.items():
+                channel = {"type": OPERATORS, "percent": percent}
+                alert = SpendAlert(
+                    ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
+                )
+                await _add_alert(connection, place, alert, author)
 
     async def change_alert(
         self, place: Place, alert: SpendAlert, author: Author = COMMAND_LINE
@@ -215,12 +245,8 @@ class Limits:
         self, place: Place, alert_id: UUID, author: Author = COMMAND_LINE
     ) -> bool:
         """Whether there was one."""
-        event = author.event(
-            "harmony.spend_alert.deleted", ids.spend_alert_id(alert_id), place.project
-        )
-        return await rules.remove_alert(
-            self._database, place.tenant_id, place.scope, place.scope_id, alert_id, event
-        )
+        async with self._database.transaction(place.tenant_id) as connection:
+            return await _remove_alert(connection, place, alert_id, author)
 
     async def prices(self) -> list[Price]:
         """Every price that there was, the newest last."""
@@ -353,6 +379,34 @@ async def _limits_around(connection: Connection, place: Place) -> list[Limit]:
             around.add(("project", project))
     known = await rules.limits(connection, place.tenant_id)
     return [one for one in known if (one.scope, one.scope_id) in around]
+
+
+async def _alerts_of(connection: Connection, place: Place) -> list[SpendAlert]:
+    return await rules.alerts(connection, place.tenant_id, place.scope, place.scope_id)
+
+
+def _check_count(alerts: int) -> None:
+    if alerts > ALERTS_MAX:
+        raise InvalidRequest(f"There may be {ALERTS_MAX} spend alerts at most.")
+
+
+async def _add_alert(
+    connection: Connection, place: Place, new: SpendAlert, author: Author
+) -> SpendAlert:
+    told = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
+    target = ids.spend_alert_id(new.id)
+    event = author.event("harmony.spend_alert.created", target, place.project, data=told)
+    return await rules.add_alert(connection, place.tenant_id, new, event)
+
+
+async def _remove_alert(
+    connection: Connection, place: Place, alert_id: UUID, author: Author
+) -> bool:
+    target = ids.spend_alert_id(alert_id)
+    event = author.event("harmony.spend_alert.deleted", target, place.project)
+    return await rules.remove_alert(
+        connection, place.tenant_id, place.scope, place.scope_id, alert_id, event
+    )
 
 
 def _check_tier(tier: str) -> None:

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.limits.money import Component, Price
-    from gateway.limits.terms import Limit, Mode, What
+    from gateway.limits.terms import Budget, Limit, Mode, What
     from gateway.services.limits import BudgetState
     from gateway.services.repricing import Repriced
+    from gateway.store.limits.rules import SpendAlert
+    from gateway.tenancy import TenantId
 
 limits = typer.Typer(help="Set and list rate limits.", no_args_is_help=True)
 budgets = typer.Typer(help="Set and list budgets of money or tokens.", no_args_is_help=True)
@@ -154,26 +156,32 @@ def set_budget(  # noqa: PLR0913 - its options
     key: KeyId = None,
     observe: Observe = None,
     alert_at: Annotated[
-        str, typer.Option(help="Percentages at which somebody is told, as in 50,80,100.")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="PERCENT,…|none",
+            help="Where somebody is told, as in 50,80,100, in place of what was set before.",
+        ),
+    ] = None,
     config: Config = None,
 ) -> None:
-    """Set a budget. Once it is spent new requests are answered 429; those under way end."""
+    """Set a budget. Once it is spent new requests are answered 429; those under way end.
+
+    Without --alert-at alerts stay at the amounts that they have.
+    """
     if (usd is None) == (tokens is None):
         raise typer.BadParameter("Give either --usd or --tokens.")
     unit: Unit = "tokens" if usd is None else "usd"
     cap = tokens if usd is None else _nano(usd)
     assert cap is not None, "one of the two was given"
     span = _interval(interval)
-    shares = [_percent(one) for one in alert_at.split(",") if one.strip()]
+    shares = [] if alert_at in {None, NONE} else [_percent(one) for one in str(alert_at).split(",")]
 
     async def question(service: Limits) -> None:
         place = await _place(service, tenant, project, key)
         await service.set_budget(place, cap, unit=unit, interval=span, mode=_mode(observe))
-        for share in shares:
-            threshold = cap * share // 100
-            channel: dict[str, object] = {"type": "operator", "percent": share}
-            await service.add_alert(place, threshold, channel, unit=unit, interval=span)
+        if alert_at is not None:
+            thresholds = {share: cap * share // 100 for share in shares}
+            await service.set_operators_alerts(place, thresholds, unit=unit, interval=span)
 
     _ask(config, question)
     terminal.show(f"budget of tenant {tenant} set")
@@ -188,11 +196,14 @@ def remove_budget(
     key: KeyId = None,
     config: Config = None,
 ) -> None:
-    """Remove the budget of a tenant, a project or a key: nothing of it is refused any more."""
+    """Remove the budget of a tenant, a project or a key, and its alerts: nothing of it is refused
+    any more.
+    """
     chosen, span = _unit(unit), _interval(interval)
 
     async def question(service: Limits) -> bool:
         place = await _place(service, tenant, project, key)
+        await service.set_operators_alerts(place, {}, unit=chosen, interval=span)
         return await service.remove_budget(place, chosen, span)
 
     terminal.show("removed" if _ask(config, question) else "there was none")
@@ -200,17 +211,19 @@ def remove_budget(
 
 @budgets.command("list")
 def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
-    """List budgets, and what is spent of each."""
+    """List budgets, what is spent of each, and where somebody is told (--alert-at)."""
 
-    async def question(service: Limits) -> list[BudgetState]:
-        return await service.budgets(await service.tenant(tenant))
+    async def question(service: Limits) -> list[tuple[BudgetState, list[SpendAlert]]]:
+        tenant_id = await service.tenant(tenant)
+        found = await service.budgets(tenant_id)
+        return [(one, await _alerts(service, tenant_id, one.budget)) for one in found]
 
     found = _ask(config, question)
     if json_:
-        terminal.show(json.dumps([_budget(one) for one in found]))
+        terminal.show(json.dumps([_budget(*one) for one in found]))
         return
     terminal.table(
-        ("SCOPE", "ID", "INTERVAL", "CAP", "SPENT", "UNIT", "MODE"),
+        ("SCOPE", "ID", "INTERVAL", "CAP", "SPENT", "UNIT", "MODE", "ALERTS"),
         [
             (
                 one.budget.scope,
@@ -220,8 +233,9 @@ def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False)
                 _amount(one.spent, one.budget.unit),
                 one.budget.unit,
                 one.budget.mode,
+                ", ".join(_amount(alert.threshold, alert.unit) for alert in alerts),
             )
-            for one in found
+            for one, alerts in found
         ],
     )
 
@@ -416,6 +430,13 @@ def _percent(text: str) -> int:
     return int(text)
 
 
+async def _alerts(service: Limits, tenant_id: TenantId, budget: Budget) -> list[SpendAlert]:
+    """Those that were set beside a budget, the lowest first."""
+    known = await service.alerts(Place(tenant_id, budget.scope, budget.scope_id))
+    found = [one for one in known if one.percent is not None and one.meter == budget.meter]
+    return sorted(found, key=lambda one: one.threshold)
+
+
 def _mode(observe: bool | None) -> Mode | None:
     if observe is None:
         return None
@@ -442,7 +463,7 @@ def _amount(amount: int, unit: str) -> str:
     return dollars(amount) if unit == "usd" else str(amount)
 
 
-def _budget(one: BudgetState) -> dict[str, Any]:
+def _budget(one: BudgetState, alerts: list[SpendAlert]) -> dict[str, Any]:
     budget = one.budget
     return {
         "scope": budget.scope,
@@ -452,6 +473,10 @@ def _budget(one: BudgetState) -> dict[str, Any]:
         "cap": _amount(budget.cap, budget.unit),
         "spent": _amount(one.spent, budget.unit),
         "mode": budget.mode,
+        "alerts": [
+            {"percent": alert.percent, "threshold": _amount(alert.threshold, alert.unit)}
+            for alert in alerts
+        ],
     }
 
 

@@ -105,6 +105,8 @@ WHERE {_OF_SCOPE} AND id = :id
 RETURNING {_ALERT}
 """)  # noqa: S608 - constants only
 _UNSET_ALERT: Final = Statement(f"DELETE FROM spend_alerts WHERE {_OF_SCOPE} AND id = :id")  # noqa: S608
+OPERATORS: Final = "operator"
+"""The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ class SpendAlert:
     def meter(self) -> str:
         """What it looks at."""
         return meter_of(self.scope, self.scope_id, self.unit, self.interval)
+
+    @property
+    def percent(self) -> int | None:
+        """The share of the budget that the operator set it for; None: an administrator's."""
+        return self.channel["percent"] if self.channel.get("type") == OPERATORS else None
 
 
 async def terms_of(database: Database, principal: Principal) -> Terms:
@@ -225,21 +232,19 @@ async def set_budget(
 
 
 async def alerts(
-    database: Database, tenant_id: TenantId, scope: Scope, scope_id: UUID
+    connection: Connection, tenant_id: TenantId, scope: Scope, scope_id: UUID
 ) -> list[SpendAlert]:
     """Those of one scope, the oldest first."""
     place = _place(tenant_id, scope, scope_id)
-    async with database.transaction(tenant_id) as connection:
-        return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
+    return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
 
 
 async def add_alert(
-    database: Database, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
+    connection: Connection, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
 ) -> SpendAlert:
     """Write a new one."""
-    async with database.transaction(tenant_id) as connection:
-        made = alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
-        await audit_log.record(connection, tenant_id, event)
+    made = alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
+    await audit_log.record(connection, tenant_id, event)
     return made
 
 
@@ -255,7 +260,7 @@ async def change_alert(
 
 
 async def remove_alert(
-    database: Database,
+    connection: Connection,
     tenant_id: TenantId,
     scope: Scope,
     scope_id: UUID,
@@ -264,10 +269,9 @@ async def remove_alert(
 ) -> bool:
     """False when there is no such alert."""
     place = {**_place(tenant_id, scope, scope_id), "id": alert_id}
-    async with database.transaction(tenant_id) as connection:
-        is_gone = bool(await connection.count(_UNSET_ALERT, place))
-        if is_gone:
-            await audit_log.record(connection, tenant_id, event)
+    is_gone = bool(await connection.count(_UNSET_ALERT, place))
+    if is_gone:
+        await audit_log.record(connection, tenant_id, event)
     return is_gone
 
 

@@ -171,6 +171,38 @@ def test_prices_and_budgets() -> None:
     assert "there was none" in said("budgets remove acme")
 
 
+def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
+    def alerts() -> list[dict[str, Any]]:
+        (found,) = rows("budgets list acme")
+        shown: list[dict[str, Any]] = found["alerts"]
+        return shown
+
+    said("budgets set acme --tokens 1000 --alert-at 50,80,80")
+    said("budgets set acme --tokens 1000 --alert-at 80,100,50")
+    half, most, whole = [{"percent": n, "threshold": str(10 * n)} for n in (50, 80, 100)]
+    assert alerts() == [half, most, whole]
+    created = "harmony.spend_alert.created"
+    entries = json.loads(said("audit list --tenant acme --json"))
+    assert [one["type"] for one in entries].count(created) == 3, "none is made anew"
+    said("budgets set acme --tokens 2000")
+    assert alerts() == [half, most, whole], "they stay where nothing is said of them"
+    said("budgets set acme --tokens 2000 --alert-at 50")
+    assert alerts() == [{"percent": 50, "threshold": "1000"}]
+    said("budgets set acme --tokens 2000 --interval day --alert-at 10")
+    said("budgets remove acme --unit tokens --interval day")
+    assert alerts() == [{"percent": 50, "threshold": "1000"}]
+    assert "1000" in said("budgets list acme")
+    said("budgets remove acme --unit tokens")
+    said("budgets set acme --tokens 2000")
+    assert alerts() == []
+    said("budgets set acme --tokens 2000 --alert-at 50")
+    said("budgets set acme --tokens 2000 --alert-at none")
+    assert alerts() == []
+    too_many = ",".join(map(str, range(1, 102)))
+    with pytest.raises(InvalidRequest, match="100 spend alerts at most"):
+        said(f"budgets set acme --tokens 2000 --alert-at {too_many}")
+
+
 def test_recorded_usage_is_repriced_once(database_url: str) -> None:
     asyncio.run(add_lines(database_url))
     said("prices set gpt-oss-20b --input 1 --output 10 --from 2026-11-01")
