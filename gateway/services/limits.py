@@ -20,6 +20,7 @@ from gateway.store import tenants
 from gateway.store.limits import alerts, prices, rules
 from gateway.store.limits.rules import OPERATORS, SpendAlert
 from gateway.store.schema import EVERYONE
+from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,11 +190,12 @@ class Limits:
         author: Author = COMMAND_LINE,
     ) -> SpendAlert:
         """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
-        _check_count(len(await self.alerts(place)) + 1)
         new = SpendAlert(
             ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
         )
         async with self._database.transaction(place.tenant_id) as connection:
+            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
+            _check_count(len(await _alerts_of(connection, place)) + 1)
             return await _add_alert(connection, place, new, author)
 
     async def set_operators_alerts(
@@ -211,6 +213,7 @@ class Limits:
         """
         new, gone = dict(thresholds), []
         async with self._database.transaction(place.tenant_id) as connection:
+            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
             known = await _alerts_of(connection, place)
             for one in known:
                 if one.percent is None or (one.unit, one.interval) != (unit, interval):
