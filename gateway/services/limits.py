@@ -240,7 +240,10 @@ class Limits:
             "harmony.spend_alert.updated",
             ids.spend_alert_id(alert.id),
             place.project,
-            changes_requested={"threshold": alert.threshold},
+            changes_requested={
+                "threshold": alert.threshold,
+                "notification_channel": alert.channel,
+            },
         )
         return await rules.change_alert(self._database, place.tenant_id, alert, event)
 
