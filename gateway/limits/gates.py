@@ -319,7 +319,7 @@ class Gates:
             return False
         for budget in rules.budgets:
             if meters[budget.meter].spent(now) >= budget.cap:
-                self._over(caller, budget, now)
+                self._over(caller, budget, now, is_spent=True)
         return True
 
     def _set_aside(
@@ -337,15 +337,17 @@ class Gates:
                 whole = _amount(meter.meter, price, tokens_in, most)
                 aside[budget.meter] = SpendCharge(meter, whole)
             if committed + aside[budget.meter].reserved > budget.cap:
-                self._over(caller, budget, now)
+                self._over(caller, budget, now, is_spent=committed >= budget.cap)
         return list(aside.values())
 
-    def _over(self, caller: Caller, budget: Any, now: datetime) -> None:
+    def _over(self, caller: Caller, budget: Any, now: datetime, *, is_spent: bool) -> None:
         if budget.mode == "observe":
             self._observer.limit_would_refuse("budget")
             return
         self._observer.limit_refused("budget")
-        raise over_budget(budget, caller.terms, resets_at=ends(budget.interval, now))
+        raise over_budget(
+            budget, caller.terms, is_spent=is_spent, resets_at=ends(budget.interval, now)
+        )
 
     def _take(self, costs: Sequence[Cost], caller: Caller, attempt: int) -> Sequence[Cost] | None:
         """Take all, or nothing: None, and the rows are to be asked first. What is only observed is

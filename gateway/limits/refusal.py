@@ -149,8 +149,10 @@ def too_many(where: Where, *, used: int, wait_s: float) -> RateLimited:
     )
 
 
-def over_budget(budget: Budget, terms: Terms, *, resets_at: datetime | None) -> RateLimited:
-    """A budget is spent."""
+def over_budget(
+    budget: Budget, terms: Terms, *, is_spent: bool, resets_at: datetime | None
+) -> RateLimited:
+    """A budget is spent, or what is left of it is less than the request may take."""
     owner = _owner(budget.scope, budget.scope_id, terms)
     unit = "spend limit" if budget.unit == "usd" else "token budget"
     period = {"day": "daily ", "month": "monthly ", "none": ""}[budget.interval]
@@ -159,9 +161,14 @@ def over_budget(budget: Budget, terms: Terms, *, resets_at: datetime | None) -> 
         if resets_at is None
         else f"It resets at {resets_at:%Y-%m-%dT%H:%M:%SZ}."
     )
+    state = (
+        "is used up."
+        if is_spent
+        else "would be exceeded by this request. Lower 'max_output_tokens' or the input."
+    )
     return RateLimited(
         "You exceeded your current quota, please check your plan and billing details: the "
-        f"{period}{unit} {owner} is used up. {ends}",
+        f"{period}{unit} {owner} {state} {ends}",
         code=QUOTA,
         kind=QUOTA,
         is_final=True,

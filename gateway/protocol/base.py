@@ -48,8 +48,6 @@ ItemId = Annotated[
     str, StringConstraints(max_length=ITEM_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9_-]+$")
 ]
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=CALL_ID_CHARS_MAX)]
-Count = Annotated[int, Field(strict=False, ge=0, le=COUNT_MAX)]
-"""Not strict, because JSON Schema calls `1.0` an integer, too."""
 
 Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 """A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
@@ -75,4 +73,7 @@ def whole(value: object) -> object:
     return value
 
 
-Integer = Annotated[int, BeforeValidator(whole)]
+WHOLE: Final = BeforeValidator(whole)
+"""Stands behind the bounds of an integer, or they are not in its JSON Schema."""
+Integer = Annotated[int, WHOLE]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX), WHOLE]

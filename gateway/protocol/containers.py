@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.protocol.base import Count, Many, WireModel, without_nulls
+from gateway.protocol.base import WHOLE, Many, WireModel, without_nulls
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     missing,
@@ -56,7 +56,7 @@ class ExpiresAfter(WireModel):
     """A container expires so many minutes after it was used last."""
 
     anchor: Literal["last_active_at"]
-    minutes: Annotated[Count, Field(ge=1, le=MINUTES_MAX)]
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE]
 
 
 class NetworkPolicy(WireModel):

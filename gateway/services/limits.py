@@ -5,7 +5,7 @@ What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +15,12 @@ from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import COMPONENTS, PRICE_TIERS, Price, begins
 from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.request_errors import wrong_value
+from gateway.services.admin.projects import required_project
 from gateway.store import tenants
 from gateway.store.limits import alerts, prices, rules
-from gateway.store.limits.rules import SpendAlert
+from gateway.store.limits.rules import OPERATORS, SpendAlert
 from gateway.store.schema import EVERYONE
+from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,6 +80,25 @@ class Limits:
             raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
         return found.id
 
+    async def project(self, tenant_id: TenantId, project_id: UUID) -> Place:
+        """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
+        async with self._database.transaction(tenant_id) as connection:
+            found = await required_project(connection, tenant_id, ids.project_id(project_id))
+        return Place(tenant_id, "project", found.id)
+
+    async def key(self, tenant_id: TenantId, key_id: UUID) -> Place:
+        """That of a key, or of what stands in the place of one: a federation rule, an issuer of the
+        operator. Raises `ResourceNotFound` for one that the tenant does not have.
+        """
+        async with self._database.owner_transaction() as connection:
+            if not await rules.is_key(connection, tenant_id, key_id):
+                raise ResourceNotFound(
+                    f"No API key with id '{ids.api_key_id(key_id)}' was found.",
+                    code="api_key_not_found",
+                    param="key_id",
+                )
+        return Place(tenant_id, "key", key_id)
+
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
         """Every limit of a tenant, its projects and keys."""
         async with self._database.transaction(tenant_id) as connection:
@@ -89,7 +110,7 @@ class Limits:
         values: Mapping[tuple[What, int], int | None],
         *,
         model: str = ALL_MODELS,
-        mode: Mode = "enforce",
+        mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
         """`set_limits` in a transaction of its own."""
@@ -123,11 +144,12 @@ class Limits:
         *,
         unit: Unit = "usd",
         interval: Interval = "month",
-        mode: Mode = "enforce",
+        mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> Budget:
-        """Set the budget of a place, in nano-dollars or tokens. Raises `InvalidRequest`: one in
-        money needs prices, for what has none costs nothing.
+        """Set the budget of a place, in nano-dollars or tokens. Without a `mode` it keeps the one
+        that it has; a new one is enforced. Raises `InvalidRequest`: one in money needs prices, for
+        what has none costs nothing.
         """
         if cap < 0 or cap >= 2**63:
             raise InvalidRequest("A budget is zero or more.", param="cap")
@@ -136,7 +158,10 @@ class Limits:
                 "No model has a price, so nothing would ever be spent. Set prices first.",
                 param="unit",
             )
-        budget = Budget(ids.new_uuid(), place.scope, place.scope_id, unit, interval, cap, mode)
+        budget = Budget(ids.new_uuid(), place.scope, place.scope_id, unit, interval, cap)
+        for one in await rules.budgets(self._database, place.tenant_id):
+            mode = mode or (one.mode if one.meter == budget.meter else None)
+        budget = replace(budget, mode=mode or "enforce")
         event = _budget_changed(place, budget, cap, author)
         await rules.set_budget(self._database, place.tenant_id, budget, event)
         return budget
@@ -151,7 +176,8 @@ class Limits:
 
     async def alerts(self, place: Place) -> list[SpendAlert]:
         """Those of a place, the oldest first."""
-        return await rules.alerts(self._database, place.tenant_id, place.scope, place.scope_id)
+        async with self._database.transaction(place.tenant_id) as connection:
+            return await _alerts_of(connection, place)
 
     async def add_alert(
         self,
@@ -164,16 +190,47 @@ class Limits:
         author: Author = COMMAND_LINE,
     ) -> SpendAlert:
         """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
-        if len(await self.alerts(place)) >= ALERTS_MAX:
-            raise InvalidRequest(f"There are {ALERTS_MAX} spend alerts already.")
         new = SpendAlert(
             ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
         )
-        told = {"threshold": threshold, "unit": unit, "interval": interval}
-        event = author.event(
-            "harmony.spend_alert.created", ids.spend_alert_id(new.id), place.project, data=told
-        )
-        return await rules.add_alert(self._database, place.tenant_id, new, event)
+        async with self._database.transaction(place.tenant_id) as connection:
+            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
+            _check_count(len(await _alerts_of(connection, place)) + 1)
+            return await _add_alert(connection, place, new, author)
+
+    async def set_operators_alerts(
+        self,
+        place: Place,
+        thresholds: Mapping[int, int],
+        *,
+        unit: Unit,
+        interval: Interval,
+        author: Author = COMMAND_LINE,
+    ) -> None:
+        """Have the operator told at these amounts, by the percentages of the budget that they are,
+        and at no others of the unit and interval. One that is as before is not told again. Raises
+        `InvalidRequest` for too many.
+        """
+        new, gone = dict(thresholds), []
+        async with self._database.transaction(place.tenant_id) as connection:
+            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
+            known = await _alerts_of(connection, place)
+            for one in known:
+                if one.percent is None or (one.unit, one.interval) != (unit, interval):
+                    continue
+                if new.get(one.percent) == one.threshold:
+                    del new[one.percent]
+                else:
+                    gone.append(one)
+            _check_count(len(known) - len(gone) + len(new))
+            for one in gone:
+                await _remove_alert(connection, place, one.id, author)
+            for percent, threshold in new.items():
+                channel = {"type": OPERATORS, "percent": percent}
+                alert = SpendAlert(
+                    ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
+                )
+                await _add_alert(connection, place, alert, author)
 
     async def change_alert(
         self, place: Place, alert: SpendAlert, author: Author = COMMAND_LINE
@@ -183,7 +240,10 @@ class Limits:
             "harmony.spend_alert.updated",
             ids.spend_alert_id(alert.id),
             place.project,
-            changes_requested={"threshold": alert.threshold},
+            changes_requested={
+                "threshold": alert.threshold,
+                "notification_channel": alert.channel,
+            },
         )
         return await rules.change_alert(self._database, place.tenant_id, alert, event)
 
@@ -191,12 +251,8 @@ class Limits:
         self, place: Place, alert_id: UUID, author: Author = COMMAND_LINE
     ) -> bool:
         """Whether there was one."""
-        event = author.event(
-            "harmony.spend_alert.deleted", ids.spend_alert_id(alert_id), place.project
-        )
-        return await rules.remove_alert(
-            self._database, place.tenant_id, place.scope, place.scope_id, alert_id, event
-        )
+        async with self._database.transaction(place.tenant_id) as connection:
+            return await _remove_alert(connection, place, alert_id, author)
 
     async def prices(self) -> list[Price]:
         """Every price that there was, the newest last."""
@@ -260,31 +316,57 @@ async def set_limits(
     values: Mapping[tuple[What, int], int | None],
     *,
     model: str = ALL_MODELS,
-    mode: Mode = "enforce",
+    mode: Mode | None = None,
     author: Author,
 ) -> list[Limit]:
-    """Set limits by what they limit and their window (seconds); None takes one away. Returns those
-    of the place and model that there are then. Raises `InvalidRequest`, also for one that is above
-    that of the scope around it: a project is inside of its tenant, a key inside of its project.
+    """Set limits by what they limit and their window (seconds); None takes one away. `mode` is that
+    of those that are named, or where none is, of all of the place and model; without it each keeps
+    its own, and a new one is observed where all others of them are. Returns those of the place and
+    model that there are then. Raises `InvalidRequest`, also for one that is above that of the scope
+    around it: a project is inside of its tenant, a key inside of its project.
     """
-    if not values:
+    there = {(one.what, one.window_s): one for one in await _limits_of(connection, place, model)}
+    asked = values
+    if not values and mode is not None:
+        asked = {what: one.value for what, one in there.items()}
+    named = _named(place, asked, model, mode, there)
+    if not named:
         raise InvalidRequest("There is nothing to change.")
-    named = [
-        (Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode), value)
-        for (what, window_s), value in values.items()
-    ]
     known = await _limits_around(connection, place)
     for limit, value in named:
         limit.check()
-        if value is not None:
+        if value is not None and values:
             _check_within(limit, known)
     await rules.set_limits(
         connection,
         place.tenant_id,
         [limit for limit, value in named if value is not None],
-        _limits_changed(place, values, model, author),
+        _limits_changed(place, values, model, mode, author),
         gone=[limit for limit, value in named if value is None],
     )
+    return await _limits_of(connection, place, model)
+
+
+def _named(
+    place: Place,
+    values: Mapping[tuple[What, int], int | None],
+    model: str,
+    mode: Mode | None,
+    there: Mapping[tuple[What, int], Limit],
+) -> list[tuple[Limit, int | None]]:
+    """The limits that are asked for, with their modes, and their values."""
+    is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
+    new: Mode = "observe" if is_observed else "enforce"
+    found = []
+    for (what, window_s), value in values.items():
+        own = there.get((what, window_s))
+        kept = new if own is None else own.mode
+        limit = Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode or kept)
+        found.append((limit, value))
+    return found
+
+
+async def _limits_of(connection: Connection, place: Place, model: str) -> list[Limit]:
     return [
         one
         for one in await rules.limits(connection, place.tenant_id)
@@ -305,19 +387,52 @@ async def _limits_around(connection: Connection, place: Place) -> list[Limit]:
     return [one for one in known if (one.scope, one.scope_id) in around]
 
 
+async def _alerts_of(connection: Connection, place: Place) -> list[SpendAlert]:
+    return await rules.alerts(connection, place.tenant_id, place.scope, place.scope_id)
+
+
+def _check_count(alerts: int) -> None:
+    if alerts > ALERTS_MAX:
+        raise InvalidRequest(f"There may be {ALERTS_MAX} spend alerts at most.")
+
+
+async def _add_alert(
+    connection: Connection, place: Place, new: SpendAlert, author: Author
+) -> SpendAlert:
+    told = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
+    target = ids.spend_alert_id(new.id)
+    event = author.event("harmony.spend_alert.created", target, place.project, data=told)
+    return await rules.add_alert(connection, place.tenant_id, new, event)
+
+
+async def _remove_alert(
+    connection: Connection, place: Place, alert_id: UUID, author: Author
+) -> bool:
+    target = ids.spend_alert_id(alert_id)
+    event = author.event("harmony.spend_alert.deleted", target, place.project)
+    return await rules.remove_alert(
+        connection, place.tenant_id, place.scope, place.scope_id, alert_id, event
+    )
+
+
 def _check_tier(tier: str) -> None:
     if tier not in PRICE_TIERS:
         raise wrong_value("tier", tier, PRICE_TIERS)
 
 
 def _limits_changed(
-    place: Place, values: Mapping[tuple[What, int], int | None], model: str, author: Author
+    place: Place,
+    values: Mapping[tuple[What, int], int | None],
+    model: str,
+    mode: Mode | None,
+    author: Author,
 ) -> AuditEvent:
     """Limits of a project have a type of OpenAI's, and their id."""
     per = {MINUTE_S: "_per_1_minute", DAY_S: "_per_1_day"}
-    changes = {
+    changes: dict[str, int | str | None] = {
         f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
     }
+    changes |= {} if mode is None else {"mode": mode}
     if place.project is not None:
         return author.event(
             "rate_limit.updated", f"rl-{model}", place.project, changes_requested=changes

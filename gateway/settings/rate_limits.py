@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+from typing import TYPE_CHECKING, Final
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, SecretStr, field_validator, model_validator
 
 from gateway.settings.sections import Secret, Section
 
 if TYPE_CHECKING:
     from typing import Self
+
+WEBHOOK_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what comes before one
 
 
 class RateLimits(Section):
@@ -75,7 +78,9 @@ class Alerts(Section):
         "", description="URL that every alert is posted to; empty: none. See docs/billing.md."
     )
     webhook_secret: Secret | None = Field(
-        None, description="What webhooks are signed with (Standard Webhooks); needed with a URL."
+        None,
+        description="What webhooks are signed with (Standard Webhooks): whsec_ and the key in "
+        "base64, or another text; needed with a URL.",
     )
     interval_s: PositiveFloat = Field(
         30.0, description="Seconds between two looks whether an alert was reached."
@@ -89,3 +94,27 @@ class Alerts(Section):
         if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
             raise ValueError("expected an http or https URL for webhook_url")
         return self
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_a_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        _key_of(secret)
+        return secret
+
+    @property
+    def signing_key(self) -> bytes:
+        """What webhooks are signed with: the key itself."""
+        return _key_of(self.webhook_secret)
+
+
+def _key_of(secret: SecretStr | None) -> bytes:
+    text = "" if secret is None else secret.get_secret_value()
+    if not text.startswith(WEBHOOK_SECRET_PREFIX):
+        return text.encode()
+    try:
+        key = base64.b64decode(text.removeprefix(WEBHOOK_SECRET_PREFIX), validate=True)
+    except ValueError:
+        key = b""
+    if not key:
+        raise ValueError(f"expected base64 behind {WEBHOOK_SECRET_PREFIX}, or another text")
+    return key

@@ -25,8 +25,7 @@ def alert_channels(settings: Alerts) -> list[Channel]:
         trusted = frozenset({((parts.hostname or "").lower(), port)})
         policy = NetworkPolicy(hosts=trusted, plain_http=True)
         http = client(policy, EgressLimits(body_bytes_max=ANSWER_BYTES_MAX, connections_max=4))
-        secret = settings.webhook_secret.get_secret_value().encode()
-        channels.append(Webhook(settings.webhook_url, secret, http))
+        channels.append(Webhook(settings.webhook_url, settings.signing_key, http))
     smtp = settings.smtp
     if smtp.host:
         password = "" if smtp.password is None else smtp.password.get_secret_value()

@@ -99,7 +99,7 @@ class RateLimitEndpoints:
             asked.values,
             author=call.caller.author,
             model=model,
-            mode=asked.harmony.mode,
+            mode=asked.mode,
         )
         return rate_limit_body(model, limits)
 
@@ -115,11 +115,7 @@ class SpendEndpoints:
         """The hard limit of a month."""
         found = await self._limits.limits.budget(await self._place(call), "usd", "month")
         if found is None:
-            raise ResourceNotFound(
-                "There is no spend limit. POST sets one.",
-                code="spend_limit_not_found",
-                param=None,
-            )
+            raise _no_spend_limit()
         return spend_limit_body(self._owner, found.budget.cap, found.spent)
 
     async def set_limit(self, call: AdminCall) -> Json:
@@ -131,8 +127,9 @@ class SpendEndpoints:
 
     async def delete_limit(self, call: AdminCall) -> Json:
         """DELETE of `…/spend_limit`; 404 where none is set."""
-        await self.limit(call)
-        await self._limits.remove_budget(await self._place(call), call.caller.author)
+        place = await self._place(call, is_active=True)
+        if not await self._limits.remove_budget(place, call.caller.author):
+            raise _no_spend_limit()
         return deleted_body(f"{self._owner}.spend_limit")
 
     async def alerts(self, call: AdminCall) -> Json:
@@ -169,12 +166,13 @@ class SpendEndpoints:
         if known is None:
             raise _unknown_alert(call)
         new = replace(known, threshold=asked.threshold_amount * CENT, channel=asked.channel)
-        await self._limits.change_alert(place, new, call.caller.author)
+        if await self._limits.change_alert(place, new, call.caller.author) is None:
+            raise _unknown_alert(call)
         return spend_alert_body(self._owner, new.id, new.threshold, new.channel)
 
     async def delete_alert(self, call: AdminCall) -> Json:
         """DELETE of `…/spend_alerts/{alert_id}`; 404 for one of another scope."""
-        place, alert_id = await self._place(call), _alert_id(call)
+        place, alert_id = await self._place(call, is_active=True), _alert_id(call)
         if not await self._limits.remove_alert(place, alert_id, call.caller.author):
             raise _unknown_alert(call)
         return deleted_body(f"{self._owner}.spend_alert", call.path["alert_id"])
@@ -185,6 +183,12 @@ class SpendEndpoints:
                 call.principal.tenant_id, call.path["project_id"], is_active=is_active
             )
         return self._limits.organization(call.principal.tenant_id)
+
+
+def _no_spend_limit() -> ResourceNotFound:
+    return ResourceNotFound(
+        "There is no spend limit. POST sets one.", code="spend_limit_not_found", param=None
+    )
 
 
 def _alert_id(call: AdminCall) -> UUID:

@@ -68,7 +68,7 @@ def list_entries(
     from gateway.services.governance.audit import AuditQuery
 
     async def ask(logs: AuditLogs, chain: UUID) -> list[dict[str, object]]:
-        page = await logs.list_entries(chain, AuditQuery(limit=limit))
+        page = await logs.list_entries(chain, AuditQuery(limit=limit), names_operators=True)
         found: list[dict[str, object]] = page["data"]
         return found
 
@@ -78,16 +78,19 @@ def list_entries(
         return
     terminal.table(
         ("AT", "TYPE", "TARGET", "BY"),
-        [
-            (str(one["effective_at"]), str(one["type"]), _target(one), json.dumps(one["actor"]))
-            for one in found
-        ],
+        [(str(one["effective_at"]), str(one["type"]), _target(one), _by(one)) for one in found],
     )
 
 
 def _target(entry: dict[str, object]) -> str:
     told = entry[str(entry["type"])]
     return str(told["id"]) if isinstance(told, dict) else ""
+
+
+def _by(entry: dict[str, object]) -> str:
+    """An operator by name, as it is kept; of a tenant who it was as its log shows it."""
+    ours = entry.get("harmony")
+    return str(ours["operator"]) if isinstance(ours, dict) else json.dumps(entry["actor"])
 
 
 def _kept(file: Path) -> list[ChainState]:

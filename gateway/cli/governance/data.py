@@ -188,5 +188,8 @@ def export(
         files = _ask(config, ask)
     except FileExistsError as error:
         raise typer.BadParameter("that file is there already", param_hint="PATH") from error
+    except OSError as error:
+        why = f"it cannot be written: {error.strerror or error}"
+        raise typer.BadParameter(why, param_hint="PATH") from error
     rows = sum(int(str(one["rows"])) for one in files.values())
     terminal.show(f"{rows} rows of tenant {name} are in {path}")

@@ -15,7 +15,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.limits.money import NANO, dollars
-from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval
+from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
 from gateway.services.limits import Limits, Place
 from gateway.settings import load_settings
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.limits.money import Component, Price
-    from gateway.limits.terms import Limit, Mode, Unit, What
+    from gateway.limits.terms import Budget, Limit, Mode, What
     from gateway.services.limits import BudgetState
     from gateway.services.repricing import Repriced
+    from gateway.store.limits.rules import SpendAlert
+    from gateway.tenancy import TenantId
 
 limits = typer.Typer(help="Set and list rate limits.", no_args_is_help=True)
 budgets = typer.Typer(help="Set and list budgets of money or tokens.", no_args_is_help=True)
@@ -56,8 +58,11 @@ Project = Annotated[str | None, typer.Option(help="One of its projects, by its i
 KeyId = Annotated[str | None, typer.Option("--key", help="One of its keys, by its id.")]
 Number = Annotated[str | None, typer.Option(metavar="N|none", help="A number, or none: no limit.")]
 Observe = Annotated[
-    bool,
-    typer.Option("--observe", help="Count what it would refuse (metrics), and refuse nothing."),
+    bool | None,
+    typer.Option(
+        "--observe/--enforce",
+        help="Count what it would refuse (metrics), and refuse nothing. Default: as it is.",
+    ),
 ]
 
 
@@ -75,10 +80,10 @@ def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
 async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> Place:
     tenant_id = await service.tenant(tenant)
     if key is not None:
-        return Place(tenant_id, "key", ids.parse_api_key_id(key) or _uuid(key, "--key"))
+        return await service.key(tenant_id, ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
         found = ids.parse_project_id(project) or _uuid(project, "--project")
-        return Place(tenant_id, "project", found)
+        return await service.project(tenant_id, found)
     return Place.of_tenant(tenant_id)
 
 
@@ -106,11 +111,13 @@ def set_limits(  # noqa: PLR0913 - its options
     stored_bytes: Number = None,
     background_running: Number = None,
     background_queued: Number = None,
-    observe: Observe = False,
+    observe: Observe = None,
     config: Config = None,
     json_: Json = False,
 ) -> None:
-    """Set limits of a tenant, a project or a key. What is not named stays as it is."""
+    """Set limits of a tenant, a project or a key. What is not named stays as it is; --observe or
+    --enforce alone is for all of the model.
+    """
     given = (
         requests_per_minute, requests_per_day, tokens_per_minute, tokens_per_day,
         input_tokens_per_minute, output_tokens_per_minute, concurrent_responses,
@@ -119,11 +126,10 @@ def set_limits(  # noqa: PLR0913 - its options
     values = {
         one: _number(text) for one, text in zip(_OPTIONS, given, strict=True) if text is not None
     }
-    mode: Mode = "observe" if observe else "enforce"
 
     async def question(service: Limits) -> list[Limit]:
         place = await _place(service, tenant, project, key)
-        return await service.set_limits(place, values, model=model, mode=mode)
+        return await service.set_limits(place, values, model=model, mode=_mode(observe))
 
     _show_limits(_ask(config, question), as_json=json_)
 
@@ -148,29 +154,34 @@ def set_budget(  # noqa: PLR0913 - its options
     ] = "month",
     project: Project = None,
     key: KeyId = None,
-    observe: Observe = False,
+    observe: Observe = None,
     alert_at: Annotated[
-        str, typer.Option(help="Percentages at which somebody is told, as in 50,80,100.")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="PERCENT,…|none",
+            help="Where somebody is told, as in 50,80,100, in place of what was set before.",
+        ),
+    ] = None,
     config: Config = None,
 ) -> None:
-    """Set a budget. Once it is spent new requests are answered 429; those under way end."""
+    """Set a budget. Once it is spent new requests are answered 429; those under way end.
+
+    Without --alert-at alerts stay at the amounts that they have.
+    """
     if (usd is None) == (tokens is None):
         raise typer.BadParameter("Give either --usd or --tokens.")
     unit: Unit = "tokens" if usd is None else "usd"
     cap = tokens if usd is None else _nano(usd)
     assert cap is not None, "one of the two was given"
     span = _interval(interval)
-    shares = [_percent(one) for one in alert_at.split(",") if one.strip()]
-    mode: Mode = "observe" if observe else "enforce"
+    shares = [] if alert_at in {None, NONE} else [_percent(one) for one in str(alert_at).split(",")]
 
     async def question(service: Limits) -> None:
         place = await _place(service, tenant, project, key)
-        await service.set_budget(place, cap, unit=unit, interval=span, mode=mode)
-        for share in shares:
-            threshold = cap * share // 100
-            channel: dict[str, object] = {"type": "operator", "percent": share}
-            await service.add_alert(place, threshold, channel, unit=unit, interval=span)
+        await service.set_budget(place, cap, unit=unit, interval=span, mode=_mode(observe))
+        if alert_at is not None:
+            thresholds = {share: cap * share // 100 for share in shares}
+            await service.set_operators_alerts(place, thresholds, unit=unit, interval=span)
 
     _ask(config, question)
     terminal.show(f"budget of tenant {tenant} set")
@@ -185,29 +196,34 @@ def remove_budget(
     key: KeyId = None,
     config: Config = None,
 ) -> None:
-    """Remove the budget of a tenant, a project or a key: nothing of it is refused any more."""
+    """Remove the budget of a tenant, a project or a key, and its alerts: nothing of it is refused
+    any more.
+    """
+    chosen, span = _unit(unit), _interval(interval)
 
     async def question(service: Limits) -> bool:
         place = await _place(service, tenant, project, key)
-        chosen: Unit = "tokens" if unit == "tokens" else "usd"
-        return await service.remove_budget(place, chosen, _interval(interval))
+        await service.set_operators_alerts(place, {}, unit=chosen, interval=span)
+        return await service.remove_budget(place, chosen, span)
 
     terminal.show("removed" if _ask(config, question) else "there was none")
 
 
 @budgets.command("list")
 def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
-    """List budgets, and what is spent of each."""
+    """List budgets, what is spent of each, and where somebody is told (--alert-at)."""
 
-    async def question(service: Limits) -> list[BudgetState]:
-        return await service.budgets(await service.tenant(tenant))
+    async def question(service: Limits) -> list[tuple[BudgetState, list[SpendAlert]]]:
+        tenant_id = await service.tenant(tenant)
+        found = await service.budgets(tenant_id)
+        return [(one, await _alerts(service, tenant_id, one.budget)) for one in found]
 
     found = _ask(config, question)
     if json_:
-        terminal.show(json.dumps([_budget(one) for one in found]))
+        terminal.show(json.dumps([_budget(*one) for one in found]))
         return
     terminal.table(
-        ("SCOPE", "ID", "INTERVAL", "CAP", "SPENT", "UNIT", "MODE"),
+        ("SCOPE", "ID", "INTERVAL", "CAP", "SPENT", "UNIT", "MODE", "ALERTS"),
         [
             (
                 one.budget.scope,
@@ -217,8 +233,9 @@ def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False)
                 _amount(one.spent, one.budget.unit),
                 one.budget.unit,
                 one.budget.mode,
+                ", ".join(_amount(alert.threshold, alert.unit) for alert in alerts),
             )
-            for one in found
+            for one, alerts in found
         ],
     )
 
@@ -413,6 +430,27 @@ def _percent(text: str) -> int:
     return int(text)
 
 
+async def _alerts(service: Limits, tenant_id: TenantId, budget: Budget) -> list[SpendAlert]:
+    """Those that were set beside a budget, the lowest first."""
+    known = await service.alerts(Place(tenant_id, budget.scope, budget.scope_id))
+    found = [one for one in known if one.percent is not None and one.meter == budget.meter]
+    return sorted(found, key=lambda one: one.threshold)
+
+
+def _mode(observe: bool | None) -> Mode | None:
+    if observe is None:
+        return None
+    return "observe" if observe else "enforce"
+
+
+def _unit(text: str) -> Unit:
+    for known in get_args(Unit):
+        if text == known:
+            found: Unit = known
+            return found
+    raise typer.BadParameter(f"{text!r} is neither usd nor tokens.", param_hint="--unit")
+
+
 def _interval(text: str) -> Interval:
     for known in get_args(Interval):
         if text == known:
@@ -425,7 +463,7 @@ def _amount(amount: int, unit: str) -> str:
     return dollars(amount) if unit == "usd" else str(amount)
 
 
-def _budget(one: BudgetState) -> dict[str, Any]:
+def _budget(one: BudgetState, alerts: list[SpendAlert]) -> dict[str, Any]:
     budget = one.budget
     return {
         "scope": budget.scope,
@@ -435,6 +473,10 @@ def _budget(one: BudgetState) -> dict[str, Any]:
         "cap": _amount(budget.cap, budget.unit),
         "spent": _amount(one.spent, budget.unit),
         "mode": budget.mode,
+        "alerts": [
+            {"percent": alert.percent, "threshold": _amount(alert.threshold, alert.unit)}
+            for alert in alerts
+        ],
     }
 
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Discriminator, Field, StringConstraints
 
 from gateway import ids
 from gateway.protocol.admin.requests import DisplayName, ShortText, scopes_of
-from gateway.protocol.base import Count, Many, NullableModel, WireModel
+from gateway.protocol.base import WHOLE, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid
 from gateway.tenancy.federation import (
     ALGORITHMS,
@@ -118,8 +118,8 @@ class TokenExtras(NullableModel):
     algorithms: (
         Annotated[Many[Algorithm], Field(min_length=1, max_length=len(ALGORITHMS))] | None
     ) = None
-    clock_skew_seconds: Annotated[Count, Field(ge=0, le=CLOCK_SKEW_MAX_S)] | None = None
-    lifetime_max_seconds: Annotated[Count, Field(ge=1, le=LIFETIME_MAX_S)] | None = None
+    clock_skew_seconds: Annotated[int, Field(ge=0, le=CLOCK_SKEW_MAX_S), WHOLE] | None = None
+    lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), WHOLE] | None = None
 
     def terms(self, before: TokenTerms) -> TokenTerms:
         """What is left out stays."""

@@ -13,19 +13,21 @@ from pydantic import AfterValidator, Field, StringConstraints
 from gateway import ids
 from gateway.limits.money import CENT
 from gateway.limits.terms import DAY_S, MINUTE_S
-from gateway.protocol.base import Count, Many, NullableModel, WireModel
+from gateway.protocol.base import WHOLE, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
-    from gateway.limits.terms import Limit, What
+    from gateway.limits.terms import Limit, Mode, What
 
 Json = dict[str, Any]
 
 UNLIMITED: Final = 1_000_000_000
-"""Where there is no limit: OpenAI's object has a number there, always."""
+"""Where there is no limit: OpenAI's object has a number there, always. So much or more that is set
+in one of its fields means that there is none.
+"""
 CENTS_MAX: Final = 10**11
 RECIPIENTS_MAX: Final = 20
 RATE_LIMIT_PREFIX: Final = "rl-"
@@ -46,7 +48,7 @@ ADDRESS: Final = (
 of RFC 2047, and a host name."""
 Address = Annotated[str, StringConstraints(max_length=254, pattern=ADDRESS)]
 Subject = Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
-Cents = Annotated[Count, Field(le=CENTS_MAX)]
+Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), WHOLE]
 
 _FIELDS: Final[dict[str, tuple[What, int]]] = {
     "max_requests_per_1_minute": ("requests", MINUTE_S),
@@ -65,8 +67,8 @@ _EXTRA_FIELDS: Final[dict[str, tuple[What, int]]] = {
 _NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
 
 
-class RateLimitExtras(NullableModel):
-    """`harmony` of a rate limit; null takes a limit away."""
+class RateLimitExtras(WireModel):
+    """`harmony` of a rate limit; null takes a limit away, and leaves the mode as it is."""
 
     max_tokens_per_1_day: Count | None = None
     max_input_tokens_per_1_minute: Count | None = None
@@ -75,7 +77,7 @@ class RateLimitExtras(NullableModel):
     max_stored_bytes: Count | None = None
     max_running_background: Count | None = None
     max_queued_background: Count | None = None
-    mode: Literal["enforce", "observe"] = "enforce"
+    mode: Literal["enforce", "observe"] | None = None
 
 
 class KeyLimits(RateLimitExtras):
@@ -90,13 +92,15 @@ class KeyLimits(RateLimitExtras):
     @property
     def values(self) -> dict[tuple[What, int], int | None]:
         """The limits that are not null, by what they limit."""
-        fields = _FIELDS | _EXTRA_FIELDS
-        given = ((what, getattr(self, name)) for name, what in fields.items())
-        return {what: value for what, value in given if value is not None}
+        given = _given(self, _FIELDS) | _given(self, _EXTRA_FIELDS)
+        return {what: value for what, value in given.items() if value is not None}
 
 
-class RateLimitUpdate(NullableModel):
-    """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away."""
+class RateLimitUpdate(WireModel):
+    """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away; so does a number
+    of 1,000,000,000 or more where it stands outside of `harmony`. The mode alone is that of all
+    limits of the model.
+    """
 
     max_requests_per_1_minute: Count | None = None
     max_tokens_per_1_minute: Count | None = None
@@ -104,24 +108,34 @@ class RateLimitUpdate(NullableModel):
     batch_1_day_max_input_tokens: Count | None = None
     max_audio_megabytes_per_1_minute: Count | None = None
     max_images_per_1_minute: Count | None = None
-    harmony: RateLimitExtras = RateLimitExtras()
+    harmony: RateLimitExtras | None = None
+
+    @property
+    def mode(self) -> Mode | None:
+        """None: as it is."""
+        return None if self.harmony is None else self.harmony.mode
 
     @property
     def values(self) -> dict[tuple[What, int], int | None]:
-        """The new values, by what they limit. Raises `InvalidRequest` for what is not served."""
+        """The new values, by what they limit; None: no limit any more. Raises `InvalidRequest` for
+        what is not served.
+        """
         for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
-            raise unsupported(name, "Leave it out: this server limits requests and tokens")
-        own = {
-            what: getattr(self, name)
-            for name, what in _FIELDS.items()
-            if name in self.model_fields_set
-        }
-        more = {
-            what: getattr(self.harmony, name)
-            for name, what in _EXTRA_FIELDS.items()
-            if name in self.harmony.model_fields_set
-        }
-        return own | more
+            if getattr(self, name) is not None:
+                raise unsupported(name, "Leave it out: this server limits requests and tokens")
+        more = {} if self.harmony is None else _given(self.harmony, _EXTRA_FIELDS)
+        return _given(self, _FIELDS) | more
+
+
+def _given(
+    model: WireModel, fields: Mapping[str, tuple[What, int]]
+) -> dict[tuple[What, int], int | None]:
+    """The fields that were given, by what they limit; of OpenAI's what is no limit is None."""
+    found = {name: getattr(model, name) for name in fields if name in model.model_fields_set}
+    return {
+        fields[name]: None if name in _FIELDS and (value or 0) >= UNLIMITED else value
+        for name, value in found.items()
+    }
 
 
 class SpendLimitUpdate(WireModel):

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from gateway.errors import InvalidRequest
 from gateway.limits.money import ANY_TIER, Component, PriceTier
 from gateway.protocol.admin.limits import KeyLimits
-from gateway.protocol.base import Count, Many, NullableModel, WireModel
+from gateway.protocol.base import WHOLE, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid, unsupported, wrong_value
 from gateway.tenancy import (
     HostedTool,
@@ -48,7 +48,7 @@ DisplayName = Annotated[
     AfterValidator(_printable),
 ]
 ModelId = DisplayName
-Lifetime = Annotated[Count, Field(ge=1, le=LIFETIME_MAX_S)]
+Lifetime = Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), WHOLE]
 ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX, pattern=r"^[^\x00]*$")]
 
 
@@ -147,7 +147,7 @@ class ProjectKeyUpdate(NullableModel):
 class KeyRotate(NullableModel):
     """`POST …/api_keys/{id}/rotate`: how long the key that is replaced goes on."""
 
-    overlap_seconds: Annotated[Count, Field(ge=0, le=LIFETIME_MAX_S)] | None = None
+    overlap_seconds: Annotated[int, Field(ge=0, le=LIFETIME_MAX_S), WHOLE] | None = None
 
 
 class AdminKeyCreate(NullableModel):
@@ -253,7 +253,7 @@ class PriceCreate(PriceEnd):
     """`POST /admin/v1/prices`. `valid_from` is in unix seconds."""
 
     nano_per_unit: dict[Component, Annotated[int, Field(strict=True)]]
-    valid_from: Annotated[Count, Field(le=SECOND_MAX)] | None = None
+    valid_from: Annotated[int, Field(ge=0, le=SECOND_MAX), WHOLE] | None = None
 
 
 class Hold(WireModel):

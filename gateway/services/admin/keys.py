@@ -59,7 +59,7 @@ class KeyAsked:
     terms: KeyTerms = PLAIN_KEY
     expires_in_s: int | None = None
     limits: Mapping[tuple[What, int], int | None] = field(default_factory=dict)
-    limits_mode: Mode = "enforce"
+    limits_mode: Mode | None = None
 
 
 def unknown_key(key_id: str) -> ResourceNotFound:
@@ -175,7 +175,8 @@ class Keys:
             changed = await rows.change(connection, key, scopes=scopes, expires_in_s=expires_in_s)
             if changed is None:
                 raise _expired(key_id)
-            told = {"scopes": sorted(changed.terms.scopes)}
+            told: dict[str, object] = {} if scopes is None else {"scopes": sorted(scopes)}
+            told |= {} if expires_in_s is None else {"expires_in_seconds": expires_in_s}
             await caller.note(
                 connection, "api_key.updated", key_id, project, changes_requested=told
             )

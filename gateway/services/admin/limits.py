@@ -69,7 +69,7 @@ class ProjectLimits:
         *,
         author: Author,
         model: str = ALL_MODELS,
-        mode: Mode = "enforce",
+        mode: Mode | None = None,
     ) -> list[Limit]:
         """Set limits of one model, or of all, as `Limits.set_limits` does."""
         changed = await self.limits.set_limits(place, values, model=model, mode=mode, author=author)
@@ -81,10 +81,11 @@ class ProjectLimits:
         await self.limits.set_budget(place, cap, author=author)
         self._forget()
 
-    async def remove_budget(self, place: Place, author: Author) -> None:
-        """No budget of money a month."""
-        await self.limits.remove_budget(place, "usd", "month", author)
+    async def remove_budget(self, place: Place, author: Author) -> bool:
+        """No budget of money a month. Whether there was one."""
+        is_gone = await self.limits.remove_budget(place, "usd", "month", author)
         self._forget()
+        return is_gone
 
     async def add_alert(
         self, place: Place, threshold: int, channel: dict[str, object], author: Author
@@ -99,10 +100,13 @@ class ProjectLimits:
         found = await self.limits.alerts(place)
         return next((one for one in found if one.id == alert_id), None)
 
-    async def change_alert(self, place: Place, alert: SpendAlert, author: Author) -> None:
-        """Another threshold or channel."""
-        await self.limits.change_alert(place, alert, author)
+    async def change_alert(
+        self, place: Place, alert: SpendAlert, author: Author
+    ) -> SpendAlert | None:
+        """Another threshold or channel. None: it is gone."""
+        changed = await self.limits.change_alert(place, alert, author)
         self._forget()
+        return changed
 
     async def remove_alert(self, place: Place, alert_id: UUID, author: Author) -> bool:
         """Whether there was one."""

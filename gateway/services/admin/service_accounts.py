@@ -112,7 +112,8 @@ class ServiceAccounts:
             changed = await rows.change(connection, account, name=name, role=role)
             if changed is None:
                 raise unknown_account(account_id)
-            told = {"role": changed.role}
+            given = {"name": name, "role": role}
+            told = {field: value for field, value in given.items() if value is not None}
             await caller.note(
                 connection,
                 "service_account.updated",

@@ -76,19 +76,20 @@ class TenantData:
         """Delete all stored responses that were for this person, and what there is besides because
         of them: see `erasing.Erasing`.
 
-        All responses of the tenant are read for it. Of what is in an audit log only a digest of the
-        identifier is kept. Raises `InvalidRequest` for an empty one, and `DataHeld`.
+        All responses of the tenant are read for it. In the audit log is the digest that usage has
+        of the identifier, which nobody can try names with who lacks the secret; without a secret
+        nothing of it. Raises `InvalidRequest` for an empty one, and `DataHeld`.
         """
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
         tenant = await self._tenant(name)
         async with holds.unheld(self._database, tenant.id):
             pass
-        digest = hashlib.sha256(person.encode("utf-8", "surrogatepass")).hexdigest()
-        await self._tell(tenant.id, author.event("harmony.erasure.requested", digest))
-        metered = None
+        metered, target = None, str(tenant.id)
         if self._end_user_secret is not None:
             metered = end_user_of(self._end_user_secret, tenant.id, person)
+            target = metered.hex()
+        await self._tell(tenant.id, author.event("harmony.erasure.requested", target))
         erased = await Erasing(self._database, tenant.id, person, metered).run()
         told = {
             "responses": erased.responses,
@@ -97,7 +98,7 @@ class TenantData:
             "busy": erased.busy,
             "rows": erased.rows,
         }
-        await self._tell(tenant.id, author.event("harmony.erasure.completed", digest, data=told))
+        await self._tell(tenant.id, author.event("harmony.erasure.completed", target, data=told))
         return erased
 
     async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:

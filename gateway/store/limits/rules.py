@@ -60,6 +60,12 @@ ORDER BY scope, scope_id, model, what, window_s
 _PROJECT_OF_KEY: Final = Statement("""
 SELECT project_id FROM api_keys WHERE tenant_id = :tenant AND id = :key
 """)
+_IS_KEY: Final = Statement("""
+SELECT EXISTS (SELECT FROM api_keys WHERE tenant_id = :tenant AND id = :key)
+    OR EXISTS (SELECT FROM federation_rules
+               WHERE tenant_id = :tenant AND id = :key AND deleted_at IS NULL)
+    OR EXISTS (SELECT FROM operator_issuers WHERE id = :key AND deleted_at IS NULL)
+""")
 _SET: Final = Statement("""
 INSERT INTO limits (tenant_id, scope, scope_id, model, what, window_s, value, mode, updated_at)
 VALUES (:tenant, :scope, :scope_id, :model, :what, :window_s, :value, :mode, now())
@@ -99,6 +105,8 @@ WHERE {_OF_SCOPE} AND id = :id
 RETURNING {_ALERT}
 """)  # noqa: S608 - constants only
 _UNSET_ALERT: Final = Statement(f"DELETE FROM spend_alerts WHERE {_OF_SCOPE} AND id = :id")  # noqa: S608
+OPERATORS: Final = "operator"
+"""The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,11 @@ class SpendAlert:
     def meter(self) -> str:
         """What it looks at."""
         return meter_of(self.scope, self.scope_id, self.unit, self.interval)
+
+    @property
+    def percent(self) -> int | None:
+        """The share of the budget that the operator set it for; None: an administrator's."""
+        return self.channel["percent"] if self.channel.get("type") == OPERATORS else None
 
 
 async def terms_of(database: Database, principal: Principal) -> Terms:
@@ -158,6 +171,14 @@ async def project_of_key(
     for row in await connection.execute(_PROJECT_OF_KEY, place):
         return row.project_id or default_project(tenant_id)
     return None
+
+
+async def is_key(connection: Connection, tenant_id: TenantId, key_id: UUID) -> bool:
+    """Whether requests of the tenant can have this id as that of their key: it is a key of the
+    tenant, one of its federation rules, or an issuer of the operator.
+    """
+    found: bool = await connection.scalar(_IS_KEY, {"tenant": tenant_id, "key": key_id})
+    return found
 
 
 async def set_limits(
@@ -211,21 +232,19 @@ async def set_budget(
 
 
 async def alerts(
-    database: Database, tenant_id: TenantId, scope: Scope, scope_id: UUID
+    connection: Connection, tenant_id: TenantId, scope: Scope, scope_id: UUID
 ) -> list[SpendAlert]:
     """Those of one scope, the oldest first."""
     place = _place(tenant_id, scope, scope_id)
-    async with database.transaction(tenant_id) as connection:
-        return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
+    return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
 
 
 async def add_alert(
-    database: Database, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
+    connection: Connection, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
 ) -> SpendAlert:
     """Write a new one."""
-    async with database.transaction(tenant_id) as connection:
-        made = alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
-        await audit_log.record(connection, tenant_id, event)
+    made = alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
+    await audit_log.record(connection, tenant_id, event)
     return made
 
 
@@ -241,7 +260,7 @@ async def change_alert(
 
 
 async def remove_alert(
-    database: Database,
+    connection: Connection,
     tenant_id: TenantId,
     scope: Scope,
     scope_id: UUID,
@@ -250,10 +269,9 @@ async def remove_alert(
 ) -> bool:
     """False when there is no such alert."""
     place = {**_place(tenant_id, scope, scope_id), "id": alert_id}
-    async with database.transaction(tenant_id) as connection:
-        is_gone = bool(await connection.count(_UNSET_ALERT, place))
-        if is_gone:
-            await audit_log.record(connection, tenant_id, event)
+    is_gone = bool(await connection.count(_UNSET_ALERT, place))
+    if is_gone:
+        await audit_log.record(connection, tenant_id, event)
     return is_gone
 
 

@@ -21,8 +21,6 @@ from tests.fakes.usage_lines import line
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROJECT = ids.project_id(UUID(int=5))
-
 
 @pytest.fixture(autouse=True)
 def _environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +43,19 @@ def rows(line: str) -> list[dict[str, Any]]:
     return found
 
 
+def new_project(tenant: str = "acme") -> str:
+    return said(f"projects create {tenant} p").strip()
+
+
+def new_key(tenant: str = "acme") -> str:
+    made: str = json.loads(said(f"keys create {tenant} --json"))["id"]
+    return made
+
+
 def test_limits_are_set_changed_and_taken_away() -> None:
+    project = new_project()
     said("limits set acme --requests-per-minute 60 --tokens-per-day 1000000")
-    said(f"limits set acme --project {PROJECT} --model m --requests-per-minute 10 --observe")
+    said(f"limits set acme --project {project} --model m --requests-per-minute 10 --observe")
     said("limits set acme --requests-per-minute 90 --concurrent-responses 4")
     said("limits set acme --tokens-per-day none")
     found = {(one["scope"], one["what"]): one for one in rows("limits list acme")}
@@ -57,11 +65,64 @@ def test_limits_are_set_changed_and_taken_away() -> None:
     assert len(found) == 3
     assert "requests" in said("limits list acme")
     with pytest.raises(InvalidRequest, match="90 at most"):
-        said(f"limits set acme --project {PROJECT} --requests-per-minute 91")
+        said(f"limits set acme --project {project} --requests-per-minute 91")
     with pytest.raises(InvalidRequest, match="nothing to change"):
         said("limits set acme")
+    with pytest.raises(InvalidRequest, match="nothing to change"):
+        said("limits set acme --model other --observe")
     with pytest.raises(ResourceNotFound):
         said("limits list nobody")
+
+
+def test_what_is_observed_stays_so_until_it_is_to_be_enforced() -> None:
+    def modes() -> list[str]:
+        limits = [one["mode"] for one in rows("limits list acme")]
+        return limits + [one["mode"] for one in rows("budgets list acme")]
+
+    said("limits set acme --requests-per-minute 60 --observe")
+    said("budgets set acme --tokens 5 --observe")
+    said("limits set acme --requests-per-minute 90 --tokens-per-day 9")
+    said("budgets set acme --tokens 6")
+    assert modes() == ["observe", "observe", "observe"]
+    said("limits set acme --enforce")
+    said("budgets set acme --tokens 6 --enforce")
+    assert modes() == ["enforce", "enforce", "enforce"]
+    said("limits set acme --requests-per-minute 91 --observe")
+    said("limits set acme --concurrent-responses 1")
+    found = {one["what"]: one["mode"] for one in rows("limits list acme")}
+    assert found == {"requests": "observe", "tokens": "enforce", "responses": "enforce"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "limits set acme --requests-per-minute 1",
+        "budgets set acme --tokens 1",
+        "budgets remove acme --unit tokens",
+    ],
+)
+def test_projects_and_keys_are_those_of_the_tenant(command: str) -> None:
+    said("tenants create other")
+    project, key = new_project("other"), new_key("other")
+    for place in (f"--project {project}", f"--key {key}", f"--key {ids.api_key_id(UUID(key))}"):
+        with pytest.raises(ResourceNotFound):
+            said(f"{command} {place}")
+        said(f"{command} {place}".replace("acme", "other"))
+    assert rows("limits list acme") == rows("budgets list acme") == []
+
+
+def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
+    said("tenants create other")
+    made = said("issuers create acme https://idp.example aud --jwks-url https://idp.example/keys")
+    allowed = f"issuers allow acme {made.strip()} {new_project()} --match repository=a"
+    rule = json.loads(said(f"{allowed} --json"))["harmony"]["api_key_id"]
+    operators = "operator-issuers create https://op.example aud --tenant-claim assertion.org"
+    issuer = json.loads(said(f"{operators} --tenant * --json"))["harmony"]["api_key_id"]
+    for key in (rule, issuer):
+        said(f"limits set acme --key {key} --requests-per-minute 1")
+    with pytest.raises(ResourceNotFound):
+        said(f"limits set other --key {rule} --requests-per-minute 1")
+    assert len(rows("limits list acme")) == 2
 
 
 @pytest.mark.parametrize(
@@ -72,6 +133,8 @@ def test_limits_are_set_changed_and_taken_away() -> None:
         "budgets set acme",
         "budgets set acme --usd 1 --tokens 1",
         "budgets set acme --tokens 1 --interval week",
+        "budgets remove acme --interval week",
+        "budgets remove acme --unit token",
         "budgets set acme --tokens 1 --alert-at x",
         "prices set m --input 0.0001",
         "prices set m --input dollars",
@@ -99,13 +162,45 @@ def test_prices_and_budgets() -> None:
             said(typo)
     assert "output 200" in said("prices list")
     said("budgets set acme --usd 12.5 --alert-at 50,100")
-    said(f"budgets set acme --tokens 1000 --interval day --key {UUID(int=9)} --observe")
+    said(f"budgets set acme --tokens 1000 --interval day --key {new_key()} --observe")
     found = {one["scope"]: one for one in rows("budgets list acme")}
     assert (found["tenant"]["cap"], found["tenant"]["spent"]) == ("12.50", "0.00")
     assert (found["key"]["cap"], found["key"]["mode"]) == ("1000", "observe")
     assert "12.50" in said("budgets list acme")
     assert "removed" in said("budgets remove acme")
     assert "there was none" in said("budgets remove acme")
+
+
+def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
+    def alerts() -> list[dict[str, Any]]:
+        (found,) = rows("budgets list acme")
+        shown: list[dict[str, Any]] = found["alerts"]
+        return shown
+
+    said("budgets set acme --tokens 1000 --alert-at 50,80,80")
+    said("budgets set acme --tokens 1000 --alert-at 80,100,50")
+    half, most, whole = [{"percent": n, "threshold": str(10 * n)} for n in (50, 80, 100)]
+    assert alerts() == [half, most, whole]
+    created = "harmony.spend_alert.created"
+    entries = json.loads(said("audit list --tenant acme --json"))
+    assert [one["type"] for one in entries].count(created) == 3, "none is made anew"
+    said("budgets set acme --tokens 2000")
+    assert alerts() == [half, most, whole], "they stay where nothing is said of them"
+    said("budgets set acme --tokens 2000 --alert-at 50")
+    assert alerts() == [{"percent": 50, "threshold": "1000"}]
+    said("budgets set acme --tokens 2000 --interval day --alert-at 10")
+    said("budgets remove acme --unit tokens --interval day")
+    assert alerts() == [{"percent": 50, "threshold": "1000"}]
+    assert "1000" in said("budgets list acme")
+    said("budgets remove acme --unit tokens")
+    said("budgets set acme --tokens 2000")
+    assert alerts() == []
+    said("budgets set acme --tokens 2000 --alert-at 50")
+    said("budgets set acme --tokens 2000 --alert-at none")
+    assert alerts() == []
+    too_many = ",".join(map(str, range(1, 102)))
+    with pytest.raises(InvalidRequest, match="100 spend alerts at most"):
+        said(f"budgets set acme --tokens 2000 --alert-at {too_many}")
 
 
 def test_recorded_usage_is_repriced_once(database_url: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from openai import InvalidWebhookSignatureError, OpenAI
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.responses import Response
@@ -101,6 +102,25 @@ async def test_an_alert_is_told_once_by_a_signed_webhook(database: Database, pla
     assert told["type"] == "spend_alert.reached"
     assert (told["data"]["threshold"], told["data"]["scope"]) == (NANO, "organization")
     assert receiver.heard[0][0]["webhook-id"] == headers["webhook-id"]
+
+
+@pytest.mark.parametrize("secret", [SECRET, "whsec_dGhlIGtleSBvZiB0aGUgdGVzdHM="])
+async def test_a_webhook_verifies_with_the_sdk(
+    database: Database, place: Place, secret: str
+) -> None:
+    await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
+    await spend(database, place.tenant_id, NANO)
+    receiver = Receiver()
+    async with serving(receiver.app()) as url:
+        settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(secret))
+        delivery = AlertDelivery(database, alert_channels(settings), interval_s=1)
+        assert await delivery.round() == 1
+        await delivery.close()
+    ((headers, content),) = receiver.heard
+    webhooks = OpenAI(api_key="-").webhooks
+    webhooks.verify_signature(content, headers, secret=secret)
+    with pytest.raises(InvalidWebhookSignatureError):
+        webhooks.verify_signature(content + b" ", headers, secret=secret)
 
 
 async def test_who_an_alert_names_is_written_to(database: Database, place: Place) -> None:

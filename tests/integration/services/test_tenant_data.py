@@ -22,6 +22,7 @@ from gateway.encryption.cipher import PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
 from gateway.governance.audit import JOB
+from gateway.metering import end_user_of
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord
 from gateway.services.governance.audit import AuditLogs
@@ -326,7 +327,7 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
         new = replace(new_response(), request=orjson.dumps(request))
         await responses.insert(place.sealed, place.tenant, new)
         stored[name] = new.uuid
-    data = TenantData(place.sealed, place.keys)
+    data = TenantData(place.sealed, place.keys, end_user_secret=b"a secret")
     erased = await data.erase_person(place.name, "grace")
     assert (erased.responses, erased.conversations) == (2, 0)
     assert (erased.seen, erased.sealed) == (3, 0)
@@ -341,6 +342,8 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     assert [one["type"] for one in rows["data"]] == [
         "harmony.erasure.completed", "harmony.erasure.requested",
     ]  # fmt: skip
+    digest = end_user_of(b"a secret", place.tenant, "grace").hex()
+    assert {one[one["type"]]["id"] for one in rows["data"]} == {digest}
     # What was sealed with a key that is gone is nobody's, and in nobody's way.
     await place.encryption.rotate(place.tenant)
     await place.keys.destroy(place.tenant, before=2)
@@ -348,6 +351,10 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     await responses.insert(place.sealed, place.tenant, new)
     erased = await data.erase_person(place.name, "grace")
     assert (erased.seen, erased.responses, erased.sealed) == (2, 1, 1)
+    await TenantData(place.sealed, place.keys).erase_person(place.name, "grace")
+    rows = await AuditLogs(place.plain).list_entries(place.tenant, _query())
+    unkeyed = [one[one["type"]]["id"] for one in rows["data"][:2]]
+    assert unkeyed == [str(place.tenant)] * 2, "without a secret there is no digest"
     with pytest.raises(InvalidRequest):
         await data.erase_person(place.name, "")
     with pytest.raises(ResourceNotFound):

@@ -238,13 +238,17 @@ def test_the_last_of_a_budget_is_reserved_in_full() -> None:
     desk.reserve(first, 9_600, 100)
     first.settle(used(9_600, 100))
     near = desk.enter()
-    with pytest.raises(RateLimited, match="monthly token budget of organization acme"):
+    words = "monthly token budget .*would be exceeded by this request. Lower 'max_output_tokens'"
+    with pytest.raises(RateLimited, match=words) as near_the_end:
         desk.reserve(near, 100, 1_000)
+    assert near_the_end.value.code == "insufficient_quota"
     near.settle(NOTHING_USED)
     last = desk.enter()
     desk.reserve(last, 100, 200)
     last.settle(used(100, 200))
-    with pytest.raises(RateLimited) as refused:
+    with pytest.raises(
+        RateLimited, match="token budget of organization acme is used up"
+    ) as refused:
         desk.enter()
     assert refused.value.is_final
     assert refused.value.code == "insufficient_quota"

@@ -312,6 +312,34 @@ async def test_responses_are_found_without_what_they_say(site: AdminSite, audito
         assert refused.status_code == 400, (wrong, refused.text)
 
 
+async def test_what_was_changed_is_told_field_by_field(auditor: Auditor) -> None:
+    base = "/v1/organization/projects"
+    made = (await auditor.admin.post(base, json={"name": "told"})).json()
+    project = f"{base}/{made['id']}"
+    account = (await auditor.admin.post(f"{project}/service_accounts", json={"name": "ci"})).json()
+    alert = (await auditor.admin.post(f"{project}/spend_alerts", json=ALERT)).json()
+    channel = {"type": "email", "recipients": ["b@example.com"], "subject_prefix": None}
+    key = account["api_key"]["id"]
+    changes: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+        ("api_key", f"api_keys/{key}", {"expires_in_seconds": 50}, {"expires_in_seconds": 50}),
+        ("service_account", f"service_accounts/{account['id']}", {"name": "cd"}, {"name": "cd"}),
+        (
+            "harmony.spend_alert",
+            f"spend_alerts/{alert['id']}",
+            ALERT | {"notification_channel": channel},
+            {"threshold": 10**9, "notification_channel": channel},
+        ),
+    ]
+    for kind, path, body, told in changes:
+        answer = await auditor.admin.post(f"{project}/{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        type_, target = f"{kind}.updated", path.rpartition("/")[2]
+        query = f"event_types[]={type_}&resource_ids[]={target}"
+        found = await auditor.admin.get(f"/v1/organization/audit_logs?{query}")
+        (entry,) = found.json()["data"]
+        assert entry[type_]["changes_requested"] == told
+
+
 async def test_an_archive_has_content_for_owners_alone(
     site: AdminSite, auditor: Auditor, admin_settings: Settings
 ) -> None:

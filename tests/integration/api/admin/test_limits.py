@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
+from gateway import ids
 from gateway.limits.money import NANO
-from gateway.services.limits import Limits
+from gateway.protocol.admin.limits import UNLIMITED
+from gateway.services.limits import Limits, Place
 
 if TYPE_CHECKING:
     from tests.integration.api.admin.conftest import AdminSite
@@ -72,6 +74,56 @@ async def test_what_a_rate_limit_does_not_have_is_said(admin: openai.AsyncOpenAI
             await rate_limits.update_rate_limit(
                 f"rl-{MODEL}", project_id=project, extra_body={"harmony": {name: 1}}
             )
+
+
+async def test_a_limit_is_taken_away_by_null_and_by_what_means_none(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    service = Limits(site.gateway.process.default.foundation.database)
+    tenant = Place.of_tenant(await service.tenant("acme"))
+    rate_limits = admin.admin.organization.projects.rate_limits
+    named: dict[str, Any] = {"rate_limit_id": f"rl-{MODEL}", "project_id": await new_project(admin)}
+    daily = {"max_tokens_per_1_day": 9}
+    await service.set_limits(tenant, {("requests", 60): 10**6}, model=MODEL)
+    try:
+        await rate_limits.update_rate_limit(
+            **named,
+            max_requests_per_1_minute=5,
+            max_tokens_per_1_minute=6,
+            extra_body={"harmony": daily},
+        )
+        changed = await rate_limits.update_rate_limit(**named, max_requests_per_1_minute=UNLIMITED)
+        assert changed.max_requests_per_1_minute == UNLIMITED
+        with pytest.raises(openai.BadRequestError, match="1000000 at most"):
+            await rate_limits.update_rate_limit(**named, max_requests_per_1_minute=UNLIMITED - 1)
+    finally:
+        await service.set_limits(tenant, {("requests", 60): None}, model=MODEL)
+    nulls = {"max_tokens_per_1_minute": None, "max_images_per_1_minute": None}
+    changed = await rate_limits.update_rate_limit(
+        **named, extra_body={**nulls, "harmony": {"max_tokens_per_1_day": None}}
+    )
+    assert changed.max_tokens_per_1_minute == UNLIMITED
+    assert (changed.model_extra or {})["harmony"] == {"mode": "enforce"}
+    left = [one for one in await service.limits(tenant.tenant_id) if one.scope == "project"]
+    assert ids.parse_project_id(named["project_id"]) not in {one.scope_id for one in left}
+
+
+async def test_a_mode_that_is_left_out_stays(admin: openai.AsyncOpenAI) -> None:
+    rate_limits = admin.admin.organization.projects.rate_limits
+    named: dict[str, Any] = {"rate_limit_id": f"rl-{MODEL}", "project_id": await new_project(admin)}
+
+    async def mode_after(harmony: object, **values: int) -> str:
+        changed = await rate_limits.update_rate_limit(
+            **named, **values, extra_body={} if harmony is None else {"harmony": harmony}
+        )
+        mode: str = (changed.model_extra or {})["harmony"]["mode"]
+        return mode
+
+    assert await mode_after({"mode": "observe"}, max_requests_per_1_minute=5) == "observe"
+    assert await mode_after(None, max_requests_per_1_minute=6) == "observe"
+    assert await mode_after({"mode": None}, max_tokens_per_1_minute=6) == "observe"
+    assert await mode_after({"mode": "enforce"}) == "enforce"
+    assert await mode_after({}, max_requests_per_1_minute=7) == "enforce"
 
 
 @pytest.mark.parametrize("of", ["organization", "project"])

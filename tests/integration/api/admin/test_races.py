@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway import ids
+from gateway.services.admin.limits import ProjectLimits
+from gateway.services.limits import ALERTS_MAX, Limits
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -15,11 +18,18 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from gateway.store.limits.rules import SpendAlert
     from tests.integration.api.admin.conftest import AdminSite
 
 PROJECTS = "/v1/organization/projects"
 PROVIDERS = "/v1/organization/workload_identity_providers"
 AT_ONCE = 5
+ALERT: dict[str, Any] = {
+    "currency": "USD",
+    "interval": "month",
+    "threshold_amount": 5,
+    "notification_channel": {"type": "email", "recipients": ["a@example.com"]},
+}
 
 
 @pytest.fixture
@@ -115,17 +125,55 @@ async def test_nothing_of_an_archived_project_is_changed_any_more(
 ) -> None:
     project = await new_project(owner)
     account = await ok(owner.post(f"{project}/service_accounts", json={"name": "ci"}))
+    alert = await ok(owner.post(f"{project}/spend_alerts", json=ALERT))
     await ok(owner.post(f"{project}/archive"))
     month = {"currency": "USD", "interval": "month", "threshold_amount": 5}
-    mail = {"type": "email", "recipients": ["a@example.com"]}
     for path, body in (
         (f"/api_keys/{account['api_key']['id']}", {"scopes": ["models.read"]}),
         ("/rate_limits/rl-gpt-oss-20b", {"max_requests_per_1_minute": 5}),
         ("/spend_limit", month),
-        ("/spend_alerts", {**month, "notification_channel": mail}),
+        ("/spend_alerts", ALERT),
+        ("/spend_limit", None),
+        (f"/spend_alerts/{alert['id']}", None),
     ):
-        answer = await owner.post(project + path, json=body)
+        asked = (
+            owner.delete(project + path) if body is None else owner.post(project + path, json=body)
+        )
+        answer = await asked
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "project_archived")
+
+
+async def test_no_more_alerts_are_made_at_once_than_there_may_be(
+    owner: httpx2.AsyncClient, site: AdminSite
+) -> None:
+    project = await new_project(owner)
+    service = Limits(site.gateway.process.default.foundation.database)
+    uuid = ids.parse_project_id(project.rpartition("/")[2])
+    assert uuid is not None
+    place = await service.project(await service.tenant("acme"), uuid)
+    for _ in range(ALERTS_MAX - 2):
+        await service.add_alert(place, 1, ALERT["notification_channel"])
+    url = f"{project}/spend_alerts"
+    found = await statuses(*(owner.post(url, json=ALERT) for _ in range(AT_ONCE)))
+    assert found == {200: 2, 400: AT_ONCE - 2}
+
+
+async def test_an_alert_that_is_deleted_meanwhile_is_not_changed(
+    owner: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = await new_project(owner)
+    made = await ok(owner.post(f"{project}/spend_alerts", json=ALERT))
+    url = f"{project}/spend_alerts/{made['id']}"
+    found = ProjectLimits.alert
+
+    async def slowly(*asked: Any) -> SpendAlert | None:
+        alert = await found(*asked)
+        await ok(owner.delete(url))
+        return alert
+
+    monkeypatch.setattr(ProjectLimits, "alert", slowly)
+    answer = await owner.post(url, json=ALERT)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "spend_alert_not_found")
 
 
 async def test_a_key_that_is_rotated_several_times_at_once_has_one_successor(

@@ -16,12 +16,14 @@ from pydantic import ValidationError
 from gateway import ids
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin.federation import ProviderCreate, RuleCreate, discovered
+from gateway.protocol.admin.limits import RateLimitUpdate, SpendLimitUpdate
 from gateway.protocol.admin.objects import project_key_body
 from gateway.protocol.admin.requests import (
     KeyExtras,
     PriceCreate,
     PriceEnd,
     ProjectCreate,
+    ProjectKeyUpdate,
     ProjectUpdate,
     ServiceAccountCreate,
     terms_of,
@@ -70,6 +72,22 @@ def test_what_is_wrong_with_a_name_is_told_in_our_words() -> None:
 def test_what_the_database_cannot_have_is_refused(model: type[WireModel], body: Any) -> None:
     with pytest.raises(InvalidRequest):
         validated(model, body)
+
+
+@pytest.mark.parametrize("value", [True, "5", 1.5, -1, 2**63, 10.0**30])
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        (SpendLimitUpdate, "threshold_amount"),
+        (ProjectKeyUpdate, "expires_in_seconds"),
+        (RateLimitUpdate, "max_requests_per_1_minute"),
+    ],
+)
+def test_a_number_is_an_integer(model: type[WireModel], field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        validated(model, GOOD[model] | {field: value})
+    kept = getattr(validated(model, GOOD[model] | {field: 60.0}), field)
+    assert (kept, type(kept)) == (60, int)
 
 
 @pytest.mark.parametrize("model", list(GOOD))
