@@ -112,7 +112,7 @@ async def test_a_mode_that_is_left_out_stays(admin: openai.AsyncOpenAI) -> None:
     rate_limits = admin.admin.organization.projects.rate_limits
     named: dict[str, Any] = {"rate_limit_id": f"rl-{MODEL}", "project_id": await new_project(admin)}
 
-    async def mode_after(harmony: object, **values: int) -> str:
+    async def mode_after(harmony: object, **values: Any) -> str:
         changed = await rate_limits.update_rate_limit(
             **named, **values, extra_body={} if harmony is None else {"harmony": harmony}
         )
