@@ -15,12 +15,13 @@ from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import COMPONENTS, PRICE_TIERS, Price, begins
 from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.request_errors import wrong_value
-from gateway.services.admin.projects import required_project
 from gateway.store import tenants
+from gateway.store.admin import projects
 from gateway.store.limits import alerts, prices, rules
 from gateway.store.limits.rules import OPERATORS, SpendAlert
 from gateway.store.schema import EVERYONE
 from gateway.store.tools.quotas import Quota, take_turns
+from gateway.tenancy import ProjectId, default_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,8 +84,15 @@ class Limits:
     async def project(self, tenant_id: TenantId, project_id: UUID) -> Place:
         """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
         async with self._database.transaction(tenant_id) as connection:
-            found = await required_project(connection, tenant_id, ids.project_id(project_id))
-        return Place(tenant_id, "project", found.id)
+            found = await projects.find(connection, tenant_id, ProjectId(project_id))
+        # The default project need not have been written.
+        if found is None and project_id != default_project(tenant_id):
+            raise ResourceNotFound(
+                f"No project with id '{ids.project_id(project_id)}' was found.",
+                code="project_not_found",
+                param="project_id",
+            )
+        return Place(tenant_id, "project", project_id)
 
     async def key(self, tenant_id: TenantId, key_id: UUID) -> Place:
         """That of a key, or of what stands in the place of one: a federation rule, an issuer of the
