@@ -21,7 +21,7 @@ from gateway.store.limits import alerts, prices, rules
 from gateway.store.limits.rules import OPERATORS, SpendAlert
 from gateway.store.schema import EVERYONE
 from gateway.store.tools.quotas import Quota, take_turns
-from gateway.tenancy import ProjectId
+from gateway.tenancy import ProjectId, default_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,14 +84,14 @@ class Limits:
     async def project(self, tenant_id: TenantId, project_id: UUID) -> Place:
         """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
         async with self._database.transaction(tenant_id) as connection:
-            if project_id == tenant_id:
-                await projects.add_default(connection, tenant_id)
-            if await projects.find(connection, tenant_id, ProjectId(project_id)) is None:
-                raise ResourceNotFound(
-                    f"No project with id '{ids.project_id(project_id)}' was found.",
-                    code="project_not_found",
-                    param="project_id",
-                )
+            found = await projects.find(connection, tenant_id, ProjectId(project_id))
+        # The default project need not have been written.
+        if found is None and project_id != default_project(tenant_id):
+            raise ResourceNotFound(
+                f"No project with id '{ids.project_id(project_id)}' was found.",
+                code="project_not_found",
+                param="project_id",
+            )
         return Place(tenant_id, "project", project_id)
 
     async def key(self, tenant_id: TenantId, key_id: UUID) -> Place:
