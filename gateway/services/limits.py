@@ -250,7 +250,11 @@ class Limits:
             place.project,
             changes_requested={
                 "threshold": alert.threshold,
-                "notification_channel": alert.channel,
+                # Not who they are: what is in an audit log cannot be erased.
+                "notification_channel": {
+                    "type": alert.channel["type"],
+                    "recipients": len(alert.channel.get("recipients", ())),
+                },
             },
         )
         return await rules.change_alert(self._database, place.tenant_id, alert, event)

@@ -327,7 +327,7 @@ async def test_what_was_changed_is_told_field_by_field(auditor: Auditor) -> None
             "harmony.spend_alert",
             f"spend_alerts/{alert['id']}",
             ALERT | {"notification_channel": channel},
-            {"threshold": 10**9, "notification_channel": channel},
+            {"threshold": 10**9, "notification_channel": {"type": "email", "recipients": 1}},
         ),
     ]
     for kind, path, body, told in changes:
