@@ -444,19 +444,19 @@ def _mode(observe: bool | None) -> Mode | None:
 
 
 def _unit(text: str) -> Unit:
-    for known in get_args(Unit):
-        if text == known:
-            found: Unit = known
-            return found
-    raise typer.BadParameter(f"{text!r} is neither usd nor tokens.", param_hint="--unit")
+    found: Unit = _one_of(get_args(Unit), text, "--unit")
+    return found
 
 
 def _interval(text: str) -> Interval:
-    for known in get_args(Interval):
-        if text == known:
-            found: Interval = known
-            return found
-    raise typer.BadParameter(f"{text!r} is neither day, month nor none.", param_hint="--interval")
+    found: Interval = _one_of(get_args(Interval), text, "--interval")
+    return found
+
+
+def _one_of(values: tuple[Any, ...], text: str, option: str) -> Any:
+    if text not in values:
+        raise typer.BadParameter(f"{text!r} is none of: {', '.join(values)}.", param_hint=option)
+    return text
 
 
 def _amount(amount: int, unit: str) -> str:

@@ -31,7 +31,7 @@ def unknown_account(account_id: str) -> ResourceNotFound:
 async def required_account(
     connection: Connection, project: Project, account_id: str
 ) -> ServiceAccount:
-    """Raises `ResourceNotFound`."""
+    """That of an id as the API shows it, in its project. Raises `ResourceNotFound`."""
     uuid = ids.parse_service_account_id(account_id)
     found = None
     if uuid is not None:
