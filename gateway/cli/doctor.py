@@ -21,7 +21,7 @@ from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRe
 from gateway.models.format import SEES
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
-from gateway.protocol.passed import PATHS
+from gateway.protocol.proxied import PATHS
 from gateway.services.models import GENERATES
 from gateway.settings import load_settings
 from gateway.store.migration.verification import missing, told
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenChunk, TokenSink
     from gateway.models.format import ModelFormat
     from gateway.models.registry import Formats
-    from gateway.protocol.passed import PassedKind
+    from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend, Listed, Served
@@ -69,7 +69,7 @@ _HELLO = ContextItem(
 """What one token of each model is asked for behind."""
 _BOUND_WORDS = "Qx7"
 _BOUND = Constraint(Literal(_BOUND_WORDS))
-_PASSED: dict[PassedKind, dict[str, object]] = {
+_PROXIED: dict[ProxiedKind, dict[str, object]] = {
     "embeddings": {"input": "Hello"},
     "rerank": {"query": "Hello", "documents": ["Hello"]},
 }
@@ -313,7 +313,7 @@ async def _backend(
     try:
         for model in look.generating:
             await _one_token(look, model, client, formats.of(model))
-        passed = [task for model in look.served for task in await _passed(look, model, client)]
+        passed = [task for model in look.served for task in await _proxied(look, model, client)]
     except UpstreamError as error:
         return _failed(about, error)
     can = look.engine.capabilities(
@@ -440,13 +440,13 @@ async def _one_token(look: _Look, model: str, client: Client, format_: ModelForm
         raise UpstreamError("it ended without a token id", upstream=look.backend.name)
 
 
-async def _passed(look: _Look, model: str, client: Client) -> list[str]:
+async def _proxied(look: _Look, model: str, client: Client) -> list[str]:
     """What it was asked for that is passed through. Raises `UpstreamError` when it refuses."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(look.backend, client, timeouts=timeouts)
     asked = [kind for kind in PATHS if kind in look.tasks_of(model)]
     for kind in asked:
-        body = orjson.dumps({"model": look.served[model].name, **_PASSED[kind]})
+        body = orjson.dumps({"model": look.served[model].name, **_PROXIED[kind]})
         await upstream.ask(PATHS[kind], body, bytes_max=_ANSWER_BYTES_MAX)
     return list(asked)
 

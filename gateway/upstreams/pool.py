@@ -372,7 +372,7 @@ class Pool:
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
         reasons: dict[str, str] = {}
-        told_s: list[float] = []
+        retry_after_s: list[float] = []
         losses = 0
         attempts_max = attempts_max or self._policy.attempts_max
         while len(reasons) < attempts_max:
@@ -392,7 +392,7 @@ class Pool:
                 request = _recalled(request, placed, error)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
-                told_s += self.told_s(error)
+                retry_after_s += self.note_unavailable(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
@@ -401,11 +401,13 @@ class Pool:
         raise NoUpstreamAvailable(
             request.model,
             "; ".join(reasons.values()),
-            retry_after_s=min(told_s, default=self.retry_after_s(request.model)),
+            retry_after_s=min(retry_after_s, default=self.retry_after_s(request.model)),
         )
 
-    def told_s(self, error: UpstreamUnavailable) -> list[float]:
-        """After how many seconds a backend that failed says to try it again, if it does."""
+    def note_unavailable(self, error: UpstreamUnavailable) -> list[float]:
+        """A backend did not answer: one that said that it has no such model is not asked for it
+        again. Returns the seconds until it says to try it again, or [].
+        """
         if isinstance(error, ModelGone):
             self._note_models()
         return [] if error.retry_after_s is None else [error.retry_after_s]
