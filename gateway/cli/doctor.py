@@ -403,7 +403,7 @@ async def _chat_endpoint(
     about = f"model {model} at {look.backend.name}"
 
     async def ask(prompt: Sequence[int], heard: chat_endpoints.Heard) -> None:
-        text_format = format_ if is_text else format_.knowing(TEXT_STATE)
+        text_format = format_ if is_text else format_.with_state(TEXT_STATE)
         await _asked_for(look, model, client, text_format, heard, prompt=prompt)
 
     try:

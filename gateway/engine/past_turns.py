@@ -1,4 +1,4 @@
-"""What stands behind the prompt of a response: its turns that are over, told again."""
+"""The finished turns of a response, as they stand behind its prompt in the next request."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from gateway.models.format import ModelFormat
 
 INLINE_IDS: Final = 512
-"""So many ids are told again at once, more in a thread: they take a few milliseconds."""
+"""More ids than this are rendered in a thread: they take a few milliseconds."""
 
 
-class Retold:
-    """The turns of one response that are over, told again behind its prompt.
+class PastTurns:
+    """The finished turns of one response, rendered once each.
 
-    A tool's result stands behind the turn that ended with its call. It is input: neither read as
-    what the model said, nor told in other words.
+    A tool's result stands behind the turn that ended with its call. It is input: it is not parsed
+    as output of the model, and stays id for id as it is.
     """
 
     __slots__ = ("_format", "_generated", "_new_parser", "_results", "_threads", "_turns", "ids")
@@ -34,19 +34,19 @@ class Retold:
         self._new_parser = new_parser
         self._threads = threads
         self.ids: list[int] = []
-        """What stands behind the prompt of the turns that are over."""
+        """All finished turns, as a backend is sent them behind the prompt."""
         self._turns = 0
         self._generated = 0
         self._results = 0
 
-    async def keep_up(self, over: Sequence[Turn]) -> None:
-        """Tell these turns again, which are all that are over. Those that were told before have not
-        changed: what is over stays as it is.
+    async def update(self, finished: Sequence[Turn]) -> None:
+        """Render those of all finished turns that are new since the last call: a finished turn does
+        not change any more.
         """
-        new = over[self._turns :]
+        new = finished[self._turns :]
         if not new:
             return
-        work = partial(self._tell, new)
+        work = partial(self._render, new)
         is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
         ids, generated = work() if is_short else await self._threads.run_accepted(work)
         self.ids += ids
@@ -54,27 +54,28 @@ class Retold:
         self._results += sum(len(turn.result) for turn in new)
         self._turns += len(new)
 
-    def _tell(self, over: Sequence[Turn]) -> tuple[list[int], int]:
+    def _render(self, turns: Sequence[Turn]) -> tuple[list[int], int]:
+        """The ids of these turns as a backend is sent them, and how many the model said."""
         ids: list[int] = []
-        for turn in over:
-            told = self._format.retold(
+        for turn in turns:
+            rendered = self._format.rerender(
                 [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
             )
-            ids += self._format.answered(told, turn.result) if turn.result else told
-        behind = [*((turn.prefill, turn.said) for turn in over), ((), ())]
-        return ids, len(self._format.said_ids(behind))
+            ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
+        said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
+        return ids, len(self._format.said_ids(said))
 
-    def before(self, last: Turn) -> list[int]:
-        """What the model is shown of what it said: earlier turns told again, the last as it is."""
+    def ids_with(self, last: Turn) -> list[int]:
+        """All turns as a backend is sent them: finished ones rendered, the `last` id for id."""
         return [*self.ids, *last.prefill, *last.said]
 
-    def generated(self, last: Turn) -> int:
-        """How many ids the turns put behind the prompt, as they were said or as they are told; the
-        results of tools are not among them.
+    def generated_with(self, last: Turn) -> int:
+        """How many ids all turns put behind the prompt without the results of tools: as they were
+        said or as they were rendered, whichever are more.
         """
-        over = max(self._generated, len(self.ids) - self._results)
-        return over + len(last.prefill) + len(last.said)
+        finished = max(self._generated, len(self.ids) - self._results)
+        return finished + len(last.prefill) + len(last.said)
 
-    def behind(self, last: Turn) -> int:
+    def size_with(self, last: Turn) -> int:
         """The same with the results of tools."""
-        return self.generated(last) + self._results
+        return self.generated_with(last) + self._results

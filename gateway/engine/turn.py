@@ -29,7 +29,7 @@ from gateway.engine.output_guard import (
     OutputViolation,
     TurnEnding,
 )
-from gateway.engine.retold import Retold
+from gateway.engine.past_turns import PastTurns
 from gateway.engine.tools import ToolRunner
 from gateway.entries import Hold, Hop, Repair, Text, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
@@ -78,10 +78,29 @@ class TurnRunner:
     """
 
     __slots__ = (
-        "_attempts", "_begun", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold",
-        "_format", "_is_announced", "_is_resent", "_is_text", "_journal", "_on_first_token",
-        "_prompt_ids", "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "_usage",
-        "_was_recalled", "guard",
+        "_attempts",
+        "_cached_tokens",
+        "_engine",
+        "_epoch",
+        "_failover",
+        "_fold",
+        "_format",
+        "_is_announced",
+        "_is_resent",
+        "_is_text",
+        "_journal",
+        "_on_first_token",
+        "_past_turns",
+        "_prompt_ids",
+        "_prompt_prefill",
+        "_spec",
+        "_start",
+        "_tokens_max",
+        "_tools",
+        "_upstream",
+        "_usage",
+        "_was_recalled",
+        "guard",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +118,7 @@ class TurnRunner:
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(spec.model).knowing(spec.template_state)
+        self._format = engine.format_of(spec.model).with_state(spec.template_state)
         self._is_text = self._format.framing.is_text
         limits = engine.guard_limits
         self.guard = OutputGuard(
@@ -110,7 +129,7 @@ class TurnRunner:
         )
         self._on_first_token = on_first_token
         self._failover = Failover(spec, engine.hops, engine.observer)
-        self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
+        self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
         """None where the response may use no tools of the gateway."""
         if spec.head.grants is not None:
@@ -123,12 +142,15 @@ class TurnRunner:
                 room=self._room_for_result,
             )
         self._prompt_ids = spec.prompt_ids
-        self._begun: tuple[int, ...] = ()
+        self._prompt_prefill: tuple[int, ...] = ()
         """What the prompt puts into the model's mouth, at its beginning and behind results."""
         self._tokens_max = spec.sampling.max_tokens
-        if begun := self._format.begun_ids(spec.prompt_ids):
+        if begun := self._format.prefill_size(spec.prompt_ids):
             end = len(spec.prompt_ids) - begun
-            self._prompt_ids, self._begun = spec.prompt_ids[:end], tuple(spec.prompt_ids[end:])
+            self._prompt_ids, self._prompt_prefill = (
+                spec.prompt_ids[:end],
+                tuple(spec.prompt_ids[end:]),
+            )
             self._tokens_max += begun
         self._attempts = 0
         self._is_announced = False
@@ -163,12 +185,12 @@ class TurnRunner:
         await self._translate()
         if self._fold.turns:
             self._tell_approved()
-            await self._retold.keep_up(self._fold.turns[:-1])
+            await self._past_turns.update(self._fold.turns[:-1])
             self._take_over()
         else:
             await self._answer()
             self._tell_approved()
-            self._begin_turn(self._begun)
+            self._begin_turn(self._prompt_prefill)
         while True:
             await self._complete_turn()
             prefill = await self._next_prefill()
@@ -196,7 +218,7 @@ class TurnRunner:
         that call and the opening of a message.
         """
         if result := self._fold.approved_result:
-            self._prompt_ids = self._format.answered(self._prompt_ids, result)
+            self._prompt_ids = self._format.with_result(self._prompt_ids, result)
 
     def void_excess_reasoning(self) -> None:
         """The response ends where it stands: what was said of a message beyond the reasoning budget
@@ -224,8 +246,8 @@ class TurnRunner:
         """
         fold = self._fold
         if fold.turns[-1].result or await self._answer():
-            await self._retold.keep_up(fold.turns)
-            return self._begun
+            await self._past_turns.update(fold.turns)
+            return self._prompt_prefill
         if fold.approval_request is not None:
             return None
         prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
@@ -247,7 +269,7 @@ class TurnRunner:
         is_anew = not turns or turns[-1].result or turns[-1].finish is FinishReason.LOST
         is_continued = not is_anew
         size = prompt_tokens if self._is_text else len
-        read_tokens = size(self._prompt_ids) + len(self._begun) + len(self._retold.ids)
+        read_tokens = size(self._prompt_ids) + len(self._prompt_prefill) + len(self._past_turns.ids)
         self._start = TurnStarted(0 if is_continued else read_tokens, prefill)
         if turns or prefill or self._may_bind or self._room_at_first <= 0:
             self._write_start()
@@ -270,7 +292,7 @@ class TurnRunner:
             return
         self._cached_tokens, self._usage = 0, None
         if len(fold.turns) > 1:
-            await self._retold.keep_up(fold.turns[:-1])
+            await self._past_turns.update(fold.turns[:-1])
         self._failover.begin()
         lost: UpstreamError | None = None
         while True:
@@ -318,7 +340,7 @@ class TurnRunner:
             raise lost or UpstreamFailed(why, upstream=self._upstream)
         self._journal.append(TurnEnded(FinishReason.LOST))
         self._begin_turn(())
-        await self._retold.keep_up(fold.turns[:-1])
+        await self._past_turns.update(fold.turns[:-1])
 
     async def _do_without_grammar(self, error: GrammarFailed) -> None:
         """An engine failed in the middle of a grammar: go on without one, where it does not matter.
@@ -565,7 +587,7 @@ class TurnRunner:
         What was taken back takes none, but the random numbers must be others than before.
         """
         last = self._fold.turns[-1]
-        generated, behind = self._retold.generated(last), self._retold.behind(last)
+        generated, behind = self._past_turns.generated_with(last), self._past_turns.size_with(last)
         drawn = behind + self._fold.voided_tokens
         if not drawn:
             return self._sampling_at_first
@@ -595,7 +617,7 @@ class TurnRunner:
 
     @property
     def _room_at_first(self) -> int:
-        return self._room(len(self._begun), len(self._begun))
+        return self._room(len(self._prompt_prefill), len(self._prompt_prefill))
 
     @property
     def _sampling_at_first(self) -> Sampling:
@@ -607,7 +629,7 @@ class TurnRunner:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
-        return _joined(self._prompt_ids, self._retold.before(self._fold.turns[-1]))
+        return _joined(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
 
 class TurnSink:
