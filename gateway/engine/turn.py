@@ -23,8 +23,8 @@ from gateway.engine.output_guard import (
     BEGUN_ANEW,
     GRAMMAR_FAILED,
     SAID_ANEW,
-    STRETCH_IDS_MAX,
     WITHIN_TURN,
+    WRITABLE_IDS_MAX,
     OutputGuard,
     OutputViolation,
     TurnEnding,
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
 
 
 INLINE_TOOLS: Final = 64
-"""What binds the calls of so many tools is put together in less than a millisecond."""
+"""A constraint for the calls of more tools is built in a thread: that takes a millisecond."""
 INLINE_CHECK_CHARS: Final = 4096
-"""So much text of a body is checked at once, more in a thread."""
+"""A longer body is checked in a thread."""
 ANSWER_IDS_MIN: Final = 256
-"""So much of the window is not filled with results of tools."""
+"""Ids of the context window that are kept for the answer: results of tools do not fill them."""
 PIECES_MAX: Final = 32
-"""So many pieces of a chunk are written in one turn of the event loop: each marker is one,
-and each run of text, and takes up to a tenth of a millisecond."""
+"""How many pieces of a chunk are written before the event loop has its turn: a piece is a marker or
+a run of text, and takes up to a tenth of a millisecond."""
 
 
 class TurnRunner:
@@ -85,7 +85,7 @@ class TurnRunner:
         "_failover",
         "_fold",
         "_format",
-        "_is_announced",
+        "_is_hop_written",
         "_is_resent",
         "_is_text",
         "_journal",
@@ -153,7 +153,7 @@ class TurnRunner:
             )
             self._tokens_max += begun
         self._attempts = 0
-        self._is_announced = False
+        self._is_hop_written = False
         self._is_resent = False
         self._was_recalled = False
         self._upstream = ""
@@ -184,12 +184,12 @@ class TurnRunner:
         """
         await self._translate()
         if self._fold.turns:
-            self._tell_approved()
+            self._append_approved_result()
             await self._past_turns.update(self._fold.turns[:-1])
             self._take_over()
         else:
-            await self._answer()
-            self._tell_approved()
+            await self._run_hosted_call()
+            self._append_approved_result()
             self._begin_turn(self._prompt_prefill)
         while True:
             await self._complete_turn()
@@ -206,14 +206,14 @@ class TurnRunner:
         if rules.grammars and not are_translated(rules):
             await self._engine.threads.run_accepted(partial(languages_of, rules))
 
-    async def _answer(self) -> bool:
-        """Have a call answered that is the gateway's, if there is one."""
-        if self._tools is None or not await self._tools.answer():
+    async def _run_hosted_call(self) -> bool:
+        """Run the call of a hosted tool that the turn ended with. False: there is none."""
+        if self._tools is None or not await self._tools.run_due_call():
             return False
         await self._translate()
         return True
 
-    def _tell_approved(self) -> None:
+    def _append_approved_result(self) -> None:
         """The result of the call that the user approved stands behind the prompt, which ends with
         that call and the opening of a message.
         """
@@ -230,13 +230,13 @@ class TurnRunner:
             self._repair(turn, ending.start, ending.rule)
 
     def _take_over(self) -> None:
-        """Write down that this replica goes on with what another had begun."""
+        """Write the hop: this replica goes on with a turn that another one began."""
         turn = self._fold.open_turn
         resend = turn is not None and self._unwritten_ending(turn) is None
         is_read_again = turn is not None and resend and not self._is_text
         self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and is_read_again else 0))
         # This entry counts the ids that the next attempt sends again.
-        self._is_announced = resend
+        self._is_hop_written = resend
 
     async def _next_prefill(self) -> tuple[int, ...] | None:
         """What opens the next turn; None when no other is needed, or there is no room for it.
@@ -245,7 +245,7 @@ class TurnRunner:
         behind it.
         """
         fold = self._fold
-        if fold.turns[-1].result or await self._answer():
+        if fold.turns[-1].result or await self._run_hosted_call():
             await self._past_turns.update(fold.turns)
             return self._prompt_prefill
         if fold.approval_request is not None:
@@ -297,7 +297,7 @@ class TurnRunner:
         lost: UpstreamError | None = None
         while True:
             if self._is_text:
-                await self._say_text_anew(lost)
+                await self._restart_text_turn(lost)
             ending = None if self._start else self._unwritten_ending(fold.turns[-1])
             try:
                 ending = ending or await self._attempt()
@@ -305,7 +305,7 @@ class TurnRunner:
                 await self._do_without_grammar(error)
                 continue
             except UpstreamRecalled:
-                self._was_recalled = self._is_announced = True  # no backend was lost
+                self._was_recalled = self._is_hop_written = True  # no backend was lost
                 continue
             except UpstreamError as error:
                 await self._failover.recover(error, fold, is_resent=self._is_resent)
@@ -314,10 +314,10 @@ class TurnRunner:
             if await self._end(ending):
                 return
             # The ids are sent again, but no backend was lost: there is no hop to write.
-            self._is_announced = True
+            self._is_hop_written = True
             self._failover.begin()
 
-    async def _say_text_anew(self, lost: UpstreamError | None) -> None:
+    async def _restart_text_turn(self, lost: UpstreamError | None) -> None:
         """Nobody can go on with text: have all of the open turn said again. `lost` is who broke off
         in the middle of it, if anybody of this replica did.
 
@@ -365,7 +365,7 @@ class TurnRunner:
         rule = self._journal.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
             return TurnEnding(rule=rule, is_written=True)
-        if (ending := self.guard.look(self._fold, self._fold.place)) is not None:
+        if (ending := self.guard.inspect(self._fold, self._fold.place)) is not None:
             return ending
         if turn.said and turn.said[-1] in self._format.stop_ids:
             return TurnEnding(FinishReason.STOP)
@@ -478,9 +478,9 @@ class TurnRunner:
             raise UpstreamFailed("the generation has no end", upstream=self._upstream)
         return TurnEnding(sink.finish)
 
-    def _begin_anew(self, turn: Turn) -> None:
+    def _restart_message(self, turn: Turn) -> None:
         """Take back a message that another backend does better to begin again."""
-        start = self.guard.begin_anew(self._fold)
+        start = self.guard.restart_position(self._fold)
         if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
             self._repair(turn, start, BEGUN_ANEW)
 
@@ -488,9 +488,9 @@ class TurnRunner:
         """A backend works on the turn: write the hop, if it reads `resent` ids that another one had
         read before, and no entry says so yet.
         """
-        if resent and not self._is_announced:
+        if resent and not self._is_hop_written:
             self._hop(Hop("backend", resent))
-        self._is_announced = False
+        self._is_hop_written = False
 
     def _on_first_chunk(self, resent: int, first: TokenChunk) -> None:
         """A backend sends its first chunk: it tells whether it holds the model to the rules."""
@@ -507,13 +507,13 @@ class TurnRunner:
 
     def _hop(self, hop: Hop) -> None:
         self._journal.append(hop)
-        self._engine.observer.went_on(self._spec, hop)
+        self._engine.observer.hopped(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
         """What a backend is asked for the rest of a turn, behind what was said of it."""
         self._is_resent = bool(turn.said)
         if self._is_resent and not self._is_unbound:
-            self._begin_anew(turn)
+            self._restart_message(turn)
         constraint = await self._constraint(turn) if self._may_bind else None
         request = self._whole_request(len(self._fold.turns), constraint)
         if self._is_untouched(turn):
@@ -728,9 +728,9 @@ class TurnSink:
             self._write(chunk)
 
     def _write(self, chunk: TokenChunk) -> None:
-        """Write the next pieces of a chunk, with a look at the turn after each, which may end it.
+        """Write the next pieces of a chunk. After each the guard inspects the turn, and may end it.
 
-        What is left of the chunk then is kept, until there is room.
+        What is left after `PIECES_MAX` pieces is kept in `_unwritten`, until there is `room`.
         """
         ids, fold, guard = chunk.ids, self._fold, self._guard
         begin = self._written
@@ -738,21 +738,20 @@ class TurnSink:
         with nullcontext() if len(ids) == 1 else self._journal.live.gathered():
             for _ in range(PIECES_MAX):
                 at = self._written
-                if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
+                if at == len(ids) or at - begin >= WRITABLE_IDS_MAX:
                     break
-                count = guard.stretch(fold, ids, at)
+                count = guard.writable(fold, ids, at)
                 if not count:
                     self.ending = guard.out_of_budget(fold)
                     break
                 logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
                 self._journal.append(self._entry(tuple(ids[at : at + count]), logprobs))
                 self._written = at + count
-                # It was a marker, or text: what is to be done, if anything?
                 at_header = not self._in_body or ids[at] not in guard.text_ids
                 header = fold.place if at_header else None
                 if header is not None:
                     self._in_body = header.where is Where.BODY
-                self.ending = guard.look(fold, header)
+                self.ending = guard.inspect(fold, header)
                 if self.ending is not None:
                     break
         if self.ending is None and self._written < len(ids):
