@@ -42,18 +42,18 @@ class _Track:
 
     They are kept here as well, packed, as one batch would have them; `since` is the number of the
     oldest of these flushes. `is_proven`: the claim was held after its tenant's fence was known.
-    `is_over`: nobody here writes to it any more, though it may not have ended.
+    `is_closed`: this process writes to it no more, though it may not have ended.
     """
 
     __slots__ = (
         *("claim", "count", "day", "entries", "first_entry", "since"),
-        *("is_ending", "is_over", "is_proven"),
+        *("is_ending", "is_closed", "is_proven"),
     )
 
     def __init__(self, claim: WriteClaim, day: date, first_entry: int) -> None:
         self.claim = claim
         self.day = day
-        self.is_ending = self.is_over = False
+        self.is_ending = self.is_closed = False
         self.is_proven = True
         self.settled(first_entry)
 
@@ -165,7 +165,7 @@ class Flusher:
     async def whole(self, claim: WriteClaim, row: LogRow) -> LogRow:
         """The row that ends a log, together with what flushes have of it.
 
-        From here on it is left alone, until `goes_on` or `over` is called. Raises
+        From here on it is left alone, until `goes_on` or `close` is called. Raises
         `StoreUnavailable`.
         """
         async with self._lock:
@@ -174,8 +174,8 @@ class Flusher:
             track = self._tracks.get(claim.uuid)
             if track is None or not track.goes_on_with(claim, row.first_entry):
                 return row
-            # One that was given up while this waited is never said to go on, or to be over, again.
-            track.is_ending = not track.is_over
+            # Of a log that was closed while this waited nobody calls `goes_on` or `close` again.
+            track.is_ending = not track.is_closed
             return track.whole(row)
 
     def goes_on(self, claim: WriteClaim) -> None:
@@ -184,12 +184,12 @@ class Flusher:
         if track is not None:
             track.is_ending = track.is_proven = False
 
-    def over(self, claim: WriteClaim) -> None:
+    def close(self, claim: WriteClaim) -> None:
         """Nobody here writes to it any more; what flushes have of it is settled all the same."""
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
-            track.is_over = True
+            track.is_closed = True
 
     def ended(self, claim: WriteClaim) -> None:
         """Its end is committed, with all that `whole` said."""
@@ -247,7 +247,9 @@ class Flusher:
         now = asyncio.get_running_loop().time()
         if not self._round and now >= self._round_at:
             self._round_at = now + self._settle_interval_s
-            kept = {uuid: one for uuid, one in self._tracks.items() if one.count or not one.is_over}
+            kept = {
+                uuid: one for uuid, one in self._tracks.items() if one.count or not one.is_closed
+            }
             self._tracks, self._round = kept, [uuid for uuid, one in kept.items() if one.count]
             self._may_prune = True
         due, self._round = self._round[:SETTLED_AT_ONCE_MAX], self._round[SETTLED_AT_ONCE_MAX:]

@@ -391,7 +391,7 @@ class LogWriter:
         if channel.is_open:
             channel.is_open = False
             if self._flusher is not None:
-                (self._flusher.ended if has_ended else self._flusher.over)(channel.claim)
+                (self._flusher.ended if has_ended else self._flusher.close)(channel.claim)
             del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
@@ -530,7 +530,7 @@ class LogWriter:
         if not channel.is_open:
             if self._flusher is not None:
                 # Of the first under a claim nobody knew yet when it was closed.
-                self._flusher.over(channel.claim)
+                self._flusher.close(channel.claim)
             return
         self.pending_bytes -= freed_bytes
         channel.moved.set()

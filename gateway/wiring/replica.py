@@ -100,12 +100,12 @@ class NotificationRouter:
 
     def on_gap(self) -> None:
         """Notices of others may have been lost: anything may have happened."""
-        self._watcher.look_at_all()
+        self._watcher.poll_all()
         if self.wake is not None:
             self.wake()
 
     def _pass_on(self, notice: Notice) -> None:
-        self._watcher.look_soon(notice.responses)
+        self._watcher.poll_soon(notice.responses)
         if notice.kind == "ended":
             self._lease_keeper.ended(notice.responses)
         if notice.kind == "work" and self.wake is not None:
@@ -274,7 +274,7 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
             notifier.announce(Notice("follow", tuple(responses)))
 
     return LogWatcher(
-        partial(remote_logs.look, base.notices),
+        partial(remote_logs.poll, base.notices),
         interval_s=base.settings.journal.tail_poll_s,
         follow=follow,
     )

@@ -109,12 +109,12 @@ class Reader:
         *,
         interval_s: float = POLL_S,
     ) -> None:
-        self.tails = LogWatcher(
-            partial(remote_logs.look, database), interval_s=interval_s, pause_s=0
+        self.watcher = LogWatcher(
+            partial(remote_logs.poll, database), interval_s=interval_s, pause_s=0
         )
         self.feed = Feed(
             lives or LiveLogRegistry(),
-            self.tails,
+            self.watcher,
             partial(flushes.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=4096, retry_pause_s=0.01),
@@ -137,7 +137,7 @@ async def reading(
 ) -> AsyncIterator[Reader]:
     reader = Reader(database, lives, interval_s=interval_s)
     async with asyncio.TaskGroup() as group:
-        looking = group.create_task(reader.tails.run())
+        looking = group.create_task(reader.watcher.run())
         yield reader
         looking.cancel()
 
@@ -247,7 +247,7 @@ async def test_a_notice_of_another_replica_wakes_a_stream(
     listens = asyncio.Event()
     async with reading(database, interval_s=NEVER_S) as reader, asyncio.TaskGroup() as group:
         listening = group.create_task(
-            listener.run(lambda notice: reader.tails.look_soon(notice.responses), listens.set)
+            listener.run(lambda notice: reader.watcher.poll_soon(notice.responses), listens.set)
         )
         await listens.wait()
         stored = await author.load()

@@ -195,7 +195,7 @@ async def test_flushes_are_settled_and_removed_even_of_those_that_say_no_more(
     busy, silent, over = [await settling.begin(tenant) for _ in range(3)]
     for _ in range(2):
         await settling.journal.append([run.says(1) for run in (busy, silent, over)])
-    settling.journal.over(over.claim)
+    settling.journal.close(over.claim)
     assert await settling.journal.append([busy.says(1)]) == {busy.claim.uuid}
     for run in (busy, silent, over):
         assert await settling.settled(run) == 3
@@ -229,7 +229,7 @@ async def test_what_is_about_to_end_is_not_moved_under_its_feet(
         await settling.journal.append([other.says(1)])
     assert await settling.settled(ending) == 2
     assert await settling.log(ending) == ending.said
-    settling.journal.over(ending.claim)
+    settling.journal.close(ending.claim)
     await settling.journal.append([other.says(1)])
     assert await settling.settled(ending) == 3
 
@@ -240,7 +240,7 @@ async def test_one_that_was_given_up_before_its_end_leaves_nothing_behind(
     given_up, other = await settling.begin(tenant), await settling.begin(tenant)
     for _ in range(2):
         await settling.journal.append([given_up.says(1), other.says(1)])
-    settling.journal.over(given_up.claim)
+    settling.journal.close(given_up.claim)
     await settling.journal.whole(given_up.claim, LogRow(3, 1, pack([END])))
     for _ in range(2):
         await settling.journal.append([other.says(1)])
@@ -285,7 +285,7 @@ async def test_of_tenants_that_are_gone_nothing_is_kept_in_memory(
     gone, other = await settling.begin(other_tenant), await settling.begin(tenant)
     for _ in range(2):
         await settling.journal.append([gone.says(1), other.says(1)])
-    settling.journal.over(gone.claim)
+    settling.journal.close(gone.claim)
     for _ in range(3):
         await settling.journal.append([other.says(1)])
     assert settling.journal._numbers.keys() == {tenant}
