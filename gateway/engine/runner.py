@@ -102,7 +102,7 @@ class Run:
         if charge is None:
             return
         if self.spec.durable and (self._has_lost_claim or not fold.is_finished):
-            charge.leave()
+            charge.hand_over()
             return
         charge.settle(outcome.used(fold.usage, is_whole=self._status in _WHOLE))
 

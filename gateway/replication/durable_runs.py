@@ -225,7 +225,7 @@ class DurableRuns:
 def _leave_charge(spec: RunSpec) -> None:
     """Whoever claims it settles for it."""
     if spec.charge is not None:
-        spec.charge.leave()
+        spec.charge.hand_over()
 
 
 def _nothing() -> None:

@@ -290,7 +290,7 @@ class Limiter:
     async def flush(self) -> None:
         """Tell what was spent before this process ends."""
         await self.once()
-        if not all(meter.is_told for _, meter in self.gates.meters()):
+        if not all(meter.is_written for _, meter in self.gates.meters()):
             # One that was not known yet is written once its row was read.
             await self.once()
 
@@ -323,7 +323,7 @@ class Limiter:
         spend, watched = [], []
         for (tenant_id, name), meter, rows in self._spending():
             mine = [SpendRow(tenant_id, name, row.starts_at, row.total) for row in rows]
-            spend += [row for row in mine if row.amount and not meter.is_told]
+            spend += [row for row in mine if row.amount and not meter.is_written]
             watched.append(mine[-1])
         return Told(
             {key: ask for key, (_, ask) in asked.items()},
@@ -344,15 +344,15 @@ class Limiter:
 
     async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
         """Whether there was anything to tell. What was answered is taken out of `asked`."""
-        was_told = False
+        was_written = False
         while True:
             part = dict(islice(asked.items(), BUCKETS_MAX))
             told = self._told(part, is_round=is_round)
-            was_told = await self._exchange(part, told, is_round=is_round) or was_told
+            was_written = await self._exchange(part, told, is_round=is_round) or was_written
             for key in part:
                 del asked[key]
             if not asked:
-                return was_told
+                return was_written
             is_round = False
 
     async def _exchange(
@@ -398,10 +398,10 @@ class Limiter:
         if heard.is_round:
             self._others = heard.others
             self.gates.elsewhere = {key: heard.elsewhere.get(key, 0) for key in told.reports}
-            self.gates.storage.told(told.stored, heard.stored)
+            self.gates.storage.update(told.stored, heard.stored)
         for key, meter, rows in written:
             spent = heard.spent.get(key, NOTHING_SPENT)
-            meter.told(
+            meter.mark_written(
                 rows,
                 others=spent.others,
                 others_reserved=self.gates.elsewhere.get(key, 0),

@@ -506,7 +506,7 @@ class Creation:
                 # Its client has left, and it may be recorded all the same: whoever goes on with it
                 # settles. Settled here, too, it would give back twice what was reserved.
                 if spec.charge is not None:
-                    spec.charge.leave()
+                    spec.charge.hand_over()
                 raise
         dependencies = self._dependencies
         new_fold = dependencies.new_fold_for(spec.head, spec.rules)
@@ -537,7 +537,7 @@ class Creation:
             return AcceptedGeneration(spec, self._retrieval, None)
         claim = await self._dependencies.archive.accept(spec, key, owned=is_ours)
         if claim is None and spec.charge is not None:
-            spec.charge.leave()  # whoever claims it settles
+            spec.charge.hand_over()  # whoever claims it settles
         local = None
         if claim is not None:
             run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)
@@ -557,7 +557,7 @@ class Creation:
             self._limiter.refused("background_queued")
             raise
         if spec.charge is not None:
-            spec.charge.leave()  # whoever claims it settles
+            spec.charge.hand_over()  # whoever claims it settles
         return AcceptedGeneration(spec, self._retrieval, None)
 
     def _idempotency_key(self, command: CreateCommand) -> IdempotencyKey | None:
