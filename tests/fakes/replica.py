@@ -256,7 +256,7 @@ async def leave_behind(
 ) -> None:
     """A response whose owner died after these entries."""
     tenant = spec.principal.tenant_id
-    new = row_mapping.accepted(spec, (owner, 600), waits=False)
+    new = row_mapping.durable_row(spec, (owner, 600), waits=False)
     await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
     day, claim = events.day_of(new.created_at), claims.Claim(tenant, spec.head.uuid, 1)
     for number, entry in enumerate(log, 1):

@@ -214,7 +214,7 @@ def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
     ended = Finished("incomplete", 9, reason="max_output_tokens")
     fold.apply(ended)
     endings = Endings(harmony_of, lambda of: folds(of, rules))
-    row = endings.finished(run_spec(), ended, fold, epoch=0, rest=None)
+    row = endings.finished_row(run_spec(), ended, fold, epoch=0, rest=None)
     later: list[int] = []
     for item in row.items:
         assert item.context.ids is not None

@@ -72,7 +72,7 @@ class Author:
     async def of(cls, database: Database, tenant: TenantId) -> Author:
         """The author of a new response, in whose log is only that it was queued."""
         author = cls(database, background(tenant))
-        new = row_mapping.accepted(author._spec, ("author", 600), waits=False)
+        new = row_mapping.durable_row(author._spec, ("author", 600), waits=False)
         await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
         return author
 
