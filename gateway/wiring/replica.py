@@ -24,7 +24,7 @@ from gateway.ledger.jobs import Tallying
 from gateway.replication.alert_delivery import AlertDelivery
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
-from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
+from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
@@ -163,7 +163,7 @@ class Replica:
             metrics=metrics,
         )
         router.wake = scheduler.wake
-        runs.when_one_ends(scheduler.one_ended)
+        runs.when_one_ends(scheduler.run_ended)
         reaper = OrphanReaper(
             database,
             dependencies.archive,
@@ -351,11 +351,11 @@ def _dependencies(
 def _limiter(base: Foundation) -> Limiter:
     database = base.counters
     return Limiter(
-        LimitBooks(
+        LimitStore(
             partial(counters.exchange, database, base.owner),
             partial(prices.valid, database),
             partial(counters.forget, database),
-            partial(counters.look, database, base.owner),
+            partial(counters.read, database, base.owner),
         ),
         base.metrics,
         base.settings.rate_limits.fill(LimitTiming),

@@ -195,7 +195,7 @@ async def test_a_stream_follows_its_run_from_replica_to_replica(
                 group.create_task(reader.read(tenant, stored))
                 for reader in (at_one, at_two, elsewhere)
             ]
-            await one.scheduler.look()
+            await one.scheduler.claim_available()
             await stalled.reached.wait()
             late = group.create_task(at_one.read(tenant, stored, 3))
             async with aclosing(
@@ -203,7 +203,7 @@ async def test_a_stream_follows_its_run_from_replica_to_replica(
             ) as local:
                 seen = await anext(local)
                 await one.supervisor.begin_drain()
-                await two.scheduler.look()
+                await two.scheduler.claim_available()
                 seen = [*seen, *[event async for batch in local for event in batch]]
         await two.idle()
         replayed = await elsewhere.read(tenant, stored)
