@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 2
 """Of a call that may be repeated."""
 INLINE_RESULT_CHARS: Final = 4096
-"""So much of a result is turned into ids at once, more in a thread."""
+"""A longer result is tokenised in a thread."""
 RETRY_PAUSE_S: Final = 0.2
 """Between two attempts to record what is asked while the database is away."""
 

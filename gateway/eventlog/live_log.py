@@ -465,7 +465,7 @@ class WithheldEvents:
             self._number = 0
 
     def take(self, entries: int) -> list[Event] | None:
-        """The events of the first so many entries; None when some of them are forgotten."""
+        """The events of the first `entries` entries; None when some of them are forgotten."""
         forgotten = min(entries, self._forgotten_entries)
         self._forgotten_entries -= forgotten
         taken = self._by_entry[: entries - forgotten]

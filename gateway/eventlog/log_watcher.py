@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 POLL_PAUSE_S: Final = 0.005
 """A process commits sixty times a second at most: one poll is enough for each, and for several."""
 FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
-"""Whoever writes the watched logs is asked so often to go on telling of them."""
+"""Seconds between two requests to the writers of watched logs to go on announcing them."""
 PARTS_MAX: Final = 128
 """Parts of one log that are kept for those who follow it: of a second or two."""
 SORTED_AT_ONCE: Final = 4096

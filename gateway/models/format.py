@@ -354,7 +354,7 @@ class ModelFormat(Protocol):
 
     @property
     def plain_header_ids_max(self) -> int:
-        """So many ids are a header, at most, that addresses nobody; 0: there are none."""
+        """The most ids of a header that addresses nobody; 0: the format has none."""
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:
         """How many ids from `at` on are such a header; 0 where there is none."""

@@ -229,7 +229,7 @@ class RequestListener(Protocol):
         ...
 
     def on_end(self, tokens: int) -> None:
-        """The stream ended, after so many `tokens`."""
+        """The stream ended, with `tokens` generated."""
         ...
 
 

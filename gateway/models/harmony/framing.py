@@ -67,7 +67,7 @@ _BROWSER: Final = frozenset(BROWSER_TOOLS)
 
 _JSON_CONTENT = (_SPACE, CONSTRAIN, _JSON, MESSAGE)
 PLAIN_HEADER_IDS_MAX: Final = 5
-"""So many ids are a header of a channel, at most, that names nobody."""
+"""The most ids of a header that names a channel and no recipient."""
 
 _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
 _CHANNELS: Final = {

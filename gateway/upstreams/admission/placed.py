@@ -83,7 +83,7 @@ class Placed:
             self._admission.running.discard(self._request.tenant, self)
 
     def on_end(self, tokens: int) -> None:
-        """The stream ended, after so many `tokens`."""
+        """The stream ended, with `tokens` generated."""
         self._said = tokens
 
     def on_busy(self) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.membership.source import Template
 
 WATCH_S: Final = 240
-"""The server ends a watch after so long: one of which nothing comes may be dead."""
+"""Seconds after which the server ends a watch: one of which nothing comes may be dead."""
 PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """After a watch, after one failure, after two in a row, and so on."""
 PAGE_SLICES: Final = 500

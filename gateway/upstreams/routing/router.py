@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 NO_AGE: Final = 0.0
 NUMBERS_MIN: Final = 1_024
-"""So many numbers are given before that of a member that is gone is given again."""
+"""Numbers that are given out before the number of a member that has left is used again."""
 
 
 class Known(NamedTuple):
