@@ -24,7 +24,7 @@ from gateway.api.cross_origin import cross_origin
 from gateway.api.files import FileEndpoints
 from gateway.api.multipart import FormReader
 from gateway.api.openapi.endpoints import ADMIN_FILE, OpenApiEndpoints
-from gateway.api.passing import PassingEndpoint
+from gateway.api.proxy import ProxyEndpoint
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
 from gateway.api.streaming import StreamLimits
@@ -220,8 +220,8 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
     chat = CreateEndpoint(creation, bodies, ChatRequest.parse, streams)
     completions = CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams)
     traces = TracesEndpoint(services.keep_traces, bodies, trace_limits)
-    embeddings = PassingEndpoint("embeddings", services.pass_through, bodies)
-    rerank = PassingEndpoint("rerank", services.pass_through, bodies)
+    embeddings = ProxyEndpoint("embeddings", services.proxy, bodies)
+    rerank = ProxyEndpoint("rerank", services.proxy, bodies)
     system = SystemEndpoints(services.models, process.health)
     openapi = OpenApiEndpoints()
     federation = process.federation

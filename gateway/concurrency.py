@@ -52,7 +52,7 @@ class OnceEvent:
         await self.within(None)
 
     async def within(self, seconds: float | None) -> bool:
-        """Return once it is set, or after so many seconds (None: not before): whether it is set.
+        """Wait until it is set, for `seconds` at most (None: no limit); returns whether it is.
 
         One timer, where `asyncio.timeout` would have the waiting task cancelled and called back.
         """

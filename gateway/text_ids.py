@@ -64,7 +64,7 @@ def is_text(ids: Sequence[int]) -> bool:
 
 
 def estimated_tokens(characters: int) -> int:
-    """About how many tokens so many characters are."""
+    """About how many tokens these characters are."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 

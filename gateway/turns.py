@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 ROUND_S: Final = 0.002
-"""Until a round has lasted so long, all that come begin."""
+"""Seconds of a round in which all that come may begin."""
 COST_S: Final = 0.002
-"""About what one takes."""
+"""About how many seconds one of them takes."""
 SHARE: Final = 0.25
-"""Of a round, which other work may make long: so much of it is for what begins."""
+"""The part of a round that is for those that begin; other work may make a round long."""
 
 
 class Turns:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.services.creation import Generation
 
 HIDDEN_EVENTS_MAX: Final = 64
-"""After so many events that show this client nothing, it is sent a comment."""
+"""Events in a row that are not shown to this client before it is sent a comment."""
 ALIVE: Final = "response.in_progress"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Headers = Sequence[tuple[bytes, bytes]]
     Answer = Callable[[Scope, CreateResponse, int], Awaitable[tuple[bytes, Headers]]]
-    """Makes the JSON that answers a request, which was so many bytes long, and headers for it."""
+    """Makes the JSON that answers a request with a body of so many bytes, and headers for it."""
 
 
 class ResponseEndpoints:

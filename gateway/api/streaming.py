@@ -127,7 +127,7 @@ class EventStream:
             await rest
 
     def _runs(self, deltas: Deltas) -> Iterator[bytes]:
-        """Their frames, so many together as take about as much as one write may."""
+        """Their frames, joined to writes of about `write_bytes_max`."""
         together = max(1, self._limits.write_bytes_max // DELTA_FRAME_BYTES)
         for start in range(0, len(deltas), together):
             if frames := self._encode_run(deltas.part(start, start + together)):

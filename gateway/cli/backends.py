@@ -23,9 +23,9 @@ from gateway.tenancy import FIRST_DATABASE
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.membership.desired import merged
 from gateway.upstreams.membership.membership import SETTINGS
 from gateway.upstreams.membership.source import SourceError
-from gateway.upstreams.membership.wanted import merged
 from gateway.upstreams.probe import check, describe
 from gateway.upstreams.routing.exchange import in_flight_of
 from gateway.upstreams.routing.placement import member_id
@@ -208,7 +208,7 @@ async def found(settings: Settings) -> Members:
     faults = []
     for source in membership.sources(settings):
         try:
-            said[source.name] = await source.look()
+            said[source.name] = await source.fetch()
         except SourceError as error:
             faults.append(f"{source.name} does not say which backends there are: {error}")
     wanted = merged(said, settings.membership.members_max)
@@ -220,7 +220,7 @@ async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
     told = {}
     for source in membership.sources(settings):
         try:
-            names = [one.name for one in await source.look()]
+            names = [one.name for one in await source.fetch()]
         except SourceError as error:
             told[source.name] = (False, str(error))
         else:

@@ -39,7 +39,7 @@ from gateway.governance.audit import COMMAND_LINE
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
-from gateway.services.admin.keys import KeyAsked
+from gateway.services.admin.keys import KeyRequest
 from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
@@ -242,7 +242,7 @@ async def _project_key(
     tenant = (await accounts.show_tenant(TENANT)).tenant
     project = await services.projects.create(AdminCaller(tenant.id), PROJECT)
     _, made = await services.keys.create_account(
-        AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyAsked("demo")
+        AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyRequest("demo")
     )
     assert made is not None, "a key was asked for"
     place = await services.limits.place(tenant.id, ids.project_id(project.id))

@@ -21,7 +21,7 @@ from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRe
 from gateway.models.format import SEES
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
-from gateway.protocol.passed import PATHS
+from gateway.protocol.proxied import PATHS
 from gateway.services.models import GENERATES
 from gateway.settings import load_settings
 from gateway.store.migration.verification import missing, told
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenChunk, TokenSink
     from gateway.models.format import ModelFormat
     from gateway.models.registry import Formats
-    from gateway.protocol.passed import PassedKind
+    from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend, Listed, Served
@@ -69,7 +69,7 @@ _HELLO = ContextItem(
 """What one token of each model is asked for behind."""
 _BOUND_WORDS = "Qx7"
 _BOUND = Constraint(Literal(_BOUND_WORDS))
-_PASSED: dict[PassedKind, dict[str, object]] = {
+_PROXIED: dict[ProxiedKind, dict[str, object]] = {
     "embeddings": {"input": "Hello"},
     "rerank": {"query": "Hello", "documents": ["Hello"]},
 }
@@ -233,7 +233,7 @@ async def _web_search(settings: Settings, findings: list[Finding]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Probed:
     """A backend, what it says of itself, and what it can be asked for."""
 
     backend: Backend
@@ -263,29 +263,29 @@ class _Look:
 
 async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     """What is there, what it serves, and whether each model does what it is declared for."""
-    looks: dict[str, _Look | UpstreamError] = {}
+    probes: dict[str, _Probed | UpstreamError] = {}
     for backend in (await backends.found(settings)).backends.values():
         try:
-            looks[backend.name] = await _look(settings, backend, client)
+            probes[backend.name] = await _look(settings, backend, client)
         except UpstreamError as error:
-            looks[backend.name] = error
-    told = [look for look in looks.values() if isinstance(look, _Look)]
-    known = {name for look in told if look.unusable is None for name in look.listed}
+            probes[backend.name] = error
+    told = [probe for probe in probes.values() if isinstance(probe, _Probed)]
+    known = {name for probe in told if probe.unusable is None for name in probe.listed}
     told = [
         replace(
-            look,
+            probe,
             served=offers(
-                look.backend.models, look.listed, known, adapters_of=look.backend.adapters_of
+                probe.backend.models, probe.listed, known, adapters_of=probe.backend.adapters_of
             ),
         )
-        for look in told
+        for probe in told
     ]
-    looks |= {look.backend.name: look for look in told}
-    findings = [await _backend(name, look, client, formats) for name, look in looks.items()]
-    for look in told:
-        for model in () if _fault(look) else look.generating:
-            findings += await _chat_format(look, model, client, formats.of(model))
-            findings += await _chat_endpoint(look, model, client, formats.of(model))
+    probes |= {probe.backend.name: probe for probe in told}
+    findings = [await _backend(name, probe, client, formats) for name, probe in probes.items()]
+    for probe in told:
+        for model in () if _fault(probe) else probe.generating:
+            findings += await _chat_format(probe, model, client, formats.of(model))
+            findings += await _chat_endpoint(probe, model, client, formats.of(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
         for one in unserved(told)
@@ -293,61 +293,61 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     return findings + missing
 
 
-async def _look(settings: Settings, backend: Backend, client: Client) -> _Look:
+async def _look(settings: Settings, backend: Backend, client: Client) -> _Probed:
     said = await describe(client, backend, timeout_s=settings.upstream.probe_timeout_s)
     engine = said.engine or UnknownEngine()
     tasks = {model.id: model.tasks for model in settings.models}
     unusable = None if backend.is_chat_only else engine.unusable
-    return _Look(backend, engine, said.models, {}, unusable, tasks)
+    return _Probed(backend, engine, said.models, {}, unusable, tasks)
 
 
 async def _backend(
-    name: str, look: _Look | UpstreamError, client: Client, formats: Formats
+    name: str, probe: _Probed | UpstreamError, client: Client, formats: Formats
 ) -> Finding:
     about = f"backend {name}"
-    if isinstance(look, UpstreamError):
-        return _failed(about, look)
-    fault = _fault(look)
+    if isinstance(probe, UpstreamError):
+        return _failed(about, probe)
+    fault = _fault(probe)
     if fault is not None:
         return Finding(about, False, *fault)
     try:
-        for model in look.generating:
-            await _one_token(look, model, client, formats.of(model))
-        passed = [task for model in look.served for task in await _passed(look, model, client)]
+        for model in probe.generating:
+            await _one_token(probe, model, client, formats.of(model))
+        passed = [task for model in probe.served for task in await _proxied(probe, model, client)]
     except UpstreamError as error:
         return _failed(about, error)
-    can = look.engine.capabilities(
-        grammars=look.backend.grammars, priorities=look.backend.priorities
+    can = probe.engine.capabilities(
+        grammars=probe.backend.grammars, priorities=probe.backend.priorities
     )
-    models = ", ".join(_described(look, model) for model in look.served)
-    ids_or_text = "text" if look.backend.is_chat_only else "token ids"
-    back = [*([ids_or_text] if look.generating else ()), *dict.fromkeys(passed)]
-    able = () if look.backend.is_chat_only else (str(can),)
+    models = ", ".join(_described(probe, model) for model in probe.served)
+    ids_or_text = "text" if probe.backend.is_chat_only else "token ids"
+    back = [*([ids_or_text] if probe.generating else ()), *dict.fromkeys(passed)]
+    able = () if probe.backend.is_chat_only else (str(can),)
     verb = "comes" if back == ["text"] else "come"
     told_of = "; ".join((*able, models, f"{' and '.join(back)} {verb} back"))
-    return Finding(about, ok=True, detail=f"{look.engine}: {told_of}")
+    return Finding(about, ok=True, detail=f"{probe.engine}: {told_of}")
 
 
-def _fault(look: _Look) -> tuple[str, str] | None:
+def _fault(probe: _Probed) -> tuple[str, str] | None:
     """What is wrong with what it says of itself, and what to do; None: nothing."""
-    if look.unusable is not None:
-        return look.unusable.why, look.unusable.remedy
-    if not look.listed:
+    if probe.unusable is not None:
+        return probe.unusable.why, probe.unusable.remedy
+    if not probe.listed:
         return "it serves no model", "Is the model still being loaded?"
-    if why := overlooked(look):
+    if why := overlooked(probe):
         return why, REMEDY
-    untold = [model for model, length in look.models.items() if length is None]
+    untold = [model for model, length in probe.models.items() if length is None]
     if untold:
         why = f"it does not tell the context length of {', '.join(untold)}"
         return why, "Set context_length of the model in gateway.yaml."
     return None
 
 
-def _described(look: _Look, model: str) -> str:
-    served = look.served[model]
+def _described(probe: _Probed, model: str) -> str:
+    served = probe.served[model]
     name = model if served.name == model else f"{model} as {served.name}"
     adapter = "" if served.parent is None else f", an adapter of {served.parent}"
-    return f"{name} ({look.models[model]} tokens{adapter})"
+    return f"{name} ({probe.models[model]} tokens{adapter})"
 
 
 class _Count:
@@ -366,15 +366,15 @@ class _Count:
 
 
 async def _chat_format(
-    look: _Look, model: str, client: Client, format_: ModelFormat
+    probe: _Probed, model: str, client: Client, format_: ModelFormat
 ) -> list[Finding]:
     """Whether a server that renders a model's prompts renders what is read here, and whether a
     grammar holds from the first id on; nothing for models whose prompts are made here.
     """
     if not format_.questions:
         return []
-    about, served = f"model {model} at {look.backend.name}", look.served[model]
-    asked = Asked(look.backend, look.engine.tokenize_path, served.parent or served.name)
+    about, served = f"model {model} at {probe.backend.name}", probe.served[model]
+    asked = Asked(probe.backend, probe.engine.tokenize_path, served.parent or served.name)
     try:
         rendered = {
             question: await render(client, asked, question, timeout_s=PROBE_TIMEOUT_S)
@@ -383,7 +383,7 @@ async def _chat_format(
         misfits = format_.misfits(rendered)
         if misfits:
             return [Finding(about, False, "; ".join(misfits), _MISFIT_REMEDY)]
-        is_bound = await _is_bound_at_once(look, model, client, format_)
+        is_bound = await _is_bound_at_once(probe, model, client, format_)
     except UpstreamError as error:
         return [_failed(about, error)]
     if not is_bound:
@@ -394,17 +394,17 @@ async def _chat_format(
 
 
 async def _chat_endpoint(
-    look: _Look, model: str, client: Client, format_: ModelFormat
+    probe: _Probed, model: str, client: Client, format_: ModelFormat
 ) -> list[Finding]:
     """What a server takes that is sent messages; nothing for models that are only asked by ids."""
     is_text = format_.framing.is_text
     if not is_text and SEES not in format_.abilities:
         return []
-    about = f"model {model} at {look.backend.name}"
+    about = f"model {model} at {probe.backend.name}"
 
     async def ask(prompt: Sequence[int], heard: chat_endpoints.Heard) -> None:
-        text_format = format_ if is_text else format_.knowing(TEXT_STATE)
-        await _asked_for(look, model, client, text_format, heard, prompt=prompt)
+        text_format = format_ if is_text else format_.with_state(TEXT_STATE)
+        await _asked_for(probe, model, client, text_format, heard, prompt=prompt)
 
     try:
         found = await chat_endpoints.examine(ask, format_.abilities)
@@ -421,38 +421,40 @@ async def _chat_endpoint(
     ]
 
 
-async def _is_bound_at_once(look: _Look, model: str, client: Client, format_: ModelFormat) -> bool:
+async def _is_bound_at_once(
+    probe: _Probed, model: str, client: Client, format_: ModelFormat
+) -> bool:
     """Have it say something that it would not say by itself, where a grammar can make it."""
-    can = look.engine.capabilities(grammars=look.backend.grammars)
+    can = probe.engine.capabilities(grammars=probe.backend.grammars)
     if can.grammars != "turn":
         return True
     said = _Count()
-    await _asked_for(look, model, client, format_, said, _BOUND)
+    await _asked_for(probe, model, client, format_, said, _BOUND)
     parser = format_.new_parser(_NO_RULES)
     return b"".join(map(parser.piece, said.said)).startswith(_BOUND_WORDS.encode())
 
 
-async def _one_token(look: _Look, model: str, client: Client, format_: ModelFormat) -> None:
+async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelFormat) -> None:
     """Generate one token, or a few words. Raises `UpstreamError` when nothing comes back."""
     count = _Count()
-    await _asked_for(look, model, client, format_, count)
+    await _asked_for(probe, model, client, format_, count)
     if not count.said:
-        raise UpstreamError("it ended without a token id", upstream=look.backend.name)
+        raise UpstreamError("it ended without a token id", upstream=probe.backend.name)
 
 
-async def _passed(look: _Look, model: str, client: Client) -> list[str]:
+async def _proxied(probe: _Probed, model: str, client: Client) -> list[str]:
     """What it was asked for that is passed through. Raises `UpstreamError` when it refuses."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(look.backend, client, timeouts=timeouts)
-    asked = [kind for kind in PATHS if kind in look.tasks_of(model)]
+    upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
+    asked = [kind for kind in PATHS if kind in probe.tasks_of(model)]
     for kind in asked:
-        body = orjson.dumps({"model": look.served[model].name, **_PASSED[kind]})
+        body = orjson.dumps({"model": probe.served[model].name, **_PROXIED[kind]})
         await upstream.ask(PATHS[kind], body, bytes_max=_ANSWER_BYTES_MAX)
     return list(asked)
 
 
 async def _asked_for(  # noqa: PLR0913 - what is asked, and of whom
-    look: _Look,
+    probe: _Probed,
     model: str,
     client: Client,
     format_: ModelFormat,
@@ -464,9 +466,9 @@ async def _asked_for(  # noqa: PLR0913 - what is asked, and of whom
     """Have a few ids generated, one without a constraint. Raises `UpstreamError`."""
     is_text = format_.framing.is_text
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(look.backend, client, timeouts=timeouts)
-    upstream.runs(look.engine)
-    upstream.serves(look.served)
+    upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
+    upstream.runs(probe.engine)
+    upstream.serves(probe.served)
     request = TokenRequest(
         request_id=ids.new_request_id(),
         model=model,

@@ -90,7 +90,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """So often at least, so often at most (None: no bound)."""
+    """A part that is repeated, with the least and the most times (None: no bound)."""
 
     part: Language
     least: int

@@ -95,7 +95,7 @@ _LEFT_OPEN: Final = {
     "$dynamicRef",
 }
 _SIZES: Final = ((0xF0, 4), (0xE0, 3), (0xC0, 2))
-"""From which first byte on a character of UTF-8 has so many."""
+"""From which first byte on a character of UTF-8 has how many bytes."""
 _FOLLOWING: Final = range(0x80, 0xC0)
 _SECOND: Final = {0xE0: range(0xA0, 0xC0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
 """What the second byte may be, where it may not be every one."""
@@ -256,7 +256,7 @@ class JsonLanguage:
         return chain(text("["), _SPACE, items, _SPACE, text("]"))
 
     def _times(self, part: Language, least: int, most: int | None) -> Language:
-        """So often; large bounds are left open."""
+        """The part repeated from `least` to `most` times; large bounds are left open."""
         if part == NEVER or (most is not None and most < least):
             return NEVER if least else Chain(())
         if least > REPEATED_MAX or (most is not None and most > REPEATED_MAX):

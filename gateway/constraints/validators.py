@@ -54,9 +54,9 @@ _OPEN_BOUNDS: Final = (
     ("exclusiveMinimum", "exclusiveMaximum"),
 )
 PART_BYTES: Final = 16 * 1024
-"""Compiling so much takes about a millisecond."""
+"""Bytes of a schema that take about a millisecond to compile."""
 PATTERN_BYTES: Final = 4 * 1024
-"""A regular expression takes as long as so many other bytes."""
+"""A regular expression takes as long to compile as this many other bytes."""
 _DRAFT: Final = "$schema"
 PATTERNS_MAX: Final = 256
 """In one schema. The library compiles them without letting other threads run."""

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 REFUSED_S: Final = 10.0
-"""So long a tenant whose keys were refused is not asked for again."""
+"""Seconds until the keys of a tenant are asked for again that were refused."""
 RENEWED_S: Final = 1.0
-"""So long no key is asked for again that was not there the last time."""
+"""Seconds until a key is asked for again that was missing."""
 ASKED_AT_ONCE_MAX: Final = 16
 """Tenants, by one process."""
 SETTLED_MARGIN_S: Final = 60.0
@@ -107,7 +107,7 @@ class KeyringPolicy:
 
     @property
     def settled_s(self) -> float:
-        """So long after a key was made no process seals with the one before any more."""
+        """Seconds after a key was made from which on no process seals with the one before."""
         return max(self.fresh_s, self.stale_s) + SETTLED_MARGIN_S
 
 

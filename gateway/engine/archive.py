@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from gateway import ids
 from gateway.engine import late_writes, outcome, row_mapping
+from gateway.engine.batcher import Batcher
 from gateway.engine.late_writes import RETRY_PAUSE_S, Deposits, ToolAudit, UsageMeter
 from gateway.engine.outcome import now
 from gateway.engine.run_state import charged_of
@@ -27,7 +27,7 @@ from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from gateway.engine.calls import Attempt
@@ -51,21 +51,17 @@ if TYPE_CHECKING:
 
     AdoptCharge = Callable[[TenantId, str, dict[str, Any]], Charge]
 
-Row = TypeVar("Row")
-Done = TypeVar("Done")
-
 _FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
-"""Of responses whose first token waits for it."""
+"""Seconds between two commits of beginnings: the first token of a response waits for one."""
 COMMIT_INTERVAL_S: Final = 0.01
-"""A transaction costs as much as a dozen rows of it. At a hundred a second they begin to share."""
+"""Seconds between two commits of other rows: a transaction costs as much as a dozen rows of it, so
+that at more than a hundred rows a second several share one."""
 READ_BYTES_MAX: Final = 1 << 20
-"""Of a log at once."""
+"""How much of a log is read at once."""
 TOGETHER_ITEMS_MAX: Final = 32
 TOGETHER_BYTES_MAX: Final = 64 * 1024
-"""Of a response that is written together with others."""
-BATCH_ROWS_MAX: Final = 128
-"""Of one commit: what it takes the database must not keep a single row waiting for long."""
+"""A response with more items, or more bytes, is written alone."""
 DEFECTS: Final = (ValueError, TypeError, LookupError)
 """What reading a damaged row or log raises, and those of another release."""
 
@@ -74,7 +70,7 @@ _log = EventLog("gateway.runs")
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Under which name this process claims responses, and how long others wait when it is silent.
+    """The name under which this process claims responses, and the lease that it claims them for.
 
     `commit_wait_s` is how long the end of a foreground response waits for a database that is away,
     because its client waits with it. That of a durable one waits `claim_wait_s`: as long as the
@@ -85,100 +81,6 @@ class Ownership:
     lease_s: float
     commit_wait_s: float
     claim_wait_s: float
-
-
-class Batcher(Generic[Row, Done]):
-    """Commits rows together, for callers that wait until theirs is committed.
-
-    A row that comes after a pause is committed at once. Under load there is a pause between two
-    commits, so that several rows share the cost of a transaction. A row that could not be committed
-    together with others, whichever of them is at fault, is given back to its caller, who commits it
-    alone: one bad row costs the others nothing.
-    """
-
-    def __init__(
-        self,
-        commit_all: Callable[[Sequence[Row]], Awaitable[Mapping[int, Done]]],
-        *,
-        rows_max: int = BATCH_ROWS_MAX,
-        interval_s: float = 0.0,
-    ) -> None:
-        """`commit_all` commits rows together, all or nothing, but for those it leaves out: it
-        returns what became of those that are committed, by their places (0, 1, …). `interval_s`
-        lies between the beginnings of two commits.
-        """
-        self._commit_all = commit_all
-        self._rows_max = rows_max
-        self._interval_s = interval_s
-        self._waiting: deque[tuple[Row, asyncio.Future[Done | None]]] = deque()
-        self._work = asyncio.Event()
-        self._is_open = False
-
-    async def commit(self, row: Row) -> Done | None:
-        """What became of it; None when nothing of it is committed, and the caller has to do it.
-
-        Raises `StoreUnavailable` when the outcome is unknown, or the database away. Of a caller
-        that is cancelled nobody knows whether its row is committed.
-        """
-        if not self._is_open:
-            return None
-        done: asyncio.Future[Done | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((row, done))
-        self._work.set()
-        return await done
-
-    async def run(self) -> None:
-        """Commit until cancelled. A row that comes before or after that is given back at once."""
-        clock, may_commit_at = asyncio.get_running_loop().time, 0.0
-        self._is_open = True
-        try:
-            while True:
-                await self._work.wait()
-                if (early_s := may_commit_at - clock()) > 0:
-                    await asyncio.sleep(early_s)
-                may_commit_at = clock() + self._interval_s
-                await self._commit_next()
-        finally:
-            self._is_open = False
-            for _, done in self._waiting:
-                if not done.done():
-                    done.set_result(None)
-            self._waiting.clear()
-
-    async def _commit_next(self) -> None:
-        """One commit. Raises only when cancelled."""
-        rows: list[Row] = []
-        callers: list[asyncio.Future[Done | None]] = []
-        while self._waiting and len(rows) < self._rows_max:
-            row, done = self._waiting.popleft()
-            # A caller that was cancelled meanwhile wants nothing committed.
-            if not done.done():
-                rows.append(row)
-                callers.append(done)
-        if not self._waiting:
-            self._work.clear()
-        if not rows:
-            return
-        became: Mapping[int, Done] = {}
-        try:
-            became = await self._commit_all(rows)
-        except StoreUnavailable as error:
-            _fail(callers, error)
-        except Exception as error:  # noqa: BLE001 - a defect of one row: each caller finds out alone
-            _log.warning("rows are committed one by one", count=len(rows), error=error)
-        except BaseException:
-            _fail(callers, StoreUnavailable("the process ends"))
-            raise
-        for place, done in enumerate(callers):
-            if not done.done():
-                done.set_result(became.get(place))
-
-
-def _fail(callers: Iterable[asyncio.Future[Any]], error: StoreUnavailable) -> None:
-    for done in callers:
-        if not done.done():
-            # Each its own: an error that several raise collects the tracebacks of all.
-            done.set_exception(StoreUnavailable(str(error)))
 
 
 class Archive:
@@ -230,7 +132,7 @@ class Archive:
         Raises `StoreUnavailable`.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
-        new = row_mapping.begun(spec, owner=ours.owner, lease_s=ours.lease_s)
+        new = row_mapping.foreground_row(spec, owner=ours.owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
         return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
 
@@ -245,7 +147,7 @@ class Archive:
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
         lease = (ours.owner, ours.lease_s) if owned else None
-        new = row_mapping.accepted(
+        new = row_mapping.durable_row(
             spec, lease, waits=not owned, idempotency=key, secrets=self._sealed(spec)
         )
         await self._insert(tenant_id, new)
@@ -261,9 +163,9 @@ class Archive:
         and None returned. Raises as `accept` does.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
-        new = row_mapping.accepted(spec, (ours.owner, ours.lease_s), waits=True)
+        new = row_mapping.durable_row(spec, (ours.owner, ours.lease_s), waits=True)
         begins = None
-        if not spec.secrets and _is_light(new.items, new.request, new.plan, new.prompt_ids):
+        if not spec.secrets and _fits_batch(new.items, new.request, new.plan, new.prompt_ids):
             begins = await self._queues.commit((tenant_id, new))
         if begins is None:
             return await self.accept(spec, None, owned=False)
@@ -287,9 +189,9 @@ class Archive:
         `StoreUnavailable`; a commit whose outcome was lost is safe to repeat. Raises `ClaimLost`
         when another goes on with it or has ended it.
         """
-        row = self._endings.finished(spec, finished, fold, epoch=claim.epoch, rest=rest)
+        row = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=rest)
         is_durable = rest is not None
-        await self._insist(
+        await self._with_retries(
             partial(self._end_one, claim.tenant_id, row),
             wait_s=self._ours.claim_wait_s if is_durable else self._ours.commit_wait_s,
         )
@@ -302,9 +204,9 @@ class Archive:
         Waits for the database as `finish` does; after that it is kept for when the database is
         back. Raises nothing that a database may raise.
         """
-        end = self._endings.finished(spec, finished, fold, epoch=claim.epoch, rest=None)
+        end = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=None)
         try:
-            await self._insist(
+            await self._with_retries(
                 lambda: late_writes.deposit(self._database, claim.tenant_id, end),
                 wait_s=self._ours.commit_wait_s,
             )
@@ -319,7 +221,7 @@ class Archive:
         row, if there is one, will say the same.
         """
         epoch = _FIRST_EPOCH if claim is None else claim.epoch
-        end = self._endings.finished(spec, finished, fold, epoch=epoch, rest=None)
+        end = self._endings.finished_row(spec, finished, fold, epoch=epoch, rest=None)
         self._deposits.put(spec.principal.tenant_id, end)
 
     def meter(
@@ -329,7 +231,7 @@ class Archive:
 
         Waits for nothing: its client has the answer. Booking twice is booking once.
         """
-        self.book(spec.principal.tenant_id, row_mapping.metered(spec, finished, fold, kind))
+        self.book(spec.principal.tenant_id, row_mapping.usage_line(spec, finished, fold, kind))
 
     def book(self, tenant_id: TenantId, line: UsageLine) -> None:
         """Book what was no run of the engine, as `meter` does."""
@@ -337,7 +239,7 @@ class Archive:
 
     def audit(self, spec: RunSpec, attempt: Attempt) -> None:
         """Keep that a hosted tool was called. Waits for nothing."""
-        called = row_mapping.audited(spec, attempt, replica=self._ours.owner)
+        called = row_mapping.tool_call_row(spec, attempt, replica=self._ours.owner)
         self._audit.put(spec.principal.tenant_id, called)
 
     def _sealed(self, spec: RunSpec) -> bytes | None:
@@ -382,7 +284,7 @@ class Archive:
         What a durable one said is kept and booked. Of a foreground one nothing is left.
         """
         return await self._conclude(
-            tenant_id, uuid, lambda stored: None if stored.is_held else _fate(stored)
+            tenant_id, uuid, lambda stored: None if stored.is_held else _ending_of(stored)
         )
 
     async def end_defective(self, claim: Claim, error: Exception) -> StoredResponse | None:
@@ -394,11 +296,14 @@ class Archive:
         )
 
     async def _conclude(
-        self, tenant_id: TenantId, uuid: UUID, fate: Callable[[StoredResponse], Finished | None]
+        self,
+        tenant_id: TenantId,
+        uuid: UUID,
+        ending_of: Callable[[StoredResponse], Finished | None],
     ) -> StoredResponse | None:
-        """`fate` tells the end of a running response; None leaves it alone."""
+        """End a running response as `ending_of` says; None leaves it alone."""
         found = await responses.load(self._database, tenant_id, uuid)
-        if found is None or found.is_terminal or fate(found) is None:
+        if found is None or found.is_terminal or ending_of(found) is None:
             return found
         reading = await self._read_ahead(tenant_id, found) if found.durable else None
         row: FinishedResponse | None = None
@@ -406,7 +311,7 @@ class Archive:
 
         async def end(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse | None:
             nonlocal row, plan
-            finished, plan = fate(stored), stored.plan
+            finished, plan = ending_of(stored), stored.plan
             row = None if finished is None else await self._end(stored, reading, log, finished)
             return row
 
@@ -420,8 +325,8 @@ class Archive:
     def _settle(
         self, tenant_id: TenantId, stored: StoredResponse, plan: bytes | None, usage: TokenUsage
     ) -> None:
-        """Its key is charged what it used until it was ended here. Who had begun with it leaves
-        that to whoever ends it, and one that never began has no other.
+        """Charge the key what the response used until it was ended here. Whoever had begun to
+        generate it leaves that to whoever ends it.
         """
         if plan is None or self._adopt_charge is None:
             return
@@ -434,7 +339,7 @@ class Archive:
             _report_unread(stored, error)
 
     def _report_end(self, stored: StoredResponse, row: FinishedResponse) -> None:
-        """Its owner counts and logs only what it has ended itself."""
+        """Announce, count and log the end: its owner does so only for what it has ended itself."""
         self._announce(Notice("ended", (stored.uuid,)))
         tokens = row.tokens or TokenUsage()
         self._metrics.response_finished(
@@ -471,7 +376,7 @@ class Archive:
                     from_entry=before,
                     bytes_max=READ_BYTES_MAX,
                 )
-                await reading.go_on(rows)
+                await reading.add(rows)
         except DEFECTS as error:
             _report_unread(stored, error)
             return None
@@ -486,17 +391,17 @@ class Archive:
     ) -> FinishedResponse:
         if reading is not None:
             try:
-                return await self._endings.concluded(stored, reading, rest, finished)
+                return await self._endings.concluded_row(stored, reading, rest, finished)
             except DEFECTS as error:
                 # It must end all the same: whoever waits for it would wait for ever.
                 _report_unread(stored, error)
-        return row_mapping.unheard(stored, finished)
+        return row_mapping.row_without_log(stored, finished)
 
     async def _insert(self, tenant_id: TenantId, new: NewResponse) -> None:
         others = (new.idempotency, new.queued_max, new.conversation, new.secrets)
         if (
             others == (None,) * len(others)
-            and _is_light(new.items, new.request, new.plan, new.prompt_ids)
+            and _fits_batch(new.items, new.request, new.plan, new.prompt_ids)
             and await self._begins.commit((tenant_id, new))
         ):
             return
@@ -507,13 +412,15 @@ class Archive:
         if (
             not row.free_key
             and not row.has_secrets
-            and _is_light(row.items, row.body, log)
+            and _fits_batch(row.items, row.body, log)
             and await self._ends.commit((tenant_id, row))
         ):
             return
         await endings.finish(self._database, tenant_id, row)
 
-    async def _insist(self, attempt: Callable[[], Awaitable[object]], *, wait_s: float) -> None:
+    @staticmethod
+    async def _with_retries(attempt: Callable[[], Awaitable[object]], *, wait_s: float) -> None:
+        """Try until the database is back, for `wait_s` at most. Raises `StoreUnavailable`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
@@ -532,8 +439,8 @@ def secrets_binding(tenant_id: TenantId, response: UUID, key_id: str) -> Binding
     return Binding(tenant_id, f"secrets of {ids.response_id(response)}", key_id)
 
 
-def _is_light(items: Sequence[StoredItem], *values: bytes | array[int] | None) -> bool:
-    """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
+def _fits_batch(items: Sequence[StoredItem], *values: bytes | array[int] | None) -> bool:
+    """Whether a response may share a commit: a large one would keep others waiting for nothing."""
     if len(items) > TOGETHER_ITEMS_MAX:
         return False
     size_bytes = 0
@@ -554,7 +461,7 @@ def _report_unread(stored: StoredResponse, error: Exception) -> None:
     )
 
 
-def _fate(stored: StoredResponse) -> Finished:
+def _ending_of(stored: StoredResponse) -> Finished:
     if not stored.durable:
         return outcome.interrupted(now())
     if stored.fold_version not in FOLD_VERSIONS:

@@ -120,4 +120,4 @@ class Failover:
 
     def _leave(self, error: UpstreamError) -> None:
         self.left = (*self.left, error.upstream)
-        self._observer.left(self._spec, error)
+        self._observer.backend_left(self._spec, error)

@@ -68,8 +68,8 @@ class Observer:
         """A tool that the gateway runs raised what it should not have. The model is told."""
         _log.error("a hosted tool failed", **_names(spec), error=error)
 
-    def went_on(self, spec: RunSpec, hop: Hop) -> None:
-        """Another backend or another replica goes on with what one before it had begun."""
+    def hopped(self, spec: RunSpec, hop: Hop) -> None:
+        """Another backend or another replica goes on with a turn that one before it began."""
         self._metrics.hopped(hop.reason)
         self._metrics.recomputed(hop.recomputed_tokens)
         _log.info(
@@ -79,7 +79,7 @@ class Observer:
             recomputed_tokens=hop.recomputed_tokens,
         )
 
-    def left(self, spec: RunSpec, error: UpstreamError) -> None:
+    def backend_left(self, spec: RunSpec, error: UpstreamError) -> None:
         """A backend is left for another, because it broke off or could not go on."""
         _log.warning("a backend is left", **_names(spec), upstream=error.upstream, error=error)
 
@@ -88,16 +88,16 @@ class Observer:
         self._metrics.bound_turn(upstream, "constrained" if is_constrained else "held")
 
     def repaired(self, spec: RunSpec, rule: str, voided: int, upstream: str) -> None:
-        """Something was done about what a backend said, and `voided` ids of it taken back."""
+        """The output guard acted by a `rule`, and `voided` ids of the turn were taken back."""
         self._metrics.repaired(rule=rule, upstream=upstream, voided=voided)
         _log.info("a turn is repaired", **_names(spec), upstream=upstream, rule=rule, count=voided)
 
-    def gave_up(self, spec: RunSpec, error: OutputViolation) -> None:
-        """A response fails, because its model broke the rules once more after all repairs."""
+    def output_violated(self, spec: RunSpec, error: OutputViolation) -> None:
+        """A response fails: its model broke the output rules once more after all repairs."""
         _log.warning("a model does not obey", **_names(spec), code=error.code)
 
-    def let_go(self, spec: RunSpec, epoch: int) -> None:
-        """The generation stops here: the response is not, or no longer, this replica's."""
+    def claim_lost(self, spec: RunSpec, epoch: int) -> None:
+        """The generation stops here: another replica has claimed the response."""
         _log.info("a response is left to others", **_names(spec), epoch=epoch)
 
     def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:

@@ -88,17 +88,17 @@ FAILURES: Final = {
     INVALID_TOOL_CALL: INVALID_TOOL_CALL,
     INVALID_STRUCTURED_OUTPUT: INVALID_STRUCTURED_OUTPUT,
 }
-"""With which code a response fails that is repaired in vain, by the rule of the last repair."""
+"""The error code of a response that was repaired in vain, by the rule of the last repair."""
 
-LOOK_IDS: Final = 64
-"""Loops are looked for after so many ids."""
-STRETCH_IDS_MAX: Final = 4096
-"""So many ids are written at once, at most: to read them takes a millisecond or two."""
+LOOP_CHECK_IDS: Final = 64
+"""A turn is searched for loops each time that this many more ids have come."""
+WRITABLE_IDS_MAX: Final = 4096
+"""The most ids written to the log at once: to parse them takes a millisecond or two."""
 PERIOD_IDS_MAX: Final = 8
 """How many ids may repeat each other over and over to be taken for a loop."""
 MESSAGES_MAX: Final = 12
-"""So many messages are enough of a turn that lacks what is demanded: a model that may not answer
-yet may think and think instead.
+"""A turn ends with its message of this number if it still lacks what is demanded: a model that may
+not answer yet may think and think instead.
 """
 BUDGET_TURNS_MAX: Final = 2
 """Turns that may end because of the budget: one after which the model may call a tool or answer,
@@ -123,7 +123,7 @@ class OutputViolation(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """How much is done to make a model do what it was told.
+    """How much is done to make a model keep to the output rules.
 
     `repairs_max` turns of a response may be ended because of what they say. A header of more than
     `header_tokens_max` ids is none. After `repeated_tokens_max` ids that repeat those before them
@@ -140,7 +140,7 @@ class GuardLimits:
     refusals: bool = True
 
     def times(self, ids_per_token: int) -> GuardLimits:
-        """The same where so many ids are about one token."""
+        """The same limits for a format in which a token is about `ids_per_token` ids."""
         return replace(
             self,
             header_tokens_max=self.header_tokens_max * ids_per_token,
@@ -215,7 +215,7 @@ class OutputGuard:
         return self._rules
 
     def passes(self, ids: Sequence[int], said: int) -> bool:
-        """Behind a header: these ids are text that need not be looked at.
+        """In a body: these ids are text that may be written without an inspection.
 
         `said` is how many the turn has with them.
         """
@@ -225,13 +225,13 @@ class OutputGuard:
         if count == 1:
             is_text = ids[0] in self.text_ids
         else:
-            is_text = count <= STRETCH_IDS_MAX and _are_text(ids, self.text_ids)
-        # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
-        return is_text and (said < self._loop_ids_min or said % LOOK_IDS >= count)
+            is_text = count <= WRITABLE_IDS_MAX and _are_text(ids, self.text_ids)
+        # Loops are looked for at multiples of `LOOP_CHECK_IDS`, once there is enough for one.
+        return is_text and (said < self._loop_ids_min or said % LOOP_CHECK_IDS >= count)
 
-    def stretch(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
-        """How many of the next ids, those from `at` on, may be written before the turn is looked
-        at; 0: no more may be thought, or said before a call.
+    def writable(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
+        """How many of the ids from `at` on may be written before the next `inspect`; 0: the budget
+        for reasoning, or for a preamble to a call, is used up.
 
         A marker stands alone, so that what is decided does not depend on the cut into chunks. Where
         nothing is demanded that goes for the first header of a turn as a whole.
@@ -246,9 +246,9 @@ class OutputGuard:
             is_first = self._joins_header and not _position(fold)
             count = (is_first and self._format.plain_header(ids, at)) or 1
         if 0 < self._limits.repeated_tokens_max <= len(said) + count:
-            count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
+            count = min(count, LOOP_CHECK_IDS - len(said) % LOOP_CHECK_IDS)
         if self._reasoning_budget is not None:
-            count = min(count, self._thinkable(fold, ids[at]))
+            count = min(count, self._reasoning_ids_left(fold, ids[at]))
         if self._preamble_ids_max and ids[at] in self.text_ids and self._is_owing_preamble(fold):
             # All that was said and is no thought was said before the call.
             said_before_ids = fold.output_tokens - fold.reasoning_tokens
@@ -261,14 +261,14 @@ class OutputGuard:
         is_preamble = place.where is Where.BODY and place.kind is SegmentKind.COMMENTARY
         return is_preamble and self.lacks_call(fold)
 
-    def _thinkable(self, fold: Fold, token: int) -> int:
+    def _reasoning_ids_left(self, fold: Fold, token: int) -> int:
         """How many ids of the kind of `token` can follow without exceeding the budget."""
         place, says = fold.place, token in self.text_ids
         left = self._budget_left(fold)
         if place.where is Where.BODY and says:
-            return max(0, left) if place.kind in _MAY_BE_REASONING else LOOK_IDS
+            return max(0, left) if place.kind in _MAY_BE_REASONING else LOOP_CHECK_IDS
         in_header = place.where is Where.HEADER and token in self._format.header_markers
-        return LOOK_IDS if says or in_header or left >= 0 else 0
+        return LOOP_CHECK_IDS if says or in_header or left >= 0 else 0
 
     def _budget_left(self, fold: Fold) -> int:
         """How many more ids may be thought; below 0 where the open message may turn out to be
@@ -289,8 +289,8 @@ class OutputGuard:
         rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
         return TurnEnding(rule=rule, start=_unseen_from(fold, fold.place.start))
 
-    def look(self, fold: Fold, header: ParserPosition | None) -> TurnEnding | None:
-        """What is to be done about the open turn; None when it goes on.
+    def inspect(self, fold: Fold, header: ParserPosition | None) -> TurnEnding | None:
+        """How the open turn has to end, judged by what was written of it; None when it goes on.
 
         `header` is where its next id falls, if a header is open, or has just ended.
         """
@@ -300,16 +300,20 @@ class OutputGuard:
         if header is not None and (ending := self._at_header(fold, header)) is not None:
             return ending
         said = fold.turns[-1].said
-        # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
-        if len(said) >= self._loop_ids_min and not len(said) % LOOK_IDS and self._is_loop(said):
+        # Loops are looked for at multiples of `LOOP_CHECK_IDS`, once there is enough for one.
+        if (
+            len(said) >= self._loop_ids_min
+            and not len(said) % LOOP_CHECK_IDS
+            and self._is_loop(said)
+        ):
             return TurnEnding(FinishReason.LENGTH, REPETITION)
         if rules.stop and fold.stopped:
             return TurnEnding(FinishReason.STOP)
         return None
 
     def _at_violation(self, fold: Fold, violation: RuleViolation) -> TurnEnding:
-        is_mendable = self._repairs_left(fold) > 0 or fold.called
-        start = _unseen_from(fold, violation.start) if is_mendable else None
+        is_repairable = self._repairs_left(fold) > 0 or fold.called
+        start = _unseen_from(fold, violation.start) if is_repairable else None
         if start is None:
             return TurnEnding(failure=_cause(fold, violation.start, FAILURES[violation.rule]))
         return TurnEnding(rule=violation.rule, start=start)
@@ -430,7 +434,7 @@ class OutputGuard:
         failure = FAILURES.get(rule)
         return TurnEnding(FinishReason.LENGTH) if failure is None else TurnEnding(failure=failure)
 
-    def begin_anew(self, fold: Fold) -> int | None:
+    def restart_position(self, fold: Fold) -> int | None:
         """From where on the open turn is better said again when another backend goes on with it,
         because a grammar cannot begin where it stands; None: it goes on from there.
         """
@@ -524,8 +528,8 @@ def _are_text(ids: Sequence[int], text_ids: range) -> bool:
 
 
 def _text_at(ids: Sequence[int], at: int, text_ids: range) -> int:
-    """How many ids from `at` on stand before the next marker, `STRETCH_IDS_MAX` at most."""
-    return len(tuple(takewhile(text_ids.__contains__, ids[at : at + STRETCH_IDS_MAX])))
+    """How many ids from `at` on stand before the next marker, `WRITABLE_IDS_MAX` at most."""
+    return len(tuple(takewhile(text_ids.__contains__, ids[at : at + WRITABLE_IDS_MAX])))
 
 
 def _cause(fold: Fold, start: int, code: str) -> str:

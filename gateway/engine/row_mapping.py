@@ -72,7 +72,7 @@ _TOLD_FOLD_VERSIONS: Final = {
     False: TEXT_LOGPROBS_FOLD_VERSION,
     True: TEXT_LOGPROBS_TOOLS_FOLD_VERSION,
 }
-"""The same of text whose tokens come with how likely they are."""
+"""The same of text whose tokens come with log probabilities."""
 QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
 
@@ -84,16 +84,16 @@ def _fold_version(spec: RunSpec) -> int:
     return _FOLD_VERSIONS[spec.is_text, has_grants]
 
 
-def begun(spec: RunSpec, **fields: Any) -> NewResponse:
-    """A response whose log stays in the memory of its owner, or (`fields`) one that has more."""
+def foreground_row(spec: RunSpec, **fields: Any) -> NewResponse:
+    """The first row of a response whose log stays in its owner's memory; `fields` add to it."""
     head = spec.head
     return NewResponse(
         uuid=head.uuid,
         key_id=spec.principal.key_id,
         project_id=spec.principal.project,
         model=spec.model,
-        created_at=moment(head.created_at),
-        root_created_at=moment(spec.root_created_at),
+        created_at=datetime_of(head.created_at),
+        root_created_at=datetime_of(spec.root_created_at),
         request=request_of(head),
         parent=spec.parent,
         conversation=spec.conversation,
@@ -106,7 +106,7 @@ def begun(spec: RunSpec, **fields: Any) -> NewResponse:
     )
 
 
-def accepted(
+def durable_row(
     spec: RunSpec,
     lease: tuple[str, float] | None,
     *,
@@ -114,7 +114,7 @@ def accepted(
     idempotency: IdempotencyKey | None = None,
     secrets: bytes | None = None,
 ) -> NewResponse:
-    """A durable response, with all that a replica needs to generate it.
+    """The first row of a durable response, with all that a replica needs to generate it.
 
     `lease` are the owner who has claimed it and for how many seconds. With `waits` it is queued,
     or begins at once under that owner, if its tenant's policy has room for it. `secrets` are those
@@ -134,7 +134,7 @@ def accepted(
         fields["queued_max"] = policy.background_queued_max
         fields["queue_terms"] = spec.principal.terms
         fields["running_max"] = policy.background_running_max
-    return begun(
+    return foreground_row(
         spec,
         prompt_ids=array("I", spec.prompt_ids),
         items=_items(spec.added, 0, is_output=False),
@@ -142,13 +142,13 @@ def accepted(
     )
 
 
-def metered(spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind) -> UsageLine:
-    """What an unstored response used, or (`kind`) what was generated for something else."""
+def usage_line(spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind) -> UsageLine:
+    """The usage line of an unstored response, or of another `kind` of generation."""
     return UsageLine(
         response=spec.head.uuid,
         key_id=spec.principal.key_id,
         model=spec.model,
-        at=moment(finished.at),
+        at=datetime_of(finished.at),
         tokens=fold.usage,
         project_id=spec.principal.project,
         status=finished.status,
@@ -167,8 +167,8 @@ def _metered(head: ResponseHead, who: Metering, fold: Fold, kind: LineKind = "re
     )
 
 
-def audited(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
-    """What the audit keeps of an attempt at a call of a hosted tool."""
+def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
+    """The audit's row of one attempt at a call of a hosted tool."""
     call, (kind, server) = attempt.call, names_of(spec, attempt.call)
     approval, request_id = approval_of(spec, call)
     called = AuditedCall(
@@ -211,9 +211,9 @@ class LogReading:
     fold: Fold
     entries: int = 0
 
-    async def go_on(self, rows: Sequence[LogRow]) -> None:
-        """Read on, from the row that holds the next entry. Raises `ValueError` for a damaged log,
-        which is of no use then.
+    async def add(self, rows: Sequence[LogRow]) -> None:
+        """Fold the next rows, from the one that holds the next entry on. Raises `ValueError` for a
+        damaged log, which is of no use then.
         """
         self.entries += len(await fold_rows(self.fold, rows, from_entry=self.entries))
 
@@ -225,7 +225,7 @@ class Endings:
         self._format_of = format_of
         self._new_fold_for = new_fold_for
 
-    def finished(
+    def finished_row(
         self,
         spec: RunSpec,
         finished: Finished,
@@ -234,7 +234,7 @@ class Endings:
         epoch: int,
         rest: LogRow | None,
     ) -> FinishedResponse:
-        """The end of one by its owner.
+        """The last row of a response that its owner ends.
 
         `rest` is what of its log is not written yet; None: it has no durable log.
         """
@@ -269,18 +269,18 @@ class Endings:
             raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
         return LogReading(self._new_fold_for(head_of(stored))())
 
-    async def concluded(
+    async def concluded_row(
         self,
         stored: StoredResponse,
         reading: LogReading,
         rest: Sequence[LogRow],
         finished: Finished,
     ) -> FinishedResponse:
-        """The end of a running durable one by another than its owner, from its log.
+        """The last row of a durable response that another process than its owner ends, by its log.
 
         `rest` is what was not read yet. Raises as `reading` does.
         """
-        await reading.go_on(rest)
+        await reading.add(rest)
         check_complete(reading.entries, stored.next_entry)
         fold, plan = reading.fold, stored.plan or b""
         ending: list[Entry] = [finished]
@@ -307,11 +307,11 @@ class Endings:
         for rendered in fold.items():
             item = output_context(rendered)
             if item.ids is None and format_.framing.stores_ids:
-                item = item.with_ids(array("I", _anew(rendered, item, format_)))
+                item = item.with_ids(array("I", _rendered_ids(rendered, item, format_)))
             yield item
 
 
-def _anew(rendered: RenderedItem, item: ContextItem, format_: ModelFormat) -> Sequence[int]:
+def _rendered_ids(rendered: RenderedItem, item: ContextItem, format_: ModelFormat) -> Sequence[int]:
     """The ids of an item that has none: of a call that the gateway answered, with the result."""
     call = rendered.call
     if call is None:
@@ -319,9 +319,9 @@ def _anew(rendered: RenderedItem, item: ContextItem, format_: ModelFormat) -> Se
     return (*format_.render_call(call.name, call.arguments), *call.result)
 
 
-def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
-    """The end of a response of which nobody knows what it said: no output, and no usage."""
-    fate = Outcome(
+def row_without_log(stored: StoredResponse, finished: Finished) -> FinishedResponse:
+    """The last row of a response whose log is lost: no output, and no usage."""
+    outcome = Outcome(
         status=finished.status,
         error={"code": finished.code, "message": finished.message} if finished.code else None,
     )
@@ -329,8 +329,8 @@ def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
         uuid=stored.uuid,
         epoch=stored.epoch,
         status=finished.status,
-        completed_at=moment(finished.at),
-        body=orjson.dumps(response_body(head_of(stored), fate, [])),
+        completed_at=datetime_of(finished.at),
+        body=orjson.dumps(response_body(head_of(stored), outcome, [])),
         entries=LogRow(stored.next_entry, 1, pack([finished])) if stored.durable else None,
         free_key=finished.status == "failed",
         has_secrets=_may_have_secrets(stored),
@@ -384,7 +384,7 @@ def _ended(
         uuid=uuid,
         epoch=epoch,
         status=finished.status,
-        completed_at=moment(finished.at),
+        completed_at=datetime_of(finished.at),
         body=fold.encoded_response(),
         recoveries=orjson.dumps(fold.recoveries),
         tokens=fold.usage,
@@ -395,6 +395,6 @@ def _ended(
     )
 
 
-def moment(unix_s: int) -> datetime:
+def datetime_of(unix_s: int) -> datetime:
     """Unix seconds as the store takes times."""
     return datetime.fromtimestamp(unix_s, UTC)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.store.claims import Claim
 
 _WHOLE: Final = frozenset({"completed", "incomplete"})
-"""How a response ends that was answered: its length tells of others."""
+"""Responses with these endings count for the estimate of how long answers are."""
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
     """
 
     __slots__ = (
-        "_cancelled", "_engine", "_is_first_told", "_is_let_go", "_journal", "_live",
+        "_cancelled", "_engine", "_has_first_token", "_has_lost_claim", "_journal", "_live",
         "_requested_at", "_scope", "_status", "_turns", "begun", "claim", "first_token_s", "spec",
     )  # fmt: skip
 
@@ -66,12 +66,12 @@ class Run:
         self._live = journal.live
         self._engine = engine
         self._requested_at = time.perf_counter() if requested_at is None else requested_at
-        self._is_first_told = False
+        self._has_first_token = False
         self._scope: asyncio.Timeout | None = None
         self._turns: TurnRunner | None = None
         self._status = ""
         self._cancelled: Callable[[int], Finished] | None = None
-        self._is_let_go = False
+        self._has_lost_claim = False
 
     @property
     def running_call(self) -> OnceEvent | None:
@@ -95,14 +95,14 @@ class Run:
         self._stop()
 
     def settle(self) -> None:
-        """It is over here: its key is charged what it used. A durable response that did not end
-        here is settled where it does: whoever goes on with it, or ends it, has what it is charged.
+        """Charge the key what the run used. Where a durable response goes on elsewhere, the replica
+        that ends it does so: the charge is stored with the run state.
         """
         charge, fold = self.spec.charge, self._live.fold
         if charge is None:
             return
-        if self.spec.durable and (self._is_let_go or not fold.is_finished):
-            charge.leave()
+        if self.spec.durable and (self._has_lost_claim or not fold.is_finished):
+            charge.hand_over()
             return
         charge.settle(outcome.used(fold.usage, is_whole=self._status in _WHOLE))
 
@@ -113,7 +113,7 @@ class Run:
                 if await self._begin():
                     await self._finish(await self._generate())
             except ClaimLost as error:
-                await self._let_go(error)
+                await self._on_claim_lost(error)
         except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
             self._engine.observer.failed(self.spec, error)
             self._live.give_up(error)
@@ -123,10 +123,10 @@ class Run:
             self.begun.set()
             self._journal.release()
 
-    async def _let_go(self, error: ClaimLost) -> None:
-        """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
-        self._is_let_go = True
-        self._engine.observer.let_go(self.spec, self.claim.epoch if self.claim else 0)
+    async def _on_claim_lost(self, error: ClaimLost) -> None:
+        """Another replica has the response: a durable one goes on, or has ended, there."""
+        self._has_lost_claim = True
+        self._engine.observer.claim_lost(self.spec, self.claim.epoch if self.claim else 0)
         if self.spec.durable:
             self._live.hand_over()
         else:
@@ -200,12 +200,12 @@ class Run:
         ):
             try:
                 async with scope as self._scope:
-                    self._tell_listings()
+                    self._write_listings()
                     await turns.complete()
             except ClaimLost:
                 raise
             except OutputViolation as error:
-                engine.observer.gave_up(self.spec, error)
+                engine.observer.output_violated(self.spec, error)
                 finished = outcome.violated(error.code, now())
             except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
                 if scope.expired():
@@ -216,13 +216,13 @@ class Run:
             else:
                 finished = self._ended(turns.guard)
             finally:
-                # They know this run: what knows each other lives until a collection.
+                # They refer to this run: a cycle would stay in memory until a garbage collection.
                 self._scope = self._turns = None
                 turns.close()
             turns.void_excess_reasoning()
         return finished
 
-    def _tell_listings(self) -> None:
+    def _write_listings(self) -> None:
         """Write what MCP servers said of their tools, if that is not written yet."""
         for listing in self.spec.listings[self._live.fold.listed :]:
             self._journal.append(listing)
@@ -242,9 +242,9 @@ class Run:
         return (self._cancelled or outcome.took_too_long)(now())
 
     def _on_first_token(self) -> None:
-        """The first id of an attempt came: whether it is the first of the response is told once."""
-        is_told, self._is_first_told = self._is_first_told, True
-        if not is_told and not self._live.fold.output_tokens:
+        """The first id of an attempt came: note it if it is the first one of the response."""
+        had_one, self._has_first_token = self._has_first_token, True
+        if not had_one and not self._live.fold.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
             self._engine.observer.first_token(self.spec, self.first_token_s)
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 2
 """Of a call that may be repeated."""
 INLINE_RESULT_CHARS: Final = 4096
-"""So much of a result is turned into ids at once, more in a thread."""
+"""A longer result is tokenised in a thread."""
 RETRY_PAUSE_S: Final = 0.2
 """Between two attempts to record what is asked while the database is away."""
 
@@ -114,10 +114,11 @@ class ToolRunner:
         self.running: OnceEvent | None = None
         """Set when the call has ended that runs now and must not be run twice; None: none does."""
 
-    async def answer(self) -> bool:
-        """Have the call answered that is due. False: there is none, or it is the client's.
+    async def run_due_call(self) -> bool:
+        """Run the hosted call that the last turn ended with, and write its result.
 
-        True: its result stands where the next turn is asked for behind it. Raises `ClaimLost`.
+        Returns whether there was one: a call of the client's function is left to the client. Raises
+        `ClaimLost`.
         """
         due = self._fold.hosted_call
         if due is None:
@@ -188,7 +189,7 @@ class ToolRunner:
         assert self._call is not None
         if (handle := self._fold.tool_handle) is not None:
             self.running = OnceEvent()
-            resumed = await self._ended(session.resume(self._call, handle))
+            resumed = await self._run_in_task(session.resume(self._call, handle))
             if resumed is not None:
                 return resumed
             # Who waits for the call waits for the one that nobody knows of no more.
@@ -213,12 +214,12 @@ class ToolRunner:
         self._journal.append(started)
         await self._journal.committed()
         await self._assured()
-        result = await self._ended(session.run(call, partial(self._on_handle, call)))
+        result = await self._run_in_task(session.run(call, partial(self._on_handle, call)))
         return BROKEN if result is None else result
 
-    async def _ended(self, work: Coroutine[Any, Any, ToolResult | None]) -> ToolResult | None:
-        """What came of a call that runs in a task of its own. Raises `ClaimLost`."""
-        task = self._task = self._engine.calls.start(_noted(work, self._hosts))
+    async def _run_in_task(self, work: Coroutine[Any, Any, ToolResult | None]) -> ToolResult | None:
+        """Run a call in a task of its own, and return what came of it. Raises `ClaimLost`."""
+        task = self._task = self._engine.calls.start(_collecting_hosts(work, self._hosts))
         await asyncio.wait((task,))
         self._task = None
         if task.cancelled():
@@ -305,8 +306,8 @@ class ToolRunner:
         )
 
 
-async def _noted(work: Coroutine[Any, Any, T], hosts: set[str]) -> T:
-    """Do it, and collect the hosts that it sends something to."""
+async def _collecting_hosts(work: Coroutine[Any, Any, T], hosts: set[str]) -> T:
+    """Do the work, and add the hosts that it sends something to."""
     REACHED.set(hosts)
     return await work
 

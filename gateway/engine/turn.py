@@ -23,13 +23,13 @@ from gateway.engine.output_guard import (
     BEGUN_ANEW,
     GRAMMAR_FAILED,
     SAID_ANEW,
-    STRETCH_IDS_MAX,
     WITHIN_TURN,
+    WRITABLE_IDS_MAX,
     OutputGuard,
     OutputViolation,
     TurnEnding,
 )
-from gateway.engine.retold import Retold
+from gateway.engine.past_turns import PastTurns
 from gateway.engine.tools import ToolRunner
 from gateway.entries import Hold, Hop, Repair, Text, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
 
 
 INLINE_TOOLS: Final = 64
-"""What binds the calls of so many tools is put together in less than a millisecond."""
+"""A constraint for the calls of more tools is built in a thread: that takes a millisecond."""
 INLINE_CHECK_CHARS: Final = 4096
-"""So much text of a body is checked at once, more in a thread."""
+"""A longer body is checked in a thread."""
 ANSWER_IDS_MIN: Final = 256
-"""So much of the window is not filled with results of tools."""
+"""Ids of the context window that are kept for the answer: results of tools do not fill them."""
 PIECES_MAX: Final = 32
-"""So many pieces of a chunk are written in one turn of the event loop: each marker is one,
-and each run of text, and takes up to a tenth of a millisecond."""
+"""How many pieces of a chunk are written before the event loop has its turn: a piece is a marker or
+a run of text, and takes up to a tenth of a millisecond."""
 
 
 class TurnRunner:
@@ -78,10 +78,29 @@ class TurnRunner:
     """
 
     __slots__ = (
-        "_attempts", "_begun", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold",
-        "_format", "_is_announced", "_is_resent", "_is_text", "_journal", "_on_first_token",
-        "_prompt_ids", "_retold", "_spec", "_start", "_tokens_max", "_tools", "_upstream", "_usage",
-        "_was_recalled", "guard",
+        "_attempts",
+        "_cached_tokens",
+        "_engine",
+        "_epoch",
+        "_failover",
+        "_fold",
+        "_format",
+        "_is_hop_written",
+        "_is_resent",
+        "_is_text",
+        "_journal",
+        "_on_first_token",
+        "_past_turns",
+        "_prompt_ids",
+        "_prompt_prefill",
+        "_spec",
+        "_start",
+        "_tokens_max",
+        "_tools",
+        "_upstream",
+        "_usage",
+        "_was_recalled",
+        "guard",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +118,7 @@ class TurnRunner:
         self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(spec.model).knowing(spec.template_state)
+        self._format = engine.format_of(spec.model).with_state(spec.template_state)
         self._is_text = self._format.framing.is_text
         limits = engine.guard_limits
         self.guard = OutputGuard(
@@ -110,7 +129,7 @@ class TurnRunner:
         )
         self._on_first_token = on_first_token
         self._failover = Failover(spec, engine.hops, engine.observer)
-        self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
+        self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
         """None where the response may use no tools of the gateway."""
         if spec.head.grants is not None:
@@ -123,15 +142,18 @@ class TurnRunner:
                 room=self._room_for_result,
             )
         self._prompt_ids = spec.prompt_ids
-        self._begun: tuple[int, ...] = ()
+        self._prompt_prefill: tuple[int, ...] = ()
         """What the prompt puts into the model's mouth, at its beginning and behind results."""
         self._tokens_max = spec.sampling.max_tokens
-        if begun := self._format.begun_ids(spec.prompt_ids):
+        if begun := self._format.prefill_size(spec.prompt_ids):
             end = len(spec.prompt_ids) - begun
-            self._prompt_ids, self._begun = spec.prompt_ids[:end], tuple(spec.prompt_ids[end:])
+            self._prompt_ids, self._prompt_prefill = (
+                spec.prompt_ids[:end],
+                tuple(spec.prompt_ids[end:]),
+            )
             self._tokens_max += begun
         self._attempts = 0
-        self._is_announced = False
+        self._is_hop_written = False
         self._is_resent = False
         self._was_recalled = False
         self._upstream = ""
@@ -162,13 +184,13 @@ class TurnRunner:
         """
         await self._translate()
         if self._fold.turns:
-            self._tell_approved()
-            await self._retold.keep_up(self._fold.turns[:-1])
+            self._append_approved_result()
+            await self._past_turns.update(self._fold.turns[:-1])
             self._take_over()
         else:
-            await self._answer()
-            self._tell_approved()
-            self._begin_turn(self._begun)
+            await self._run_hosted_call()
+            self._append_approved_result()
+            self._begin_turn(self._prompt_prefill)
         while True:
             await self._complete_turn()
             prefill = await self._next_prefill()
@@ -184,19 +206,19 @@ class TurnRunner:
         if rules.grammars and not are_translated(rules):
             await self._engine.threads.run_accepted(partial(languages_of, rules))
 
-    async def _answer(self) -> bool:
-        """Have a call answered that is the gateway's, if there is one."""
-        if self._tools is None or not await self._tools.answer():
+    async def _run_hosted_call(self) -> bool:
+        """Run the call of a hosted tool that the turn ended with. False: there is none."""
+        if self._tools is None or not await self._tools.run_due_call():
             return False
         await self._translate()
         return True
 
-    def _tell_approved(self) -> None:
+    def _append_approved_result(self) -> None:
         """The result of the call that the user approved stands behind the prompt, which ends with
         that call and the opening of a message.
         """
         if result := self._fold.approved_result:
-            self._prompt_ids = self._format.answered(self._prompt_ids, result)
+            self._prompt_ids = self._format.with_result(self._prompt_ids, result)
 
     def void_excess_reasoning(self) -> None:
         """The response ends where it stands: what was said of a message beyond the reasoning budget
@@ -208,13 +230,13 @@ class TurnRunner:
             self._repair(turn, ending.start, ending.rule)
 
     def _take_over(self) -> None:
-        """Write down that this replica goes on with what another had begun."""
+        """Write the hop: this replica goes on with a turn that another one began."""
         turn = self._fold.open_turn
         resend = turn is not None and self._unwritten_ending(turn) is None
         is_read_again = turn is not None and resend and not self._is_text
         self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and is_read_again else 0))
         # This entry counts the ids that the next attempt sends again.
-        self._is_announced = resend
+        self._is_hop_written = resend
 
     async def _next_prefill(self) -> tuple[int, ...] | None:
         """What opens the next turn; None when no other is needed, or there is no room for it.
@@ -223,9 +245,9 @@ class TurnRunner:
         behind it.
         """
         fold = self._fold
-        if fold.turns[-1].result or await self._answer():
-            await self._retold.keep_up(fold.turns)
-            return self._begun
+        if fold.turns[-1].result or await self._run_hosted_call():
+            await self._past_turns.update(fold.turns)
+            return self._prompt_prefill
         if fold.approval_request is not None:
             return None
         prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
@@ -247,7 +269,7 @@ class TurnRunner:
         is_anew = not turns or turns[-1].result or turns[-1].finish is FinishReason.LOST
         is_continued = not is_anew
         size = prompt_tokens if self._is_text else len
-        read_tokens = size(self._prompt_ids) + len(self._begun) + len(self._retold.ids)
+        read_tokens = size(self._prompt_ids) + len(self._prompt_prefill) + len(self._past_turns.ids)
         self._start = TurnStarted(0 if is_continued else read_tokens, prefill)
         if turns or prefill or self._may_bind or self._room_at_first <= 0:
             self._write_start()
@@ -270,12 +292,12 @@ class TurnRunner:
             return
         self._cached_tokens, self._usage = 0, None
         if len(fold.turns) > 1:
-            await self._retold.keep_up(fold.turns[:-1])
+            await self._past_turns.update(fold.turns[:-1])
         self._failover.begin()
         lost: UpstreamError | None = None
         while True:
             if self._is_text:
-                await self._say_text_anew(lost)
+                await self._restart_text_turn(lost)
             ending = None if self._start else self._unwritten_ending(fold.turns[-1])
             try:
                 ending = ending or await self._attempt()
@@ -283,7 +305,7 @@ class TurnRunner:
                 await self._do_without_grammar(error)
                 continue
             except UpstreamRecalled:
-                self._was_recalled = self._is_announced = True  # no backend was lost
+                self._was_recalled = self._is_hop_written = True  # no backend was lost
                 continue
             except UpstreamError as error:
                 await self._failover.recover(error, fold, is_resent=self._is_resent)
@@ -292,10 +314,10 @@ class TurnRunner:
             if await self._end(ending):
                 return
             # The ids are sent again, but no backend was lost: there is no hop to write.
-            self._is_announced = True
+            self._is_hop_written = True
             self._failover.begin()
 
-    async def _say_text_anew(self, lost: UpstreamError | None) -> None:
+    async def _restart_text_turn(self, lost: UpstreamError | None) -> None:
         """Nobody can go on with text: have all of the open turn said again. `lost` is who broke off
         in the middle of it, if anybody of this replica did.
 
@@ -318,7 +340,7 @@ class TurnRunner:
             raise lost or UpstreamFailed(why, upstream=self._upstream)
         self._journal.append(TurnEnded(FinishReason.LOST))
         self._begin_turn(())
-        await self._retold.keep_up(fold.turns[:-1])
+        await self._past_turns.update(fold.turns[:-1])
 
     async def _do_without_grammar(self, error: GrammarFailed) -> None:
         """An engine failed in the middle of a grammar: go on without one, where it does not matter.
@@ -343,7 +365,7 @@ class TurnRunner:
         rule = self._journal.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
             return TurnEnding(rule=rule, is_written=True)
-        if (ending := self.guard.look(self._fold, self._fold.place)) is not None:
+        if (ending := self.guard.inspect(self._fold, self._fold.place)) is not None:
             return ending
         if turn.said and turn.said[-1] in self._format.stop_ids:
             return TurnEnding(FinishReason.STOP)
@@ -456,9 +478,9 @@ class TurnRunner:
             raise UpstreamFailed("the generation has no end", upstream=self._upstream)
         return TurnEnding(sink.finish)
 
-    def _begin_anew(self, turn: Turn) -> None:
+    def _restart_message(self, turn: Turn) -> None:
         """Take back a message that another backend does better to begin again."""
-        start = self.guard.begin_anew(self._fold)
+        start = self.guard.restart_position(self._fold)
         if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
             self._repair(turn, start, BEGUN_ANEW)
 
@@ -466,9 +488,9 @@ class TurnRunner:
         """A backend works on the turn: write the hop, if it reads `resent` ids that another one had
         read before, and no entry says so yet.
         """
-        if resent and not self._is_announced:
+        if resent and not self._is_hop_written:
             self._hop(Hop("backend", resent))
-        self._is_announced = False
+        self._is_hop_written = False
 
     def _on_first_chunk(self, resent: int, first: TokenChunk) -> None:
         """A backend sends its first chunk: it tells whether it holds the model to the rules."""
@@ -485,13 +507,13 @@ class TurnRunner:
 
     def _hop(self, hop: Hop) -> None:
         self._journal.append(hop)
-        self._engine.observer.went_on(self._spec, hop)
+        self._engine.observer.hopped(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
         """What a backend is asked for the rest of a turn, behind what was said of it."""
         self._is_resent = bool(turn.said)
         if self._is_resent and not self._is_unbound:
-            self._begin_anew(turn)
+            self._restart_message(turn)
         constraint = await self._constraint(turn) if self._may_bind else None
         request = self._whole_request(len(self._fold.turns), constraint)
         if self._is_untouched(turn):
@@ -565,7 +587,7 @@ class TurnRunner:
         What was taken back takes none, but the random numbers must be others than before.
         """
         last = self._fold.turns[-1]
-        generated, behind = self._retold.generated(last), self._retold.behind(last)
+        generated, behind = self._past_turns.generated_with(last), self._past_turns.size_with(last)
         drawn = behind + self._fold.voided_tokens
         if not drawn:
             return self._sampling_at_first
@@ -595,7 +617,7 @@ class TurnRunner:
 
     @property
     def _room_at_first(self) -> int:
-        return self._room(len(self._begun), len(self._begun))
+        return self._room(len(self._prompt_prefill), len(self._prompt_prefill))
 
     @property
     def _sampling_at_first(self) -> Sampling:
@@ -607,7 +629,7 @@ class TurnRunner:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
-        return _joined(self._prompt_ids, self._retold.before(self._fold.turns[-1]))
+        return _joined(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
 
 class TurnSink:
@@ -706,9 +728,9 @@ class TurnSink:
             self._write(chunk)
 
     def _write(self, chunk: TokenChunk) -> None:
-        """Write the next pieces of a chunk, with a look at the turn after each, which may end it.
+        """Write the next pieces of a chunk. After each the guard inspects the turn, and may end it.
 
-        What is left of the chunk then is kept, until there is room.
+        What is left after `PIECES_MAX` pieces is kept in `_unwritten`, until there is `room`.
         """
         ids, fold, guard = chunk.ids, self._fold, self._guard
         begin = self._written
@@ -716,21 +738,20 @@ class TurnSink:
         with nullcontext() if len(ids) == 1 else self._journal.live.gathered():
             for _ in range(PIECES_MAX):
                 at = self._written
-                if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
+                if at == len(ids) or at - begin >= WRITABLE_IDS_MAX:
                     break
-                count = guard.stretch(fold, ids, at)
+                count = guard.writable(fold, ids, at)
                 if not count:
                     self.ending = guard.out_of_budget(fold)
                     break
                 logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
                 self._journal.append(self._entry(tuple(ids[at : at + count]), logprobs))
                 self._written = at + count
-                # It was a marker, or text: what is to be done, if anything?
                 at_header = not self._in_body or ids[at] not in guard.text_ids
                 header = fold.place if at_header else None
                 if header is not None:
                     self._in_body = header.where is Where.BODY
-                self.ending = guard.look(fold, header)
+                self.ending = guard.inspect(fold, header)
                 if self.ending is not None:
                     break
         if self.ending is None and self._written < len(ids):

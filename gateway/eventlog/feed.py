@@ -7,7 +7,7 @@ and both show an entry only once it is committed.
 
     Feed.stream     one stream, from the first event that is asked for to the terminal one
     Cursor          where it stands; the event sink of whoever has events for it
-    RemoteReader    sends it what a look finds of a log that is written elsewhere
+    RemoteReader    sends it what a poll finds of a log that is written elsewhere
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     NewFold = Callable[[ResponseHead], Callable[[], Fold]]
 
 SHORT_BYTES: Final = 1024
-"""Packed entries that take less than a slice to fold: what came since the last look, mostly."""
+"""Packed entries that take less than a slice to fold: mostly what came since the last poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Cursor:
 
     It is the event sink of whoever has events of the response, and passes on those that the stream
     has not had. `beginning` are the first rows, if they were read before, until they are folded.
-    `is_over`: everything was sent; `is_ended`: the terminal event was among it; `is_gone`: the log
-    does not have what its head promises, because it was removed. `shows_more`: it shows more than
-    the request asked for, so all of it is folded for this stream alone, from the rows.
+    `is_complete`: everything was sent; `has_terminal_event`: that was among it; `log_removed`: the
+    rows that its head promises are not there any more. `shows_more`: it shows more than the request
+    asked for, so all of it is folded for this stream alone, from the rows.
 
     The stream is left, which is no failure, when `close` is called while the cursor is entered:
     that takes less memory than a timeout.
@@ -84,8 +84,8 @@ class Cursor:
 
     __slots__ = (
         *("_fold", "_head", "_is_closed", "_new_fold_for", "_sink", "_task", "after"),
-        *("beginning", "is_ended", "is_gone", "is_over", "next_entry", "shows_more"),
-        *("tenant_id", "uuid"),
+        *("beginning", "has_terminal_event", "is_complete", "log_removed", "next_entry"),
+        *("shows_more", "tenant_id", "uuid"),
     )
 
     def __init__(
@@ -110,7 +110,7 @@ class Cursor:
         self.beginning = beginning
         self.shows_more = False
         self.next_entry = 0
-        self.is_over = self.is_ended = self.is_gone = False
+        self.is_complete = self.has_terminal_event = self.log_removed = False
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
         """Send the stream those of some events, in order, that it has not had (`EventSink`)."""
@@ -125,7 +125,7 @@ class Cursor:
         if events[0].sequence_number <= self.after:
             events = [event for event in events if event.sequence_number > self.after]
         self.after = last.sequence_number
-        self.is_ended = last.is_terminal
+        self.has_terminal_event = last.is_terminal
         return self._sink(events)
 
     @property
@@ -144,8 +144,8 @@ class Cursor:
         """The live log whose events this stream may show, if the response is generated here."""
         return None if self.shows_more else live_logs.get(self.uuid)
 
-    def is_through(self) -> bool:
-        """Its rows are folded up to their end."""
+    def is_folded(self) -> bool:
+        """All of its rows are folded, up to the end of the log."""
         return self.fold.is_finished
 
     def forget_rows(self) -> None:
@@ -202,7 +202,7 @@ class Feed:
         self._read_log = read_log
         self._new_fold_for = new_fold_for
         self._limits = limits
-        self._tell_followers = followers
+        self._count_followers = followers
         self._cursors: set[Cursor] = set()
         self.is_closed = False
         """Every stream is about to be left."""
@@ -233,34 +233,34 @@ class Feed:
         cursor = Cursor(tenant_id, head, self._new_fold_for, sink, after=after, beginning=beginning)
         cursor.shows_more = shows_more
         self._cursors.add(cursor)
-        self._tell_followers(1)
+        self._count_followers(1)
         try:
             async with cursor:
-                while not (cursor.is_over or cursor.is_gone):
+                while not (cursor.is_complete or cursor.log_removed):
                     live = cursor.live_in(self._live_logs)
                     if live is not None:
                         cursor.forget_rows()
                         await live.stream(cursor, cursor.after)
-                        cursor.is_over = not live.handed_over
+                        cursor.is_complete = not live.handed_over
                     elif cursor.beginning:
                         # Of a log that ends with these rows nothing is watched.
                         rows, cursor.beginning = cursor.beginning, ()
                         await self._fold(cursor, rows)
-                        cursor.is_over = cursor.is_through()
+                        cursor.is_complete = cursor.is_folded()
                     else:
                         await self._stream_rows(cursor)
-                if not (cursor.is_ended or cursor.is_gone) and (rest := sink([])) is not None:
-                    # The stream had the terminal event before it began.
+                had_it_before = not (cursor.has_terminal_event or cursor.log_removed)
+                if had_it_before and (rest := sink([])) is not None:
                     await rest
         finally:
             self._cursors.discard(cursor)
-            self._tell_followers(-1)
+            self._count_followers(-1)
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
         cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=ALL_KNOWN)
         before = -1
-        while before < cursor.next_entry and not cursor.is_through():
+        while before < cursor.next_entry and not cursor.is_folded():
             before = cursor.next_entry
             await self._fold(cursor, await self._read(cursor))
         return cursor.fold.response()
@@ -292,21 +292,21 @@ class Feed:
         """Events of rows, until the end, or until the response is generated here."""
         with self._watcher.watch(cursor.tenant_id, cursor.uuid, cursor.day) as log:
             reader = RemoteReader(cursor, log, self._live_logs)
-            while not cursor.is_through():
+            while not cursor.is_folded():
                 before = cursor.next_entry
                 is_promised = log.is_beyond(before)
-                await self._fold(cursor, log.since(before) or await self._insist(cursor))
+                await self._fold(cursor, log.since(before) or await self._read_with_retries(cursor))
                 if is_promised and cursor.next_entry == before:
-                    cursor.is_gone = True
+                    cursor.log_removed = True
                     return
-                if cursor.is_through():
+                if cursor.is_folded():
                     break
                 await reader.wait()
                 if cursor.live_in(self._live_logs) is not None:
                     return
-        cursor.is_over = True
+        cursor.is_complete = True
 
-    async def _insist(self, cursor: Cursor) -> list[LogRow]:
+    async def _read_with_retries(self, cursor: Cursor) -> list[LogRow]:
         while True:
             try:
                 return await self._read(cursor)
@@ -339,9 +339,9 @@ class Feed:
 
 
 class RemoteReader:
-    """Sends a stream what a look finds of a log that is written elsewhere (a `LogSubscriber`).
+    """Sends a stream what a poll finds of a log that is written elsewhere (a `LogSubscriber`).
 
-    One look finds what is new of all logs that are followed, and sends it to their streams in the
+    One poll finds what is new of all logs that are followed, and sends it to their streams in the
     same pass: no task wakes for that. Where something has to be waited for, or is not at hand, or
     goes on here, the task wakes that `wait`s.
     """
@@ -407,4 +407,4 @@ class RemoteReader:
             self._rest = cursor(cursor.fold.replay(portion, cursor.after))
             if self._rest is not None:
                 return False
-        return not cursor.is_through()
+        return not cursor.is_folded()

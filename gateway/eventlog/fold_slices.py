@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.store.events import LogRow
 
 SLICE_S: Final = 0.002
-"""So long one log may be folded before all else that goes on here has its turn."""
+"""Seconds that one log may be folded before the event loop has its turn."""
 SHOWN_MIN: Final = 64
 """Fewer events than that wait for the next ones, unless the slice is over."""
 ALL_KNOWN: Final = 2**62

@@ -218,10 +218,10 @@ class KeepAliveTimer:
 
     def _schedule(self, delay_s: float) -> None:
         at = min(self._loop.time() + delay_s, self._ends_at)
-        self._timer = self._loop.call_at(at, self._look)
+        self._timer = self._loop.call_at(at, self._on_interval)
 
-    def _look(self) -> None:
-        """The interval is over: say something, unless something was said meanwhile."""
+    def _on_interval(self) -> None:
+        """The interval has passed: append `Alive`, unless readers saw something meanwhile."""
         if self._journal.is_abandoned:
             return
         if self._too_long is not None and self._loop.time() >= self._ends_at:
@@ -229,8 +229,8 @@ class KeepAliveTimer:
             return
         silent_s = self._loop.time() - self._journal.live.shown_at
         if silent_s >= self._interval_s:
-            # What waits for its commit breaks the silence as well. And while the database is away,
-            # nothing is heard, however often it is said.
+            # Entries that wait for their commit will break the silence. While the database is away
+            # readers would see no `Alive` either, however many were appended.
             if not self._journal.live.is_holding:
                 self._journal.append(Alive())
             silent_s = 0.0

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event, EventSink
 
 SHORT_ENTRIES: Final = 16
-"""So many are folded without waiting for one's turn."""
+"""A reader that lags by no more entries folds them without waiting for its turn."""
 OPENING_EVENTS_MAX: Final = 16
-"""So many events are kept for the first reader, who comes when there is something to read."""
+"""How many events are kept for the first reader, which may come after them."""
 
 
 class LiveLog:
@@ -158,7 +158,7 @@ class LiveLog:
             return
         self._shown += 1
         if events:
-            self._tell(events)
+            self._send_readers(events)
         if not self._is_produced and self._first_tokens is not None:
             self._produce()
 
@@ -171,7 +171,7 @@ class LiveLog:
         finally:
             gathered, self._gathered = self._gathered, None
             if gathered:
-                self._tell(gathered)
+                self._send_readers(gathered)
             if self._is_unreleased:
                 self._release()
 
@@ -188,25 +188,25 @@ class LiveLog:
         self.show(len(self._entries))
         self._entries.append(entry)
         self._reveal(len(self._entries), events)
-        self._let_go()
+        self._wake_readers()
 
     def hand_over(self) -> None:
-        """Let readers go without an end, to look for the rest elsewhere; nothing more is shown.
+        """End readers without a terminal event: they find the rest elsewhere.
 
-        Does nothing once there is an end.
+        Nothing more is shown. Does nothing once there is an end.
         """
         if not self.closed.is_set():
             self.handed_over = True
-            self._let_go()
+            self._wake_readers()
 
     def give_up(self, failure: Exception) -> None:
-        """Let everybody go without an end. Does nothing once there is one.
+        """End readers without a terminal event. Does nothing once there is one.
 
         Only a defect leads here; nobody may wait for ever because of it.
         """
         if not self.closed.is_set():
             self.failure = self._defect = failure
-            self._let_go()
+            self._wake_readers()
 
     def refold(self) -> Fold:
         """Fold again all that was appended: takes back an end that could not be kept."""
@@ -234,7 +234,7 @@ class LiveLog:
             if is_held and not self.closed.is_set():
                 reader.hold(grace_s)
                 await reader.wait()
-                is_held = reader.let_go()
+                is_held = reader.unhold()
             if is_held and self.closed.is_set() and self.failure and not self.handed_over:
                 raise self.failure
             while True:
@@ -251,7 +251,7 @@ class LiveLog:
                 else:
                     return
         finally:
-            reader.let_go()
+            reader.unhold()
             self._readers = tuple(one for one in self._readers if one is not reader)
 
     async def _catch_up(self, reader: Reader) -> None:
@@ -278,7 +278,7 @@ class LiveLog:
         """Entries below number `count` are visible from now on; `events`, if known, are new."""
         self._shown = count
         if events is None or events:
-            self._tell(events)
+            self._send_readers(events)
         first = self._first_tokens
         if not self._is_produced and first is not None and first < count:
             self._produce()
@@ -295,7 +295,7 @@ class LiveLog:
         for reader in self._readers:
             reader.release()
 
-    def _tell(self, events: Sequence[Event] | None) -> None:
+    def _send_readers(self, events: Sequence[Event] | None) -> None:
         if self._gathered is not None and events is not None:
             self._gathered += events
             return
@@ -312,7 +312,7 @@ class LiveLog:
         for reader in self._readers:
             reader.put(events)
 
-    def _let_go(self) -> None:
+    def _wake_readers(self) -> None:
         self.closed.set()
         self.produced.set()
         for reader in self._readers:
@@ -370,7 +370,7 @@ class Reader:
             self.wake()
 
     def hold(self, grace_s: float) -> None:
-        """Send nothing before `release` or `let_go`; wake `grace_s` after there is something."""
+        """Send nothing before `release` or `unhold`; wake `grace_s` after there is something."""
         self.holds = True
         self._grace_s = grace_s
         if self.events or self.lags:
@@ -378,7 +378,7 @@ class Reader:
 
     def release(self) -> None:
         """Send what is queued, and from here on all, at once."""
-        if not self.let_go():
+        if not self.unhold():
             return
         events, self.events = self.events, []
         if self.lags:
@@ -390,7 +390,7 @@ class Reader:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
 
-    def let_go(self) -> bool:
+    def unhold(self) -> bool:
         """Hold nothing back any more. Whether it was held until now."""
         is_held, self.holds = self.holds, False
         if is_held and self._timer is not None:
@@ -465,7 +465,7 @@ class WithheldEvents:
             self._number = 0
 
     def take(self, entries: int) -> list[Event] | None:
-        """The events of the first so many entries; None when some of them are forgotten."""
+        """The events of the first `entries` entries; None when some of them are forgotten."""
         forgotten = min(entries, self._forgotten_entries)
         self._forgotten_entries -= forgotten
         taken = self._by_entry[: entries - forgotten]

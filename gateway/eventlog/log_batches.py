@@ -30,41 +30,42 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 SETTLE_INTERVAL_S: Final = 1.0
-"""So long entries stay in flushes: whoever takes a response reads that many."""
+"""Seconds that entries stay in flushes: whoever takes over a response reads the flushes of that
+time."""
 SETTLED_AT_ONCE_MAX: Final = 64
-"""With one commit, because the next flush waits for it."""
+"""Logs that are settled by one commit, for which the next flush waits."""
 ALONE_BYTES_MIN: Final = 512
-"""A batch of so many is not worth writing twice."""
+"""A batch of this many bytes goes into its own log at once: it is not worth writing twice."""
 
 
-class _Track:
+class _LogPosition:
     """Where the log of one claim stands: `count` entries from `first_entry` on are in flushes.
 
     They are kept here as well, packed, as one batch would have them; `since` is the number of the
     oldest of these flushes. `is_proven`: the claim was held after its tenant's fence was known.
-    `is_over`: nobody here writes to it any more, though it may not have ended.
+    `is_closed`: this process writes to it no more, though it may not have ended.
     """
 
     __slots__ = (
         *("claim", "count", "day", "entries", "first_entry", "since"),
-        *("is_ending", "is_over", "is_proven"),
+        *("is_ending", "is_closed", "is_proven"),
     )
 
     def __init__(self, claim: WriteClaim, day: date, first_entry: int) -> None:
         self.claim = claim
         self.day = day
-        self.is_ending = self.is_over = False
+        self.is_ending = self.is_closed = False
         self.is_proven = True
         self.settled(first_entry)
 
     def settled(self, first_entry: int) -> None:
-        """All before this entry is where it belongs."""
+        """All entries before this one are in the response's own log."""
         self.first_entry = first_entry
         self.count = self.since = 0
         self.entries = bytearray()
 
-    def goes_on_with(self, claim: WriteClaim, first_entry: int) -> bool:
-        """Is this the next entry under the same claim?"""
+    def continues_with(self, claim: WriteClaim, first_entry: int) -> bool:
+        """Whether this is the next entry under the same claim."""
         if first_entry != self.first_entry + self.count:
             return False
         return claim is self.claim or claim == self.claim
@@ -75,8 +76,8 @@ class _Track:
         self.count += batch.count
         self.entries += batch.entries[1:] if self.entries else batch.entries
 
-    def whole(self, row: LogRow) -> LogRow:
-        """What flushes have and what follows, as one row."""
+    def complete_row(self, row: LogRow) -> LogRow:
+        """What flushes have of the log, and `row` behind it, as one row."""
         if not self.count:
             return row
         entries = bytes(self.entries) + row.entries[1:]
@@ -87,7 +88,7 @@ class _Track:
         if more is None:
             entries = bytes(self.entries)
             return LogBatch(self.claim, self.day, self.first_entry, self.count, entries)
-        row = self.whole(LogRow(more.first_entry, more.count, more.entries))
+        row = self.complete_row(LogRow(more.first_entry, more.count, more.entries))
         return LogBatch(self.claim, self.day, row.first_entry, row.count, row.entries)
 
 
@@ -106,13 +107,13 @@ class Flusher:
         self._settle_interval_s = settle_interval_s
         self._lock = asyncio.Lock()
         self._fences: dict[TenantId, int] = {}
-        self._tracks: dict[UUID, _Track] = {}
+        self._tracks: dict[UUID, _LogPosition] = {}
         self._numbers: dict[TenantId, int] = {}
         """Of the last flushes; those before are there until they are pruned."""
         self._round: list[UUID] = []
         self._round_at = 0.0
         self._may_prune = False
-        self._is_sure = True
+        self._is_synced = True
 
     def fence(self, tenant_id: TenantId) -> int | None:
         """Under which fence this process writes for a tenant; None: it does not know."""
@@ -125,7 +126,7 @@ class Flusher:
         response from this process moves it. Otherwise the first batch proves it.
         """
         if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._tracks:
-            self._tracks[claim.uuid] = _Track(claim, day, next_entry)
+            self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         """Commit batches, at most one for a response; the responses whose batches are committed.
@@ -133,11 +134,11 @@ class Flusher:
         Raises as `store.events.append` does.
         """
         async with self._lock:
-            if not self._is_sure:
+            if not self._is_synced:
                 await self._adopt({batch.claim.tenant_id for batch in batches})
-            self._is_sure = False
+            self._is_synced = False
             committed = await self._append(batches)
-            self._is_sure = True
+            self._is_synced = True
         return committed
 
     async def settle(self) -> None:
@@ -146,62 +147,62 @@ class Flusher:
         if not (is_new_round or self._round or self._may_prune):
             return
         async with self._lock:
-            if not self._is_sure:
+            if not self._is_synced:
                 return
             due = self._due()
             if due:
-                self._is_sure = False
+                self._is_synced = False
                 await self._write(due)
-                self._is_sure = True
+                self._is_synced = True
             await self._prune()
 
     async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
         """As `store.claims.heads`, of logs that are all in their places."""
         async with self._lock:
-            if not self._is_sure:
+            if not self._is_synced:
                 await self._adopt(set())
             return await claims.heads(self._database, asked)
 
-    async def whole(self, claim: WriteClaim, row: LogRow) -> LogRow:
+    async def complete_row(self, claim: WriteClaim, row: LogRow) -> LogRow:
         """The row that ends a log, together with what flushes have of it.
 
-        From here on it is left alone, until `goes_on` or `over` is called. Raises
+        From here on it is left alone, until `resume` or `close` is called. Raises
         `StoreUnavailable`.
         """
         async with self._lock:
-            if not self._is_sure:
+            if not self._is_synced:
                 await self._adopt(set())
             track = self._tracks.get(claim.uuid)
-            if track is None or not track.goes_on_with(claim, row.first_entry):
+            if track is None or not track.continues_with(claim, row.first_entry):
                 return row
-            # One that was given up while this waited is never said to go on, or to be over, again.
-            track.is_ending = not track.is_over
-            return track.whole(row)
+            # Of a log that was closed while this waited nobody calls `resume` or `close` again.
+            track.is_ending = not track.is_closed
+            return track.complete_row(row)
 
-    def goes_on(self, claim: WriteClaim) -> None:
-        """It has not ended, for now."""
+    def resume(self, claim: WriteClaim) -> None:
+        """The response has not ended after all."""
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
 
-    def over(self, claim: WriteClaim) -> None:
-        """Nobody here writes to it any more; what flushes have of it is settled all the same."""
+    def close(self, claim: WriteClaim) -> None:
+        """End writing here. What flushes have of the log is settled all the same."""
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
-            track.is_over = True
+            track.is_closed = True
 
     def ended(self, claim: WriteClaim) -> None:
-        """Its end is committed, with all that `whole` said."""
+        """Its end is committed, with all that `complete_row` said."""
         if self._track(claim) is not None:
             del self._tracks[claim.uuid]
 
-    def _track(self, claim: WriteClaim) -> _Track | None:
+    def _track(self, claim: WriteClaim) -> _LogPosition | None:
         track = self._tracks.get(claim.uuid)
         return track if track is not None and track.claim == claim else None
 
     async def _adopt(self, tenants: set[TenantId]) -> None:
-        """After it went wrong, or a fence has moved: begin again from what the database has."""
+        """Begin again from what the database has: after a failure, or when a fence has moved."""
         tenants |= {track.claim.tenant_id for track in self._tracks.values()}
         ending = {uuid: track for uuid, track in self._tracks.items() if track.is_ending}
         if tenants:
@@ -209,18 +210,18 @@ class Flusher:
         for track in ending.values():
             track.is_proven = False
         self._tracks = ending
-        self._is_sure = True
+        self._is_synced = True
 
     async def _append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         alone: list[LogBatch] = []
-        together: dict[TenantId, list[tuple[_Track, LogBatch]]] = defaultdict(list)
+        together: dict[TenantId, list[tuple[_LogPosition, LogBatch]]] = defaultdict(list)
         tenant_id: TenantId | None = None
-        others: list[tuple[_Track, LogBatch]] = []
+        others: list[tuple[_LogPosition, LogBatch]] = []
         find = self._tracks.get
         for batch in batches:
             claim = batch.claim
             track = find(claim.uuid)
-            if track is None or not track.goes_on_with(claim, batch.first_entry):
+            if track is None or not track.continues_with(claim, batch.first_entry):
                 alone.append(batch)
             elif not track.is_proven or len(batch.entries) >= ALONE_BYTES_MIN:
                 alone.append(track.batch(batch))
@@ -247,7 +248,9 @@ class Flusher:
         now = asyncio.get_running_loop().time()
         if not self._round and now >= self._round_at:
             self._round_at = now + self._settle_interval_s
-            kept = {uuid: one for uuid, one in self._tracks.items() if one.count or not one.is_over}
+            kept = {
+                uuid: one for uuid, one in self._tracks.items() if one.count or not one.is_closed
+            }
             self._tracks, self._round = kept, [uuid for uuid, one in kept.items() if one.count]
             self._may_prune = True
         due, self._round = self._round[:SETTLED_AT_ONCE_MAX], self._round[SETTLED_AT_ONCE_MAX:]
@@ -276,16 +279,16 @@ class Flusher:
             end = batch.first_entry + batch.count
             track = self._tracks.get(uuid)
             if track is None or track.claim != batch.claim:
-                self._tracks[uuid] = _Track(batch.claim, batch.day, end)
+                self._tracks[uuid] = _LogPosition(batch.claim, batch.day, end)
             else:
                 track.settled(end)
                 track.is_proven = True
         return committed
 
     async def _flush(
-        self, together: dict[TenantId, list[tuple[_Track, LogBatch]]]
+        self, together: dict[TenantId, list[tuple[_LogPosition, LogBatch]]]
     ) -> frozenset[UUID]:
-        """Those of a tenant in one row."""
+        """Write batches into flushes: those of a tenant into one row."""
         refused: set[TenantId] = set()
         keyring = self._database.keyring
         await events.ready(self._database, together)

@@ -1,8 +1,8 @@
 """How far the logs have come that are followed here and may be written elsewhere.
 
 One poll for all of them, however many streams follow them, and none while nothing is followed.
-Being told (`look_soon`) only makes it sooner. What a look brings of the logs themselves is shown to
-their readers in the same pass.
+A notification (`poll_soon`) only makes it sooner. Entries that a poll finds are shown to the
+readers of their logs in the same pass.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from gateway.store.remote_logs import LogChanges, Part, Seen
     from gateway.tenancy import TenantId
 
-LOOK_PAUSE_S: Final = 0.005
-"""A process commits sixty times a second at most: one look is enough for each, and for several."""
+POLL_PAUSE_S: Final = 0.005
+"""A process commits sixty times a second at most: one poll is enough for each, and for several."""
 FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
-"""Whoever writes the watched logs is asked so often to go on telling of them."""
+"""Seconds between two requests to the writers of watched logs to go on announcing them."""
 PARTS_MAX: Final = 128
 """Parts of one log that are kept for those who follow it: of a second or two."""
 SORTED_AT_ONCE: Final = 4096
 SHOWN_AT_ONCE: Final = 128
-"""Parts of logs; then the event loop has its turn. A first look may bring a hundred thousand."""
+"""Parts of logs; then the event loop has its turn. A first poll may find a hundred thousand."""
 
 _log = EventLog("gateway.runs")
 
 
 class ReadLogChanges(Protocol):
-    """`store.remote_logs.look` of a database."""
+    """`store.remote_logs.poll` of a database."""
 
     async def __call__(
         self, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
@@ -68,7 +68,7 @@ class WatchedLog:
     """The end of one log, as last seen. `entries` are those it has, -1 until it was seen."""
 
     __slots__ = (
-        *("_has_moved", "_parts", "day", "entries", "epoch", "follow_at", "is_over"),
+        *("_has_moved", "_parts", "day", "entries", "epoch", "follow_at", "has_ended"),
         *("key", "owner", "readers", "tenant_id", "uuid", "watchers"),
     )
 
@@ -84,7 +84,7 @@ class WatchedLog:
         self._has_moved = False
         self.owner: str | None = None
         """Who writes it, if anybody does."""
-        self.is_over = False
+        self.has_ended = False
         """It has ended, or the response is unknown: there will not be more of it."""
         self.follow_at = math.inf
         """When to ask again whoever writes it to tell of it."""
@@ -96,8 +96,8 @@ class WatchedLog:
         return rows if rows and rows[0].first_entry <= entry else []
 
     def is_beyond(self, entries: int) -> bool:
-        """Has the log been seen to have more entries than so many, or to be at its end?"""
-        return self.is_over or self.entries > entries
+        """Whether the log is known to have more than so many `entries`, or to have ended."""
+        return self.has_ended or self.entries > entries
 
     def query(self, *, is_due: bool) -> LogQuery:
         """How to ask for more of it. Of one that has moved since it was due no head is needed:
@@ -118,10 +118,10 @@ class WatchedLog:
         self._has_moved = True
         self.epoch = epoch
         self.entries = max(end, self.entries)
-        is_had = len(self.readers) == self.watchers
+        is_delivered = len(self.readers) == self.watchers
         for reader in self.readers:
-            is_had = reader.on_entries(part) and is_had
-        if not is_had:
+            is_delivered = reader.on_entries(part) and is_delivered
+        if not is_delivered:
             self._parts.append(part)
         elif self._parts:
             self._parts.clear()
@@ -129,12 +129,12 @@ class WatchedLog:
     def show(self, head: LogHead | None, owner: str | None) -> None:
         """Tell who waits of what the head of the log says. A log does not become shorter."""
         self.owner = owner
-        before = (self.entries, self.is_over)
+        before = (self.entries, self.has_ended)
         if head is not None:
             self.epoch = head.epoch
             self.entries = max(head.next_entry, self.entries)
-        self.is_over = head is None or head.status in TERMINAL
-        if before != (self.entries, self.is_over):
+        self.has_ended = head is None or head.status in TERMINAL
+        if before != (self.entries, self.has_ended):
             for reader in self.readers:
                 reader.on_moved()
 
@@ -142,20 +142,20 @@ class WatchedLog:
 class LogWatcher:
     """The logs that are watched in this process, kept up to date by `run`.
 
-    All of them are looked at every `interval_s`, some at once when they are known to have more, but
+    All of them are polled every `interval_s`, some at once when they are known to have more, but
     never twice within `pause_s`.
     """
 
     def __init__(
         self,
-        look: ReadLogChanges,
+        poll: ReadLogChanges,
         *,
         interval_s: float,
-        pause_s: float = LOOK_PAUSE_S,
+        pause_s: float = POLL_PAUSE_S,
         follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:
         """`follow` asks other processes to tell of these logs, for `notifications.FOLLOWED_S`."""
-        self._look_at = look
+        self._poll_logs = poll
         self._seen: Seen = {}
         self._follow = follow
         self._interval_s = interval_s
@@ -175,7 +175,7 @@ class LogWatcher:
             self._by_key[log.key] = log
         log.watchers += 1
         self._is_watched.set()
-        self.look_soon([uuid])
+        self.poll_soon([uuid])
         try:
             yield log
         finally:
@@ -186,19 +186,19 @@ class LogWatcher:
                 self._is_watched.clear()
                 self._seen.clear()
 
-    def look_soon(self, uuids: Iterable[UUID]) -> None:
-        """There is more in these logs: look now. Those that nobody watches are left alone."""
+    def poll_soon(self, uuids: Iterable[UUID]) -> None:
+        """There is more in these logs: poll them now. Those that nobody watches are left alone."""
         told = self._logs.keys() & set(uuids)
         if told:
             self._chosen |= told
             self._wake.set()
 
-    def look_at_all(self) -> None:
-        """Some may not have been told of: look at all of them now."""
-        self.look_soon(list(self._logs))
+    def poll_all(self) -> None:
+        """A notification may have been lost: poll all of them now."""
+        self.poll_soon(list(self._logs))
 
     async def run(self) -> None:
-        """Look until cancelled.
+        """Poll until cancelled.
 
         While the database is away it is tried again, and whoever waits goes on waiting.
         """
@@ -214,7 +214,7 @@ class LogWatcher:
                 due = now + self._interval_s
                 self._go_on_following(now)
             try:
-                await self._look(chosen, is_due=is_due)
+                await self._poll(chosen, is_due=is_due)
                 is_reported = False
             except StoreError as error:
                 if not is_reported:
@@ -223,7 +223,7 @@ class LogWatcher:
             await asyncio.sleep(self._pause_s)
 
     def _go_on_following(self, now: float) -> None:
-        """Not at the first look: most that are watched from their beginning soon run here."""
+        """Not at the first poll: most that are watched from their beginning soon run here."""
         asked = tuple([uuid for uuid, log in self._logs.items() if log.follow_at <= now])
         for log in self._logs.values():
             if log.follow_at <= now:
@@ -234,7 +234,7 @@ class LogWatcher:
             self._follow(asked)
 
     async def _is_woken(self, *, before: float) -> bool:
-        """Wait until a log is to be looked at soon, or it is time to look at everything."""
+        """Wait until some logs are to be polled soon, or it is time to poll all of them."""
         if asyncio.get_running_loop().time() < before:
             try:
                 async with asyncio.timeout_at(before):
@@ -247,11 +247,11 @@ class LogWatcher:
         self._wake.clear()
         return False
 
-    async def _look(self, uuids: set[UUID], *, is_due: bool) -> None:
+    async def _poll(self, uuids: set[UUID], *, is_due: bool) -> None:
         asked = {uuid: self._logs[uuid] for uuid in uuids & self._logs.keys()}
         if not asked:
             return
-        found = await self._look_at(
+        found = await self._poll_logs(
             [log.query(is_due=is_due) for log in asked.values()], self._seen, self._by_key
         )
         await self._show_parts(found.parts)
@@ -284,7 +284,7 @@ class LogWatcher:
 
 def _together(parts: Sequence[tuple[int, LogRow]]) -> Iterator[tuple[int, LogRow]]:
     """Those that follow on each other, of one process as their epoch tells, as one: all that came
-    since the last look is one write, so that whoever is late catches up.
+    since the last poll is one write, so that whoever is late catches up.
     """
     run: list[LogRow] = []
     of_run, end = 0, 0

@@ -1,8 +1,7 @@
 """Group commit: one task writes the log entries of all runs of this process.
 
-Nothing waits for company: an entry that comes while nothing is under way is committed at once, and
-all that comes meanwhile goes together next. So the batch grows with the load, and the delay of an
-entry is at most two commits.
+An entry that comes while no commit is under way is committed at once; all that come meanwhile share
+the next commit. So the batch grows with the load, and an entry waits for two commits at most.
 
 While the database is away nothing is dropped and nothing is guessed. Entries are kept, up to
 bounds at which runs stop reading from their backends (`Channel.room`); when it is back, the heads
@@ -47,9 +46,10 @@ if TYPE_CHECKING:
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
 
 CROWD_MIN: Final = 64
-"""So many runs share a commit well: its cost is a small part of what each of them costs."""
+"""With this many runs the cost of a commit is a small part of what each of them costs."""
 CROWDED_BYTES_MAX: Final = 16
-"""Of each of them, on average: ids at their pace. Whoever says more has more to share later."""
+"""Bytes for each of them on average, as ids take that come at their pace. With more bytes, a later
+commit is shared by more entries."""
 CROWDED_SHARE: Final = 1 / 3
 
 _log = EventLog("gateway.runs")
@@ -75,8 +75,8 @@ class WriterBounds:
     flush_interval_s: float = 0.0
 
 
-class Fate(Enum):
-    """What the head of the log says about a batch."""
+class BatchOutcome(Enum):
+    """What became of a batch, as the head of the log tells."""
 
     COMMITTED = "committed"
     ABSENT = "absent"
@@ -119,17 +119,17 @@ class Outbox:
 
     @property
     def has_waiting(self) -> bool:
-        """There is something for another batch."""
+        """There are entries for another batch."""
         return bool(self._waiting)
 
     def waiting(self) -> LogRow:
-        """What waits, as it would stand in the log if it were the next row; not taken by this."""
+        """The waiting entries as the next row of the log. They go on waiting."""
         assert self.batch is None, "a batch is under way"
         count = self.end - self.next_entry
         return LogRow(self.next_entry, count, VERSION_BYTE + self._waiting)
 
     def put(self, entry: Entry) -> int:
-        """Add an entry to what waits; its length in bytes. Raises `ValueError` as `pack` does."""
+        """Add an entry. Returns its length in bytes. Raises `ValueError` as `pack` does."""
         packed = packed_entry(entry)
         self._waiting += packed
         self.end += 1
@@ -137,7 +137,7 @@ class Outbox:
         return len(packed)
 
     def take(self) -> LogBatch:
-        """All that waits, as the batch that is under way now. Only when none is."""
+        """Make a batch of all waiting entries, which is under way now. No other may be."""
         entries = VERSION_BYTE + self._waiting
         self._waiting.clear()
         count = self.end - self.next_entry
@@ -145,7 +145,7 @@ class Outbox:
         return self.batch
 
     def committed(self) -> int:
-        """What was under way is in the log; how many bytes that frees."""
+        """The batch under way is in the log. Returns how many bytes that frees."""
         batch, self.batch = self.batch, None
         assert batch is not None, "no batch is under way"
         self._is_refused = False
@@ -155,10 +155,10 @@ class Outbox:
         return freed_bytes
 
     def refused(self) -> None:
-        """The database did not append what was under way; `learn` tells why."""
+        """The database did not append the batch under way; `learn` tells why."""
         self._is_refused = True
 
-    def learn(self, head: LogHead | None) -> Fate:
+    def learn(self, head: LogHead | None) -> BatchOutcome:
         """What became of the batch, by a head that was read since; None: the response is gone.
 
         For `COMMITTED` call `committed`, for `ABSENT` send the same batch again.
@@ -166,11 +166,11 @@ class Outbox:
         batch = self.batch
         assert batch is not None, "no batch is under way"
         if head is None or head.epoch != self._claim.epoch or head.status != "in_progress":
-            return Fate.FENCED
+            return BatchOutcome.FENCED
         if head.next_entry == batch.first_entry + batch.count:
-            return Fate.COMMITTED
+            return BatchOutcome.COMMITTED
         is_absent = head.next_entry == batch.first_entry and not self._is_refused
-        return Fate.ABSENT if is_absent else Fate.FENCED
+        return BatchOutcome.ABSENT if is_absent else BatchOutcome.FENCED
 
 
 class Channel:
@@ -199,9 +199,9 @@ class Channel:
         self.is_open = True
         """Neither closed by its run nor lost."""
         self.is_ending = False
-        """What waits is written with the end."""
+        """The waiting entries are to be written together with the end."""
         self.moved = Event()
-        """Set when something became durable, or nothing will any more."""
+        """Set when entries became durable, when there is room, and when the channel closes."""
 
     @property
     def is_full(self) -> bool:
@@ -225,7 +225,7 @@ class Channel:
     async def room(self) -> None:
         """Wait until it is not full. Raises `ClaimLost`."""
         while self.is_full:
-            await self._writer.relief(self)
+            await self._writer.wait_for_relief(self)
         self._check()
 
     async def flushed(self) -> int:
@@ -254,13 +254,13 @@ class Channel:
                 self.moved.clear()
                 await self.moved.wait()
             self._check()
-            yield await self._writer.whole(self)
+            yield await self._writer.complete_row(self)
         finally:
             self.is_ending = False
             self._writer.resume(self)
 
     def close(self, *, has_ended: bool = False) -> None:
-        """Forget what is not under way yet. Safe to call twice, and after the claim was lost.
+        """Drop what is not under way yet. Safe to call twice, and after the claim was lost.
 
         `has_ended`: the end is committed, so that nothing of the log is left over.
         """
@@ -302,7 +302,7 @@ class LogWriter:
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
         self._crowded = Event()
-        self._crowd: set[Channel] = set()
+        self._blocked: set[Channel] = set()
         self._is_away = False
         self._may_flush_at = 0.0
         self.pending_bytes = 0
@@ -342,8 +342,8 @@ class LogWriter:
         """Write what the channels bring, until cancelled."""
         while True:
             await self._work.wait()
-            await self._keep_distance()
-            await self._deliver(self._next_channels())
+            await self._wait_for_interval()
+            await self._write_until_decided(self._next_channels())
             if self._flusher is not None:
                 # Between two flushes nobody waits for it. What fails is made up for by the next.
                 try:
@@ -351,9 +351,9 @@ class LogWriter:
                 except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
                     self._metrics.store_failed(type(error).__name__)
                     _log.warning("logs are not moved to their places", error=error)
-            self._relieve()
+            self._wake_blocked()
 
-    async def _keep_distance(self) -> None:
+    async def _wait_for_interval(self) -> None:
         clock, interval_s = asyncio.get_running_loop().time, self.bounds.flush_interval_s
         early_s = self._may_flush_at - clock()
         crowded_s = early_s - interval_s * (1 - CROWDED_SHARE)
@@ -371,9 +371,9 @@ class LogWriter:
         return runs >= CROWD_MIN and self.pending_bytes <= runs * CROWDED_BYTES_MAX
 
     def resume(self, channel: Channel) -> None:
-        """What waits in a channel is to be written after all, if there is anything."""
+        """The end was not committed after all: write what waits in the channel."""
         if channel.is_open and self._flusher is not None:
-            self._flusher.goes_on(channel.claim)
+            self._flusher.resume(channel.claim)
         if channel.is_open and channel.outbox.has_waiting and not channel.is_queued:
             self.enqueue(channel)
 
@@ -391,18 +391,21 @@ class LogWriter:
         if channel.is_open:
             channel.is_open = False
             if self._flusher is not None:
-                (self._flusher.ended if has_ended else self._flusher.over)(channel.claim)
+                (self._flusher.ended if has_ended else self._flusher.close)(channel.claim)
             del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
-            self._relieve()
+            self._wake_blocked()
 
-    async def whole(self, channel: Channel) -> LogRow:
-        """What is not in the log of a channel yet, for its end. Raises `ClaimLost`."""
+    async def complete_row(self, channel: Channel) -> LogRow:
+        """The row with all that is not in the log of a channel yet, to be written with its end.
+
+        Waits while the database is away. Raises `ClaimLost`.
+        """
         row = channel.outbox.waiting()
         while self._flusher is not None:
             try:
-                row = await self._flusher.whole(channel.claim, row)
+                row = await self._flusher.complete_row(channel.claim, row)
                 break
             except StoreUnavailable as error:
                 await self._pause(error)
@@ -410,18 +413,18 @@ class LogWriter:
             raise ClaimLost
         return row
 
-    async def relief(self, channel: Channel) -> None:
-        """Wait until a channel, or the whole process, may have room again."""
-        self._crowd.add(channel)
+    async def wait_for_relief(self, channel: Channel) -> None:
+        """Wait until the channel, or the whole process, may have room again."""
+        self._blocked.add(channel)
         try:
             channel.moved.clear()
             await channel.moved.wait()
         finally:
-            self._crowd.discard(channel)
+            self._blocked.discard(channel)
 
-    def _relieve(self) -> None:
+    def _wake_blocked(self) -> None:
         if self.pending_bytes < self.bounds.pending_bytes_max:
-            for channel in self._crowd:
+            for channel in self._blocked:
                 channel.moved.set()
 
     def _next_channels(self) -> list[Channel]:
@@ -438,8 +441,8 @@ class LogWriter:
             self._work.clear()
         return channels
 
-    async def _deliver(self, channels: list[Channel]) -> None:
-        """Until each batch is in the log, or its channel is closed or lost."""
+    async def _write_until_decided(self, channels: list[Channel]) -> None:
+        """Write until each batch is in the log, or its channel is closed or lost."""
         while channels := [channel for channel in channels if channel.is_open]:
             try:
                 channels = await self._flush(channels)
@@ -449,8 +452,8 @@ class LogWriter:
                 await self._isolate(channels, error)
                 return
             if channels:
-                # They were refused, or nobody knows: the heads of their logs tell.
-                channels = await self._to_send_again(channels)
+                # They were refused, or the answer was lost.
+                channels = await self._resolve(channels)
 
     async def _flush(self, channels: list[Channel]) -> list[Channel]:
         """Commit their batches; returns the channels whose batch was refused."""
@@ -476,8 +479,12 @@ class LogWriter:
         self._announce(uuids)
         return refused
 
-    async def _to_send_again(self, channels: list[Channel]) -> list[Channel]:
-        """Those whose batch is not in the log though their claim holds. The rest is decided."""
+    async def _resolve(self, channels: list[Channel]) -> list[Channel]:
+        """Find out from the heads of the logs what became of these batches.
+
+        Returns the channels whose batch has to be sent again: it is not in the log, and their claim
+        holds.
+        """
         unclear = [one for one in channels if one.is_open and one.outbox.batch is not None]
         if not unclear:
             return []
@@ -486,12 +493,12 @@ class LogWriter:
         found: set[UUID] = set()
         for channel in unclear:
             match channel.outbox.learn(heads.get(channel.claim.uuid)):
-                case Fate.COMMITTED:
+                case BatchOutcome.COMMITTED:
                     found.add(channel.claim.uuid)
                     self._commit(channel)
-                case Fate.ABSENT:
+                case BatchOutcome.ABSENT:
                     again.append(channel)
-                case Fate.FENCED:
+                case BatchOutcome.FENCED:
                     self._lose(channel)
         self._announce(found)
         return again
@@ -515,8 +522,8 @@ class LogWriter:
             self._lose(channels[0])
             return
         middle = len(channels) // 2
-        await self._deliver(channels[:middle])
-        await self._deliver(channels[middle:])
+        await self._write_until_decided(channels[:middle])
+        await self._write_until_decided(channels[middle:])
 
     async def _pause(self, error: StoreUnavailable) -> None:
         self._metrics.store_failed(type(error).__name__)
@@ -530,7 +537,7 @@ class LogWriter:
         if not channel.is_open:
             if self._flusher is not None:
                 # Of the first under a claim nobody knew yet when it was closed.
-                self._flusher.over(channel.claim)
+                self._flusher.close(channel.claim)
             return
         self.pending_bytes -= freed_bytes
         channel.moved.set()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.005
 """A busy log moves sixty times a second; whoever follows it sees no difference beyond this."""
 FOLLOWED_S: Final = 10.0
-"""So long a log is told of after it was said to be followed; the watcher says that more often."""
+"""Seconds that a log is announced after a watcher asked for it; watchers ask more often."""
 
 _log = EventLog("gateway.runs")
 

@@ -71,7 +71,7 @@ class LogAudit:
         rows = await events.read(
             self._database, tenant_id, stored.uuid, stored.day, bytes_max=LOG_BYTES_MAX
         )
-        await reading.go_on(rows)
+        await reading.add(rows)
         if not rows or reading.entries != stored.next_entry:
             return None
         return usage.counts(reading.fold.usage)

@@ -1,12 +1,12 @@
 """The slice that one process has of a bucket that all replicas share.
 
 The bucket itself is a row: it fills at a rate, up to its capacity, by the database's clock. A
-process takes from its slice, asks for more when a request does not fit, and once a second: as much
-as was asked of it in the last one, its share. What it does not use it gives back. So the limit is
-never passed because there are several processes: what one holds, no other has.
+process takes from its slice. It asks the row for more when a request does not fit, and once a
+second for its share: as much as was asked of it in the second before. What it does not use it gives
+back. So several processes together cannot exceed the limit: what one holds, no other has.
 
-What is taken ahead and not used comes back, and more may be used than was taken: then the slice is
-below nothing, and so is the row later, down to its capacity. Nothing fits until it is paid.
+A request may use more than it took ahead: then the slice is below zero, and later the row is, too,
+down to minus its capacity. Nothing fits until that debt is paid.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 IDLE_S: Final = 3.0
-"""After so long without a request a slice is given back."""
+"""Seconds without a request after which a slice is given back."""
 SHARE_S: Final = 1.0
-"""A slice is for so long."""
+"""Seconds of use that a slice is asked for."""
 SHARE_LEAST: Final = 0.05
-"""Of the rate, however little was asked."""
+"""The smallest share that is asked for, as a part of the rate."""
 SPACING_S: Final = 0.02
-"""Between two questions for more because a request does not fit."""
+"""Seconds between two statements for more because a request does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Bucket:
 
     @property
     def is_needed(self) -> bool:
-        """A request waits for what the next statement brings."""
+        """A request waits for the answer to the next statement."""
         return self._needed > 0
 
     def resize(self, rate: float, capacity: float) -> None:
@@ -83,18 +83,18 @@ class Bucket:
         self.rate, self.capacity = rate, capacity
 
     def demand(self, cost: float, now: float) -> None:
-        """A request asks for so much, whether it gets it or not."""
+        """Count what a request asks for, whether it gets it or not."""
         self.used_at = now
         self._demand += cost
         if self._own_rate is not None:
             self._refill(now)
 
     def take(self, cost: float) -> None:
-        """Use so much; more than is there where it was used already."""
+        """Use `cost`; what was used already is taken even if it is more than there is."""
         self.held -= cost
 
     def give_back(self, amount: float, now: float) -> None:
-        """So much was not used after all; below zero: so much more was. A debt is use of it."""
+        """Return an `amount` that was not used; below zero: that much more was used."""
         self.held += amount
         if self.held < 0:
             self.used_at = max(self.used_at, now)
@@ -114,17 +114,17 @@ class Bucket:
         return self._level is None or self.held + self._estimate(now) >= cost
 
     def until_fits_s(self, cost: float, now: float) -> float:
-        """About how long until so much could be used."""
+        """About how many seconds until `cost` could be used."""
         if self._own_rate is not None:
             return max(0.0, cost - self.held) / self._own_rate
         return max(0.0, cost - self.held - self._estimate(now)) / self.rate
 
     def until_full_s(self, available: float) -> float:
-        """About how long until nothing of it is used, of which so much is `available` now."""
+        """About how many seconds until it is full, if `available` is what could be used now."""
         return max(0.0, self.capacity - available) / self.rate
 
     def need(self, cost: float) -> None:
-        """Ask for so much with the next statement: a request waits for it."""
+        """Ask for `cost` with the next statement: a request waits for it."""
         self._needed += cost
 
     def ask(self, now: float) -> Ask | None:
@@ -155,7 +155,7 @@ class Bucket:
 
     def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
         """The statement failed. From now on and `until` then the slice fills by itself, at this
-        process's share of the rate among so many replicas.
+        process's share of the rate among `replicas`.
         """
         self.held += ask.change
         self._change, self.is_asked = 0.0, False
@@ -173,7 +173,7 @@ class Bucket:
         self._level_at = now
 
     def _surplus(self, share: float) -> float:
-        """What is to go back: a debt, what is idle, or what is far more than the share."""
+        """What to give back: a debt, all of an idle slice, or what is far more than the share."""
         if self.held < 0 or not share:
             return self.held
         return self.held - share if self.held > 2 * share + self._needed else 0.0

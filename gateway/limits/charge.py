@@ -1,4 +1,4 @@
-"""What one request was charged ahead, and holds, until it ends: settled once, whatever ends it."""
+"""What a request was charged in advance: it is settled once, however the request ends."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Settlement(Protocol):
 
     def settle(self, charge: Charge, used: Used) -> None: ...
 
-    def leave(self, charge: Charge) -> None: ...
+    def hand_over(self, charge: Charge) -> None: ...
 
 
 class Charge:
-    """The charge of one request. Not more than one of `settle` and `leave` counts."""
+    """The charge of one request. Not more than one of `settle` and `hand_over` counts."""
 
     __slots__ = (
         "_books", "headers", "is_open", "model", "places", "price", "project", "spend", "stored",
@@ -79,18 +79,18 @@ class Charge:
         self.is_open = True
 
     def settle(self, used: Used) -> None:
-        """It has ended, and used so much. A second time it changes nothing."""
+        """The request has ended, and used this much. A second call changes nothing."""
         if self.is_open:
             self.is_open = False
             self._books.settle(self, used)
             if self.stored is not None:
                 self.stored.end(used.input_tokens, used.output_tokens)
 
-    def leave(self) -> None:
-        """Another process settles: what it holds here is let go, what was charged stays so."""
+    def hand_over(self) -> None:
+        """Another process settles it: release what it holds here. What was charged stays so."""
         if self.is_open:
             self.is_open = False
-            self._books.leave(self)
+            self._books.hand_over(self)
 
     def packed(self) -> dict[str, Any] | None:
         """What another process needs to settle, as JSON; None where there is nothing."""

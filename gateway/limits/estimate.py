@@ -10,7 +10,7 @@ K = TypeVar("K")
 ALPHA: Final = 0.02
 """Weight of the latest answer."""
 FACTOR: Final = 1.5
-"""Reserved are so many times as many as are expected, so that few answers are longer."""
+"""How many times the expected tokens are reserved, so that few answers are longer."""
 LEAST: Final = 256
 AT_FIRST: Final = 1_024
 """While fewer than `FIRST` answers are known."""
@@ -31,7 +31,7 @@ class Estimates(Generic[K]):
         return min(expected, most)
 
     def learn(self, key: K, tokens: int) -> None:
-        """An answer had so many."""
+        """Take the length of an answer into the average."""
         count, mean = self._known.pop(key, (0, 0.0))
         weight = max(ALPHA, 1 / (count + 1))
         self._known[key] = count + 1, mean + weight * (tokens - mean)

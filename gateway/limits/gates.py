@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from gateway.limits.terms import Limit, Rules, Terms, What
 
 BUSY_WAIT_S: Final = 1.0
-"""When to try again where as many responses are under way as may be: nobody knows."""
+"""What a client is told to wait where the most responses are in progress: nobody knows better."""
 ATTEMPTS_MAX: Final = 3
-"""Of one request at one gate: others may take what it asked for."""
+"""Attempts of one request at one gate: others may take what it asked for."""
 NEAR_THE_CAP: Final = 0.95
-"""Of a budget: from there on all the output that a request may have is reserved, so that the end is
-exact."""
+"""The part of a budget from which on all the output that a request may have is reserved, so that
+its end is exact."""
 FORGOTTEN_S: Final = 120.0
-"""A bucket that nobody used for so long, and that has nothing, is forgotten."""
+"""Seconds without use after which an empty bucket is forgotten."""
 JITTER: Final = 0.2
 REFUSED_FACTOR: Final = 10
 """Times a limit of requests may be refused for it, before nothing of it is let through."""
@@ -60,7 +60,7 @@ Key = tuple[UUID, str]
 
 
 class GateObserver(Protocol):
-    """Who counts what gates do."""
+    """Is told what gates do, for metrics."""
 
     def limit_refused(self, what: str) -> None: ...
 
@@ -88,7 +88,7 @@ class Caller(NamedTuple):
 
 
 class Gates:
-    """All that one process counts."""
+    """The limits of all tenants, as one process counts them."""
 
     def __init__(
         self,
@@ -113,19 +113,19 @@ class Gates:
         self._estimates: Estimates[tuple[UUID, str]] = Estimates()
         self.storage = Storage(clock, self._refuse)
         self.places: dict[Key, int] = defaultdict(int)
-        """What is under way in this process."""
+        """Requests in progress in this process, by the limit that counts them."""
         self.elsewhere: dict[Key, int] = {}
-        """The same of the other processes, as they told last; nothing of what nobody asked for."""
+        """The same of the other processes, by their last reports; only of what was asked for."""
         self.needs_round = False
-        """Somebody waits for what other processes tell."""
+        """A request waits for the reports of other processes."""
         self._places_used: dict[Key, float] = {}
         self.prices = Prices()
         self.nobody = UUID(int=0)
         self.lacks_price = False
-        """Something was used that had no price: perhaps there is one by now."""
+        """Something without a price was used: perhaps there is one by now."""
 
     def reports(self) -> dict[Key, int]:
-        """What is under way here of all that was asked for lately."""
+        """Requests in progress here, of all that was asked for lately."""
         now = self._clock()
         gone = [key for key, at in self._places_used.items() if now - at > FORGOTTEN_S]
         for key in gone:
@@ -143,11 +143,11 @@ class Gates:
                 yield (tenant_id, name), bucket
 
     def meters(self) -> Iterator[tuple[Key, SpendMeter]]:
-        """Every meter that was used lately, or has something to tell."""
+        """Every meter that was used lately, or has something to be written."""
         now = self._clock()
         for (tenant_id, name), meter in _all(self._meters):
             # Made again, it goes on from the row of this process.
-            is_idle = meter.is_told and not meter.reserved
+            is_idle = meter.is_written and not meter.reserved
             if is_idle and now - meter.used_at > FORGOTTEN_S:
                 _forget(self._meters, tenant_id, name)
             else:
@@ -237,7 +237,7 @@ class Gates:
 
     def settle(self, charge: Charge, used: Used) -> None:
         """What was charged becomes what was used. Called by a charge, once."""
-        self._let_go(charge)
+        self._release(charge)
         spent = used.input_tokens + used.output_tokens
         is_refunded = not used.output_tokens and not used.is_whole
         amounts = {
@@ -259,12 +259,12 @@ class Gates:
         for aside in charge.spend:
             aside.meter.spend(cost if aside.meter.meter.unit == "usd" else spent, at)
 
-    def leave(self, charge: Charge) -> None:
-        """What is held here is let go. Called by a charge, once."""
-        self._let_go(charge)
+    def hand_over(self, charge: Charge) -> None:
+        """Release what a charge holds: another process settles it. Called by a charge, once."""
+        self._release(charge)
 
     def place(self, tenant_id: UUID, limit: Limit, terms: Terms) -> None:
-        """Take one place of what is counted at one moment. Raises `RateLimited`."""
+        """Take one place of a limit of concurrency. Raises `RateLimited`."""
         key = (tenant_id, limit.name)
         used = self.places[key] + self.elsewhere.get(key, 0)
         if used >= limit.value:
@@ -273,7 +273,7 @@ class Gates:
         self.places[key] += 1
 
     def give_up_place(self, tenant_id: UUID, name: str) -> None:
-        """One less is under way."""
+        """Give back a place that `place` or `enter` took."""
         key = (tenant_id, name)
         left = self.places[key] - 1
         if left:
@@ -281,7 +281,7 @@ class Gates:
         else:
             del self.places[key]
 
-    def _let_go(self, charge: Charge) -> None:
+    def _release(self, charge: Charge) -> None:
         for name in charge.places:
             self.give_up_place(charge.tenant_id, name)
         for one in charge.spend:

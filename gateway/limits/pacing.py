@@ -18,7 +18,7 @@ WINDOW_S: Final = 60.0
 ROUNDING_S: Final = 1e-6
 """A shorter wait is an error of arithmetic."""
 KEPT: Final = 10_000
-"""Buckets; of one that is forgotten nothing was used for longest."""
+"""Buckets that are remembered: those that were used last."""
 
 
 class Paces(Generic[K]):
@@ -30,7 +30,7 @@ class Paces(Generic[K]):
         self._full_at: OrderedDict[K, float] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many may not be full."""
+        """How many buckets may be less than full."""
         return len(self._full_at)
 
     def __contains__(self, key: K) -> bool:
@@ -38,8 +38,9 @@ class Paces(Generic[K]):
         return key in self._full_at
 
     def take(self, key: K, capacity: float, now: float) -> float:
-        """Use one of a bucket that holds so many, and fills in `WINDOW_S`. 0.0: it was there;
-        otherwise in how many seconds it will be, and none was used.
+        """Take one unit from a bucket that holds `capacity`, and fills in `WINDOW_S`.
+
+        Returns 0.0, or the seconds until there is one: then nothing was taken.
         """
         wait_s = self.wait_s(key, capacity, now)
         if not wait_s:
@@ -47,13 +48,13 @@ class Paces(Generic[K]):
         return wait_s
 
     def wait_s(self, key: K, capacity: float, now: float) -> float:
-        """In how many seconds one is there; 0.0: now."""
+        """Seconds until there is one unit; 0.0: there is one now."""
         full_at = self._full_at.get(key, now)
         wait_s = full_at + WINDOW_S / capacity - now - WINDOW_S
         return wait_s if wait_s > ROUNDING_S else 0.0
 
     def spend(self, key: K, capacity: float, now: float) -> None:
-        """Use one, whether it is there or not; a bucket is below nothing by one at most."""
+        """Take one unit in any case; a bucket is below zero by one at most."""
         one_s = WINDOW_S / capacity
         full_at = max(self._full_at.pop(key, now), now) + one_s
         self._full_at[key] = min(full_at, now + WINDOW_S + one_s)

@@ -33,18 +33,18 @@ class SpendMeter:
     """
 
     __slots__ = (
-        "_closed", "_is_told", "_others", "_others_reserved", "ends_at", "meter", "own", "reserved",
-        "starts_at", "used_at",
+        "_closed", "_is_written", "_others", "_others_reserved", "ends_at", "meter", "own",
+        "reserved", "starts_at", "used_at",
     )  # fmt: skip
 
     def __init__(self, meter: Meter, now: datetime) -> None:
         self.meter = meter
         self.reserved = 0
         self.used_at = 0.0
-        """When it was looked at last, by a clock of who keeps it."""
+        """When it was used last, by the clock of its owner."""
         self._closed: list[Spent] = []
         self._others: int | None = None
-        self._is_told = True
+        self._is_written = True
         self._begin(now)
 
     @property
@@ -67,10 +67,10 @@ class SpendMeter:
         return self.spent(now) + self.reserved + self._others_reserved
 
     def spend(self, amount: int, now: datetime) -> None:
-        """So much was spent."""
+        """Add what was spent."""
         self._turn(now)
         self.own += amount
-        self._is_told = self._is_told and not amount
+        self._is_written = self._is_written and not amount
 
     def rows(self, now: datetime) -> list[Spent]:
         """What is to be written: of intervals that are over, and of this one. Nothing of this one
@@ -79,22 +79,25 @@ class SpendMeter:
         self._turn(now)
         return [*self._closed, Spent(self.starts_at, self.own if self.is_known else 0)]
 
-    def told(self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0) -> None:
-        """These rows are written. In the interval of the last one others have spent so much, and
-        the row of this process has `mine`: the meter goes on from there where it was not known.
+    def mark_written(
+        self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0
+    ) -> None:
+        """These rows are written. In the interval of the last one `others` is what other processes
+        have spent, and `mine` what the row of this process had: where the meter was not known it
+        goes on from there.
         """
         written = set(rows)
         self._closed = [one for one in self._closed if one not in written]
         if rows[-1].starts_at == self.starts_at:
-            self._is_told = rows[-1].total == self.own
+            self._is_written = rows[-1].total == self.own
             if not self.is_known:
                 self.own += mine
             self._others, self._others_reserved = others, others_reserved
 
     @property
-    def is_told(self) -> bool:
+    def is_written(self) -> bool:
         """Whether all that it has spent is written."""
-        return self._is_told and not self._closed
+        return self._is_written and not self._closed
 
     def _begin(self, now: datetime) -> None:
         interval = self.meter.interval
@@ -102,7 +105,7 @@ class SpendMeter:
         self.own = 0
         self._others = None
         self._others_reserved = 0
-        self._is_told = True
+        self._is_written = True
 
     def _turn(self, now: datetime) -> None:
         if self.ends_at is not None and now >= self.ends_at:

@@ -28,13 +28,13 @@ TOKEN_BYTES: Final = 16
 """What a token that was generated is taken to need until it is measured: in the item as text and as
 an id, in the log, and in the body of the response, if none of it can be compressed."""
 STEP_S: Final = 1.0
-"""What is stored within so many seconds is remembered together."""
+"""Seconds within which all that is stored is remembered as one step."""
 STEPS_MAX: Final = 4_096
-"""That are remembered apart; beyond that the oldest count as if they were younger."""
+"""Steps that are remembered; beyond that the oldest ones are joined."""
 FORGOTTEN_S: Final = 120.0
-"""After so long nobody asks for a figure that no request needed."""
+"""Seconds without a request after which a figure is read no more."""
 DROPPED_S: Final = 86_400.0
-"""And after so long not even what was added is told any more: nobody measures it."""
+"""Seconds after which what was added is not reported any more, either: nobody measures it."""
 
 Key: TypeAlias = tuple[UUID, str]
 
@@ -64,7 +64,7 @@ class Account:
         return max(0, int(sum(size for _, size in self._added)))
 
     def add(self, size: int, now: float) -> None:
-        """So many bytes more; below 0: they were not stored after all."""
+        """Add bytes that are stored; below 0: they were not stored after all."""
         if self._added and now - self._added[-1][0] < STEP_S:
             self._added[-1][1] += size
             return
@@ -73,8 +73,10 @@ class Account:
             _, oldest = self._added.popleft()
             self._added[0][1] += oldest
 
-    def told(self, measurement: Measurement | None, now: float) -> None:
-        """The last measurement; what was stored before it began is in it. None: there is none."""
+    def update(self, measurement: Measurement | None, now: float) -> None:
+        """Take in the last measurement, which has all that was stored before it began. None: there
+        is none.
+        """
         self.is_known = True
         if measurement is None:
             return
@@ -97,7 +99,7 @@ class StoredCharge:
         self._add(size)
 
     def end(self, tokens_in: int, tokens_out: int) -> None:
-        """It has ended, with so many tokens; without any, nothing was made of it."""
+        """The request has ended. Without any tokens nothing was stored of it."""
         if tokens_in or tokens_out:
             self._add(TOKEN_BYTES * tokens_out)
         else:
@@ -135,7 +137,7 @@ class Storage:
     def hold(
         self, tenant_id: UUID, terms: Terms, size: int, elsewhere: Mapping[Key, int]
     ) -> StoredCharge:
-        """Count so many bytes. `elsewhere` is what other processes have added, by `watched`.
+        """Count `size` bytes. `elsewhere` is what other processes have added, by `watched`.
         Raises `RateLimited` where they do not fit.
         """
         now, accounts = self._clock(), {}
@@ -163,12 +165,12 @@ class Storage:
             else:
                 yield key, account.added
 
-    def told(self, keys: Iterable[Key], measured: Mapping[Key, Measurement]) -> None:
-        """The last measurements of what was asked for."""
+    def update(self, keys: Iterable[Key], measured: Mapping[Key, Measurement]) -> None:
+        """Take in the last measurements of these accounts."""
         now = self._clock()
         for key in keys:
             if (account := self._accounts.get(key)) is not None:
-                account.told(measured.get(key), now)
+                account.update(measured.get(key), now)
 
     def _account(self, key: Key, now: float) -> Account:
         account = self._accounts.get(key)

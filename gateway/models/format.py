@@ -204,7 +204,7 @@ class ModelFormat(Protocol):
         that learn nothing, and before anything was rendered.
         """
 
-    def knowing(self, template_state: bytes) -> ModelFormat:
+    def with_state(self, template_state: bytes) -> ModelFormat:
         """The same format with what a run, which may have begun elsewhere, knows. Raises
         `ValueError` for what no `template_state` was.
         """
@@ -265,14 +265,14 @@ class ModelFormat(Protocol):
         `Unrendered` for what a server has to be asked before.
         """
 
-    def begun_ids(self, prompt_ids: Sequence[int]) -> int:
-        """How many of the last ids of a prompt are the beginning of the turn, put into the model's
-        mouth by the prompt already: they are read with what the model says.
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:
+        """How many of the last ids of a prompt are the prefill of the turn: its beginning, which
+        the prompt puts into the model's mouth, and which is parsed with what the model says.
         """
 
-    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """What a call ends, with what it returned (`render_result`), and a turn is opened behind
-        that. `ids` are a turn as it is `retold`, or a prompt without what `begun_ids` counts.
+    def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+        """`ids`, which end with a call, then its `result` (`render_result`) and the opening of the
+        next turn. `ids` are a turn as `rerender` returns it, or a prompt without its prefill.
         """
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
@@ -330,9 +330,9 @@ class ModelFormat(Protocol):
         closed, and the next one opened.
         """
 
-    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """What a backend is shown behind the prompt of turns that are over, told as the model
-        should have said them: their messages, and another is begun behind each.
+    def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
+        """The ids of finished turns as a backend is sent them behind the prompt: their messages as
+        the model should have written them, and the opening of another one behind each.
         """
 
     # A turn that is taken up again: what is put into the model's mouth.
@@ -354,7 +354,7 @@ class ModelFormat(Protocol):
 
     @property
     def plain_header_ids_max(self) -> int:
-        """So many ids are a header, at most, that addresses nobody; 0: there are none."""
+        """The most ids of a header that addresses nobody; 0: the format has none."""
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:
         """How many ids from `at` on are such a header; 0 where there is none."""

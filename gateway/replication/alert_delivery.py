@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OK_BELOW: Final = 300
 LATE_S: Final = 600.0
-"""For so long an interval that is over is looked at."""
+"""Seconds for which an interval that has ended is still checked."""
 SMTP_TIMEOUT_S: Final = 20.0
 
 _log = EventLog("gateway.alerts")

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.engine.row_mapping import has_kept_secrets, moment
+from gateway.engine.row_mapping import datetime_of, has_kept_secrets
 from gateway.engine.run_state import charged_of
 from gateway.engine.runner import Run
 from gateway.engine.supervisor import Durable
@@ -208,7 +208,7 @@ class DurableRuns:
 
         channel = shared.writer.open(
             claim,
-            day_of(moment(spec.head.created_at)),
+            day_of(datetime_of(spec.head.created_at)),
             live.next_entry,
             durable=live.show,
             lost=lose,
@@ -225,7 +225,7 @@ class DurableRuns:
 def _leave_charge(spec: RunSpec) -> None:
     """Whoever claims it settles for it."""
     if spec.charge is not None:
-        spec.charge.leave()
+        spec.charge.hand_over()
 
 
 def _nothing() -> None:

@@ -1,8 +1,8 @@
 """The limits of this process, in step with those of the others.
 
-A gate that has not enough waits for one answer of the database, together with all that wait for it;
-then it knows. Once a second all that has changed is told and heard. While the database is away each
-process goes on with its share, for a bounded time.
+A request whose gate has not enough waits for one exchange with the database, with all others that
+wait. Once a second a round exchanges all that has changed. While the database is away each process
+goes on with its share of every limit, for a bounded time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from gateway.limits.charge import NOTHING_USED
 from gateway.limits.figures import Figures, figures_of
 from gateway.limits.gates import REFUSED_FACTOR, Caller, Gates
 from gateway.limits.money import Prices
-from gateway.store.limits.counters import BUCKETS_MAX, NOTHING_SPENT, Heard, SpendRow, Told
+from gateway.store.limits.counters import (
+    BUCKETS_MAX,
+    NOTHING_SPENT,
+    SpendRow,
+    SyncReply,
+    SyncRequest,
+)
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -41,14 +47,14 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
 WAIT_MAX_S: Final = 2.0
-"""A database that takes longer is as good as away."""
+"""Seconds after which a database that does not answer counts as away."""
 JITTER: Final = 0.2
 PRICES_S: Final = 10.0
-"""So old may prices be."""
+"""Seconds after which prices are read again."""
 PRICES_LACKING_S: Final = 1.0
-"""And so old while something is used that has none."""
+"""The same while something is used that has no price."""
 CLEANED_EVERY: Final = 30
-"""Of so many rounds one removes what processes told that are gone."""
+"""One of this many rounds removes the reports of processes that are gone."""
 
 _log = EventLog("gateway.limits")
 
@@ -56,17 +62,17 @@ _log = EventLog("gateway.limits")
 class Exchange(Protocol):
     """`store.limits.counters.exchange`, of one database and replica."""
 
-    def __call__(self, told: Told, *, is_round: bool) -> Awaitable[Heard]: ...
+    def __call__(self, request: SyncRequest, *, is_round: bool) -> Awaitable[SyncReply]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class LimitBooks:
-    """The way to the database: each raises `StoreError`."""
+class LimitStore:
+    """What the limiter needs of the database: each raises `StoreError`."""
 
     exchange: Exchange
     prices: Callable[[], Awaitable[Sequence[Price]]]
     forget: Callable[[], Awaitable[None]]
-    look: Callable[[UUID, Terms], Awaitable[Elsewhere]]
+    read: Callable[[UUID, Terms], Awaitable[Elsewhere]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,8 @@ class LimitTiming:
 
 
 class _Round:
-    """One exchange that is to come, for all that wait for it. What it granted is theirs until they
-    were woken and took it: before that nothing is told of slices, or it would go back as unused.
+    """The next exchange, for all that wait for it. What it grants is theirs until they were woken
+    and took it: before that no other exchange begins, or it would give the grants back as unused.
     """
 
     __slots__ = ("_over", "_taken", "_waiting")
@@ -93,7 +99,7 @@ class _Round:
         self._waiting = 0
 
     async def wait(self) -> None:
-        """Return when it is over. Whoever waited takes what it was granted without a pause."""
+        """Return when it has ended. The caller then takes its grant without awaiting anything."""
         self._waiting += 1
         try:
             await self._over.wait()
@@ -118,14 +124,14 @@ class Limiter:
 
     def __init__(
         self,
-        books: LimitBooks,
+        store: LimitStore,
         observer: GateObserver,
         timing: LimitTiming,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._books = books
+        self._store = store
         self._observer = observer
         self._timing = timing
         self._clock = clock
@@ -238,7 +244,7 @@ class Limiter:
         terms, tenant_id = principal.terms, principal.tenant_id
         if not terms.limits and not terms.budgets:
             return Figures()
-        elsewhere = await self._books.look(tenant_id, terms)
+        elsewhere = await self._store.read(tenant_id, terms)
         return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
     def refused(self, what: What) -> None:
@@ -290,7 +296,7 @@ class Limiter:
     async def flush(self) -> None:
         """Tell what was spent before this process ends."""
         await self.once()
-        if not all(meter.is_told for _, meter in self.gates.meters()):
+        if not all(meter.is_written for _, meter in self.gates.meters()):
             # One that was not known yet is written once its row was read.
             await self.once()
 
@@ -319,13 +325,13 @@ class Limiter:
                 asked[key] = bucket, ask
         return asked
 
-    def _told(self, asked: Mapping[Key, tuple[Bucket, Ask]], *, is_round: bool) -> Told:
+    def _request(self, asked: Mapping[Key, tuple[Bucket, Ask]], *, is_round: bool) -> SyncRequest:
         spend, watched = [], []
         for (tenant_id, name), meter, rows in self._spending():
             mine = [SpendRow(tenant_id, name, row.starts_at, row.total) for row in rows]
-            spend += [row for row in mine if row.amount and not meter.is_told]
+            spend += [row for row in mine if row.amount and not meter.is_written]
             watched.append(mine[-1])
-        return Told(
+        return SyncRequest(
             {key: ask for key, (_, ask) in asked.items()},
             self._reports() if is_round else {},
             spend,
@@ -343,36 +349,36 @@ class Limiter:
         return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
 
     async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
-        """Whether there was anything to tell. What was answered is taken out of `asked`."""
-        was_told = False
+        """Exchange in parts. Returns whether there was anything to send; `asked` is empty then."""
+        was_written = False
         while True:
             part = dict(islice(asked.items(), BUCKETS_MAX))
-            told = self._told(part, is_round=is_round)
-            was_told = await self._exchange(part, told, is_round=is_round) or was_told
+            request = self._request(part, is_round=is_round)
+            was_written = await self._exchange(part, request, is_round=is_round) or was_written
             for key in part:
                 del asked[key]
             if not asked:
-                return was_told
+                return was_written
             is_round = False
 
     async def _exchange(
-        self, asked: Mapping[Key, tuple[Bucket, Ask]], told: Told, *, is_round: bool
+        self, asked: Mapping[Key, tuple[Bucket, Ask]], request: SyncRequest, *, is_round: bool
     ) -> bool:
-        """Whether there was anything to tell."""
-        is_idle = not (told.asks or told.reports or told.spend or told.watched)
+        """One exchange, if there is anything to send; returns whether there was."""
+        is_idle = not (request.asks or request.reports or request.spend or request.watched)
         if is_idle and not self._is_due_for_prices():
             return False
         written = list(self._spending())
         async with asyncio.timeout(WAIT_MAX_S):
-            heard = await self._books.exchange(told, is_round=is_round)
+            reply = await self._store.exchange(request, is_round=is_round)
             if self._is_due_for_prices():
-                self.gates.prices = Prices(await self._books.prices())
+                self.gates.prices = Prices(await self._store.prices())
                 self._prices_at, self.gates.lacks_price = self._clock(), False
             if is_round:
                 self._count += 1
                 if not self._count % CLEANED_EVERY:
-                    await self._books.forget()
-        self._heard(asked, told, heard, written)
+                    await self._store.forget()
+        self._apply(asked, request, reply, written)
         return True
 
     def _is_due_for_prices(self) -> bool:
@@ -380,11 +386,11 @@ class Limiter:
         is_old = self._clock() - self._prices_at > age_max_s
         return is_old and any(True for _ in self.gates.meters())
 
-    def _heard(
+    def _apply(
         self,
         asked: Mapping[Key, tuple[Bucket, Ask]],
-        told: Told,
-        heard: Heard,
+        request: SyncRequest,
+        reply: SyncReply,
         written: Sequence[tuple[Key, SpendMeter, list[Spent]]],
     ) -> None:
         now = self._clock()
@@ -393,15 +399,15 @@ class Limiter:
             _log.info("limits are in step again")
             self._is_well = True
         for key, (bucket, _) in asked.items():
-            granted, level = heard.buckets[key]
+            granted, level = reply.buckets[key]
             bucket.answered(granted, level, now)
-        if heard.is_round:
-            self._others = heard.others
-            self.gates.elsewhere = {key: heard.elsewhere.get(key, 0) for key in told.reports}
-            self.gates.storage.told(told.stored, heard.stored)
+        if reply.is_round:
+            self._others = reply.others
+            self.gates.elsewhere = {key: reply.elsewhere.get(key, 0) for key in request.reports}
+            self.gates.storage.update(request.stored, reply.stored)
         for key, meter, rows in written:
-            spent = heard.spent.get(key, NOTHING_SPENT)
-            meter.told(
+            spent = reply.spent.get(key, NOTHING_SPENT)
+            meter.mark_written(
                 rows,
                 others=spent.others,
                 others_reserved=self.gates.elsewhere.get(key, 0),

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from gateway.store.retention import RetentionPolicy
 
 DAYS_AHEAD: Final = 3
-"""Partitions exist for so many days to come, should rounds fail for a while."""
+"""Days ahead for which partitions exist, should rounds fail for a while."""
 SILENT_S: Final = 60
-"""The flushes of a process are removed that has not written for so long and runs nothing."""
+"""Seconds without a write after which the flushes of a process that runs nothing are removed."""
 
 _log = EventLog("gateway.housekeeping")
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
 
 CLAIMED_AT_ONCE_MAX: Final = 32
-"""Before this many are started nothing more is claimed: others might begin with it meanwhile."""
+"""How many are claimed at once: other processes could start more of them sooner."""
 READ_AT_ONCE_MAX: Final = 4
-"""Logs; more would keep requests waiting for connections."""
+"""Logs that are read at once; more would keep requests waiting for connections."""
 
 _log = EventLog("gateway.runs")
 
@@ -45,8 +45,8 @@ _log = EventLog("gateway.runs")
 class ClaimLimits:
     """On what terms a process claims, and how often it looks for more.
 
-    `quiet_s` is the longest it rests while there is nothing to claim and no lease is about to
-    lapse: what happens then is announced, and only found by looking where a notice is lost.
+    `quiet_s` is the longest pause while there is nothing to claim and no lease is about to lapse:
+    new work is announced, so a look finds some only where the notification was lost.
     `read_bytes_max` bounds what it reads of a log at once.
     """
 
@@ -57,7 +57,7 @@ class ClaimLimits:
 
 
 class TakeoverScheduler:
-    """What claims responses for a process. `owner` is the name under which it does."""
+    """Claims responses for a process, under the name `owner`."""
 
     def __init__(
         self,
@@ -76,25 +76,25 @@ class TakeoverScheduler:
         self._owner = owner
         self._metrics = metrics
         self._wake = Event()
-        self._is_more = True
+        self._may_have_more = True
         self._rest_s = limits.interval_s
-        self._looking = asyncio.Lock()
+        self._claiming = asyncio.Lock()
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
-        """There may be something to claim: look at once."""
+        """There may be something to claim: look for it at once."""
         self._wake.set()
 
-    def one_ended(self) -> None:
-        """There is room for one more: look at once, if anything was left at the last look."""
-        if self._is_more:
+    def run_ended(self) -> None:
+        """A run has ended, so there is room for one more: claim it, if any was left last time."""
+        if self._may_have_more:
             self._wake.set()
 
     async def run(self) -> None:
         """Look for work until cancelled; returns once the process drains."""
         while not self._runs.is_draining:
             self._wake.clear()
-            if not await self.look():
+            if not await self.claim_available():
                 await self._wake.within(self._rest_s)
 
     async def at_rest(self, *, wait_s: float) -> None:
@@ -103,28 +103,28 @@ class TakeoverScheduler:
         After `wait_s` in any case: of what is claimed without an answer the lease lapses.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s), self._looking:
+            async with asyncio.timeout(wait_s), self._claiming:
                 pass
 
-    async def look(self) -> bool:
-        """Claim what there is room for and start it. Is there likely to be more?"""
-        async with self._looking:
+    async def claim_available(self) -> bool:
+        """Claim what there is room for and start it. Returns whether there is likely to be more."""
+        async with self._claiming:
             limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
-            self._is_more = True
+            self._may_have_more = True
             self._rest_s = self._limits.interval_s
             if limit <= 0:
                 return False
             # Claiming takes a lock that new responses wait for: first see whether it is needed.
             work = await self._work()
             if not (work.is_queued or work.is_left):
-                self._is_more = False
-                self._rest_s = self._until_worth_a_look(work)
+                self._may_have_more = False
+                self._rest_s = self._seconds_until_due(work)
                 return False
             claimed = await self._claim(limit)
             with self._lease_keeper.reserving(run.claim for run in claimed):
-                await self._take_up_all(claimed)
+                await self._start_all(claimed)
             if len(claimed) < limit:
-                self._is_more = work.is_queued and (await self._work()).is_queued
+                self._may_have_more = work.is_queued and (await self._work()).is_queued
             return 0 < len(claimed) == limit
 
     async def _claim(self, limit: int) -> list[ClaimedRun]:
@@ -146,7 +146,7 @@ class TakeoverScheduler:
         return claimed
 
     async def _work(self) -> ClaimableWork:
-        """What waits, such as for others of its tenant; nobody knows while the database is away."""
+        """What could be claimed. While the database is away, whatever there might be."""
         try:
             return await claims.work(
                 self._database, self._limits.terms, take_over=self._lease_keeper.trusted
@@ -154,10 +154,10 @@ class TakeoverScheduler:
         except StoreError:
             return ClaimableWork(is_queued=True, is_left=True)
 
-    async def _take_up_all(self, claimed: Sequence[ClaimedRun]) -> None:
+    async def _start_all(self, claimed: Sequence[ClaimedRun]) -> None:
         """Start them here; when the process drains meanwhile, give the rest back."""
         async with asyncio.TaskGroup() as group:
-            started = [group.create_task(self._take_up(run)) for run in claimed]
+            started = [group.create_task(self._start_claimed(run)) for run in claimed]
         spare = [run.claim for run, task in zip(claimed, started, strict=True) if not task.result()]
         if not spare:
             return
@@ -166,14 +166,14 @@ class TakeoverScheduler:
         except StoreError as error:
             _log.warning("claims were not released; their leases will lapse", error=error)
 
-    def _until_worth_a_look(self, work: ClaimableWork) -> float:
-        """Seconds for which nothing is to be found: nobody announces that a lease lapses."""
+    def _seconds_until_due(self, work: ClaimableWork) -> float:
+        """Seconds until the next look: nobody announces that a lease lapses."""
         interval_s, quiet_s = self._limits.interval_s, self._limits.quiet_s
         if not self._lease_keeper.trusted:
             return interval_s
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
 
-    async def _take_up(self, claimed: ClaimedRun) -> bool:
+    async def _start_claimed(self, claimed: ClaimedRun) -> bool:
         """Start it here, end it, or leave it to its lease. False: it is to be given back."""
         try:
             async with self._reading:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOG_INTERVAL_S: Final = 10.0
-"""At most so often it is logged that connections were closed to make room."""
+"""Seconds between two log lines that connections were closed to make room."""
 
 _log = EventLog("gateway.connection")
 

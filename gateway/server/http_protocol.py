@@ -54,7 +54,7 @@ ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
 """Between the end of a client's side and what it is sent to find out whether it is there."""
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 UNHEARD_MS: Final = 10_000
-"""A client that confirms nothing for so long after it ended its side has gone."""
+"""A client that ended its side, and then acknowledges nothing for this long, has gone."""
 
 
 class BoundedFlowControl(FlowControl):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNKED_BYTES_MAX: Final = 32_768
-"""So many bytes of chunks are read in one turn, because chunks may be tiny."""
+"""Bytes of a chunked body that are read in one turn: its chunks may be tiny."""
 SIZE_LINE_BYTES_MAX: Final = 18
 """The longest line that has a size only."""
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 TOLERATED: Final = 2
-"""So many times the largest request is read of one frame, to be refused with a reason. What is
-larger still ends its connection."""
+"""How many times as long as the largest request a frame may be to be read, and refused with a
+reason. A longer one ends its connection."""
 FRAGMENTS_MAX: Final = 16_384
 """Of one message. Without it, empty ones would cost memory and time and never be too many bytes."""
 LINGER_S: Final = 1.0

@@ -28,7 +28,7 @@ from gateway.services.files import download
 from gateway.services.governance.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
-from gateway.store.tools.containers import ContainerRow, PageAsked
+from gateway.store.tools.containers import ContainerRow, PageParams
 from gateway.tools.python.containers import container_file, path_of_upload
 from gateway.tools.python.text import description
 
@@ -176,7 +176,7 @@ class Containers:
         page = await rows.list_containers(
             self._seen_by(principal),
             principal.tenant_id,
-            PageAsked(limit, order, place),
+            PageParams(limit, order, place),
             name=name,
             now=self._pool.now(),
         )
@@ -234,7 +234,7 @@ class Containers:
         page = await file_rows.list_files(
             self._database,
             principal.tenant_id,
-            PageAsked(limit, order, place),
+            PageParams(limit, order, place),
             container=uuid,
             now=self._pool.now(),
         )

@@ -75,7 +75,7 @@ KEY_TRIES_MAX: Final = 3
 
 
 class Generation:
-    """A response as its client sees it: followed, waited for, left.
+    """A response as its client uses it: to stream it, to wait for it, to give it up.
 
     The defaults are those of a response that does not end with its client.
     """
@@ -97,7 +97,7 @@ class Generation:
         return None
 
     def cancel(self) -> None:
-        """The client is gone. Does nothing to a response that is durable, or over."""
+        """The client has disconnected. Does nothing to a response that is durable, or has ended."""
 
     async def produced(self, within_s: float) -> None:
         """Wait until the status of a stream is known: for the first output, or the end, but for
@@ -116,9 +116,10 @@ class Generation:
         raise NotImplementedError
 
     def continued(self) -> History | None:
-        """Once it is over: what a response begins with that continues it.
+        """Once it has ended: the history of a response that continues it.
 
-        None if that is not known here, because it is stored or nobody wanted it remembered.
+        None if it is not known here: it is to be read from the database, or the request did not ask
+        to have it remembered.
         """
         return None
 
@@ -130,7 +131,7 @@ class Generation:
         raise NotImplementedError
 
 
-class Started(NamedTuple):
+class LocalRun(NamedTuple):
     """A run of this process, and the log that it writes."""
 
     run: Run
@@ -142,8 +143,8 @@ class Started(NamedTuple):
         return None if self.live.handed_over else self.live.failure
 
     async def produced(self, within_s: float) -> None:
-        """Wait for the first output, or the end, for so long at most. Raises what made it fail
-        before any output.
+        """Wait for the first output, or the end, but for `within_s` seconds at most. Raises what
+        made it fail before any output.
         """
         is_known = await self.live.produced.within(within_s)
         if is_known and self.failure is not None and not self.live.fold.output_tokens:
@@ -151,29 +152,29 @@ class Started(NamedTuple):
 
 
 class ForegroundGeneration(Generation):
-    """Generated here, in memory, for this client alone: it leaves, and that was it."""
+    """Generated here, in memory, for this client alone: it ends when the client disconnects."""
 
     is_durable = False
 
-    def __init__(self, spec: RunSpec, started: Started) -> None:
+    def __init__(self, spec: RunSpec, local: LocalRun) -> None:
         self.response_id, self.model = ids.response_id(spec.head.uuid), spec.model
-        self._started = started
+        self._local = local
         self._spec = spec
 
     @property
     @override
     def first_token_s(self) -> float | None:
-        return self._started.run.first_token_s
+        return self._local.run.first_token_s
 
     @override
     def cancel(self) -> None:
-        self._started.run.cancel()
+        self._local.run.cancel()
 
     @override
     async def produced(self, within_s: float) -> None:
         """Waits first until what `store: true` promises is in the database."""
-        await self._started.run.begun.wait()
-        await self._started.produced(within_s)
+        await self._local.run.begun.wait()
+        await self._local.produced(within_s)
 
     @override
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
@@ -181,12 +182,12 @@ class ForegroundGeneration(Generation):
         without.
         """
         if grace_s:
-            return self._started.live.stream(sink, grace_s=grace_s)
+            return self._local.live.stream(sink, grace_s=grace_s)
         return self._stream_recorded(sink)
 
     async def _stream_recorded(self, sink: EventSink) -> None:
         await self.produced(0.0)
-        await self._started.live.stream(sink)
+        await self._local.live.stream(sink)
 
     @override
     def continued(self) -> History | None:
@@ -194,12 +195,13 @@ class ForegroundGeneration(Generation):
         spec = self._spec
         if spec.inherited is None:
             return None
-        said = (output_context(item) for item in self._started.live.fold.items())
+        said = (output_context(item) for item in self._local.live.fold.items())
         own = tuple(replace(item, parsed=None) for item in (*spec.added, *said))
         items = (*spec.inherited, *own)
-        # What hangs on no stored response would be lost to whoever stores what continues it.
+        # Where no stored response comes before it, whoever stores what continues it has to store
+        # all of its items, or they would be lost.
         unstored = own if spec.parent is not None else items
-        state = self._started.live.fold.tool_state() or spec.tool_state
+        state = self._local.live.fold.tool_state() or spec.tool_state
         return History(
             spec.parent,
             items,
@@ -211,36 +213,36 @@ class ForegroundGeneration(Generation):
 
     @override
     async def response(self) -> bytes:
-        await self._started.live.closed.wait()
-        if self._started.live.failure is not None:
-            raise self._started.live.failure
-        return self._started.live.fold.encoded_response()
+        await self._local.live.closed.wait()
+        if self._local.live.failure is not None:
+            raise self._local.live.failure
+        return self._local.live.fold.encoded_response()
 
 
 class AcceptedGeneration(Generation):
     """Durable, and accepted a moment ago.
 
-    A background response (`started` is None) is left to whichever process has a place for it; any
+    A background response (`local` is None) is left to whichever process has a place for it; any
     other is generated here, unless another process has to go on with it.
     """
 
-    def __init__(self, spec: RunSpec, retrieval: Retrieval, started: Started | None) -> None:
+    def __init__(self, spec: RunSpec, retrieval: Retrieval, local: LocalRun | None) -> None:
         self.response_id, self.model = ids.response_id(spec.head.uuid), spec.model
         self._head = spec.head
         self._tenant_id = spec.principal.tenant_id
         self._retrieval = retrieval
-        self._started = started
+        self._local = local
 
     @property
     @override
     def first_token_s(self) -> float | None:
-        return self._started.run.first_token_s if self._started else None
+        return self._local.run.first_token_s if self._local else None
 
     @override
     async def produced(self, within_s: float) -> None:
         """Returns at once for a background response."""
-        if self._started is not None:
-            await self._started.produced(within_s)
+        if self._local is not None:
+            await self._local.produced(within_s)
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
@@ -252,11 +254,11 @@ class AcceptedGeneration(Generation):
     @override
     async def response(self) -> bytes:
         """A background response: that it is queued. Otherwise the finished Response object."""
-        if self._started is None:
+        if self._local is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
         finished = await self._retrieval.finished(self._tenant_id, self._head)
-        if self._started.failure is not None:
-            raise self._started.failure
+        if self._local.failure is not None:
+            raise self._local.failure
         return finished
 
 
@@ -314,7 +316,7 @@ class Creation:
         Where the heartbeat of `lease_keeper` says that the database is away, nobody who wants
         something stored has to wait until that is found out again.
         """
-        self._at = dependencies
+        self._dependencies = dependencies
         self._runs = runs
         self._builder = builder
         self._database = database
@@ -337,20 +339,20 @@ class Creation:
             message = "the last heartbeat did not reach the database"
             raise StoreUnavailable(message, retry_after_s=cut_off_s)
         if command.key is None:
-            return await self._started(command)
+            return await self._start(command)
         for _ in range(KEY_TRIES_MAX):
-            repeated = await self._repeated(command, command.key)
+            repeated = await self._find_repeated(command, command.key)
             if repeated is not None:
                 return repeated
             try:
-                return await self._started(command)
+                return await self._start(command)
             except KeyTaken:
                 # Another request with the key was accepted meanwhile: its response is ours, too.
                 continue
             except (ConversationLocked, ApprovalUsed):
                 # It may be that request's response that holds the conversation, or begins with what
                 # the user approved.
-                if (repeated := await self._repeated(command, command.key)) is None:
+                if (repeated := await self._find_repeated(command, command.key)) is None:
                     raise
                 return repeated
         raise KeyTaken
@@ -373,9 +375,9 @@ class Creation:
 
         used = NOTHING_USED
         try:
-            with self._at.supervisor.admitted(principal.tenant_id):
+            with self._dependencies.supervisor.admitted(principal.tenant_id):
                 compacted = await self._builder.compact(
-                    principal, request, body_bytes=body_bytes, admit=partial(self._charged, charge)
+                    principal, request, body_bytes=body_bytes, admit=partial(self._reserve, charge)
                 )
             usage = compacted.made.summary.usage
             used = Used(usage.input_tokens, usage.cached_tokens, usage.output_tokens, is_whole=True)
@@ -402,8 +404,9 @@ class Creation:
                 charge.settle(NOTHING_USED)
         return tokens, () if charge is None else charge.headers
 
-    async def _repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
-        """The response that the key stands for; None where the key is free, or its response gone.
+    async def _find_repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
+        """The response that the key stands for; None where the key is unused, or that response was
+        deleted.
 
         Raises `InvalidRequest` where it stands for the response to another request.
         """
@@ -423,7 +426,8 @@ class Creation:
             events = await self._retrieval.stream(principal, response_id)
         return RepeatedGeneration(principal, stored, self._retrieval, events)
 
-    async def _started(self, command: CreateCommand) -> Generation:
+    async def _start(self, command: CreateCommand) -> Generation:
+        """Gate 1: charge the request to its key, before its prompt is made, then start it."""
         principal, request = command.principal, command.request
         if command.generate and not command.request.background:
             # Before anything is read, made or stored for what would be refused.
@@ -436,9 +440,9 @@ class Creation:
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
             charge = await self._limiter.enter(principal, model, tier, stores=stores)
         if charge is None:
-            return await self._admitted(command, None)
+            return await self._build_and_begin(command, None)
         try:
-            generation = await self._admitted(command, charge)
+            generation = await self._build_and_begin(command, charge)
         except BaseException:
             # Once its run was started, that settles.
             charge.settle(NOTHING_USED)
@@ -446,20 +450,22 @@ class Creation:
         generation.limit_headers = charge.headers
         return generation
 
-    async def _admitted(self, command: CreateCommand, charge: Charge | None) -> Generation:
-        with self._at.supervisor.admitted(command.principal.tenant_id):
+    async def _build_and_begin(self, command: CreateCommand, charge: Charge | None) -> Generation:
+        """Make the run spec, with the summary of its context that may be due, and begin the run."""
+        with self._dependencies.supervisor.admitted(command.principal.tenant_id):
             built = await self._builder.build(command)
             if not isinstance(built, DueSummary):
-                return await self._begun(command, await self._charged(charge, built))
+                return await self._begin(command, await self._reserve(charge, built))
             # Before tokens are spent on a summary.
-            await self._check(command, built.conversation)
-            plan = built.plan._replace(spec=await self._charged(charge, built.plan.spec))
+            await self._check_acceptable(command, built.conversation)
+            plan = built.plan._replace(spec=await self._reserve(charge, built.plan.spec))
             async with self._builder.summarised(built._replace(plan=plan)) as spec:
-                return await self._begun(command, replace(spec, charge=charge))
+                return await self._begin(command, replace(spec, charge=charge))
 
-    async def _charged(self, charge: Charge | None, spec: RunSpec) -> RunSpec:
-        """Gate 2: the run with its charge, for which what it may use is set aside. Raises
-        `RateLimited`.
+    async def _reserve(self, charge: Charge | None, spec: RunSpec) -> RunSpec:
+        """Gate 2: reserve the tokens that the run may use. Returns the spec with its charge.
+
+        Raises `RateLimited`.
         """
         if charge is None:
             return spec
@@ -469,8 +475,10 @@ class Creation:
             await self._limiter.reserve(charge, spec.principal, tokens=tokens, most=most)
         return replace(spec, charge=charge)
 
-    async def _check(self, command: CreateCommand, place: ConversationPlace | None) -> None:
-        """Refuse what accepting the response would refuse."""
+    async def _check_acceptable(
+        self, command: CreateCommand, place: ConversationPlace | None
+    ) -> None:
+        """Raise now what `_accept` would raise."""
         if not command.request.store:
             return
         principal, is_background = command.principal, command.request.background
@@ -478,75 +486,81 @@ class Creation:
             self._database,
             principal.tenant_id,
             conversation=place,
-            idempotency=self._kept_key(command),
+            idempotency=self._idempotency_key(command),
             queued_max=principal.policy.background_queued_max if is_background else None,
             queue_terms=principal.terms,
         )
 
-    async def _begun(self, command: CreateCommand, spec: RunSpec) -> Generation:
+    async def _begin(self, command: CreateCommand, spec: RunSpec) -> Generation:
         """Start the run with its log in memory, or record it for any replica to go on with: the
         table of this module tells which.
         """
         if spec.approvals:
             # Before the user's answer is used up.
-            await self._check(command, spec.conversation)
+            await self._check_acceptable(command, spec.conversation)
             await self._builder.use_approvals(spec)
-        at = self._at
         if spec.durable:
             try:
-                return await self._accepted(command, spec)
+                return await self._accept(command, spec)
             except asyncio.CancelledError:
                 # Its client has left, and it may be recorded all the same: whoever goes on with it
                 # settles. Settled here, too, it would give back twice what was reserved.
                 if spec.charge is not None:
-                    spec.charge.leave()
+                    spec.charge.hand_over()
                 raise
-        new_fold = at.new_fold_for(spec.head, spec.rules)
-        live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
+        dependencies = self._dependencies
+        new_fold = dependencies.new_fold_for(spec.head, spec.rules)
+        live = LiveLog(
+            new_fold,
+            reader_events_max=dependencies.reader_events_max,
+            turn=dependencies.replays,
+        )
 
         async def commit(finished: Finished, fold: Fold) -> None:
             assert run.claim is not None, "what is stored was recorded before it was generated"
-            await at.archive.finish(spec, finished, fold, run.claim, None)
+            await dependencies.archive.finish(spec, finished, fold, run.claim, None)
 
         journal = MemoryJournal(live, commit if spec.store else None)
-        run = Run(spec, journal, at.engine, requested_at=command.requested_at)
-        at.supervisor.start(run)
-        return ForegroundGeneration(spec, Started(run, live))
+        run = Run(spec, journal, dependencies.engine, requested_at=command.requested_at)
+        dependencies.supervisor.start(run)
+        return ForegroundGeneration(spec, LocalRun(run, live))
 
-    async def _accepted(self, command: CreateCommand, spec: RunSpec) -> AcceptedGeneration:
+    async def _accept(self, command: CreateCommand, spec: RunSpec) -> AcceptedGeneration:
+        """Record a durable response: a background one for any replica, others to be run here."""
         is_ours = not command.request.background
-        key = self._kept_key(command)
+        key = self._idempotency_key(command)
         if not is_ours and spec.principal.terms.background:
             # It is queued, whatever room there is: who claims knows whether it may run.
-            return await self._queued(spec, key)
+            return await self._queue(spec, key)
         if not is_ours and key is None and spec.conversation is None:
             await self._runs.queue(spec)
             return AcceptedGeneration(spec, self._retrieval, None)
-        claim = await self._at.archive.accept(spec, key, owned=is_ours)
+        claim = await self._dependencies.archive.accept(spec, key, owned=is_ours)
         if claim is None and spec.charge is not None:
-            spec.charge.leave()  # whoever claims it settles
-        started = None
+            spec.charge.hand_over()  # whoever claims it settles
+        local = None
         if claim is not None:
             run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)
-            started = Started(run, live)
-        return AcceptedGeneration(spec, self._retrieval, started)
+            local = LocalRun(run, live)
+        return AcceptedGeneration(spec, self._retrieval, local)
 
-    async def _queued(self, spec: RunSpec, key: IdempotencyKey | None) -> AcceptedGeneration:
+    async def _queue(self, spec: RunSpec, key: IdempotencyKey | None) -> AcceptedGeneration:
+        """Record a background response of a key that limits how many may be queued."""
         principal = spec.principal
         for limit in await background.observed(
             self._database, principal.tenant_id, principal.terms
         ):
             self._limiter.would_refuse(limit.what)
         try:
-            await self._at.archive.accept(spec, key, owned=False)
+            await self._dependencies.archive.accept(spec, key, owned=False)
         except RateLimited:
             self._limiter.refused("background_queued")
             raise
         if spec.charge is not None:
-            spec.charge.leave()  # whoever claims it settles
+            spec.charge.hand_over()  # whoever claims it settles
         return AcceptedGeneration(spec, self._retrieval, None)
 
-    def _kept_key(self, command: CreateCommand) -> IdempotencyKey | None:
+    def _idempotency_key(self, command: CreateCommand) -> IdempotencyKey | None:
         if command.key is None:
             return None
         key_hash = _key_hash(command.principal, command.key)
@@ -554,9 +568,11 @@ class Creation:
 
 
 def _key_hash(principal: Principal, key: RequestKey) -> bytes:
-    """What an idempotency key is known by: those of two projects are two, though one tenant has
-    them, and so are those of two end users with tokens of their own. That of the default project is
-    known as it was before there were others.
+    """The hash that an idempotency key is stored under.
+
+    Two projects of a tenant, and two end users with tokens of their own, may use the same key for
+    different requests. In the default project it is the hash of the key alone, as it was before
+    there were projects.
     """
     if principal.end_user is not None:
         end_user = principal.end_user.encode("utf-8", "surrogatepass")

@@ -17,7 +17,7 @@ T = TypeVar("T")
 Given = TypeVarTuple("Given")
 
 SHARE_OF_FREE: Final = 4
-"""Work of one tenant may be on so many times as many bytes as are free: alone on four fifths."""
+"""How many times the free bytes the work of one tenant may take: four fifths if it is alone."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 """The tenant whose request the current task answers."""
 

@@ -13,7 +13,7 @@ from gateway.protocol.containers import unknown_file
 from gateway.protocol.request_errors import unknown_place
 from gateway.services.governance.zero_retention import require_storage
 from gateway.store.tools import files as rows
-from gateway.store.tools.containers import PageAsked
+from gateway.store.tools.containers import PageParams
 from gateway.store.tools.files import CHUNK_BYTES, FileRow
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Files:
         page = await rows.list_files(
             self._database.within(principal.project),
             principal.tenant_id,
-            PageAsked(limit, order, place),
+            PageParams(limit, order, place),
             purpose=purpose,
             now=self._now(),
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ASKING: Final = frozenset({"user", "system", "developer"})
 """The roles of those who ask."""
 URLS_MAX: Final = 256
-"""The last so many are known."""
+"""How many URLs are remembered: the last ones."""
 _URL: Final = re.compile(r"https?://[^\s<>\"'`|\\^{}]{1,2040}")
 _BEHIND: Final = ".,;:!?*_)]}'\""
 """What often stands behind a URL in a text, and is none of it."""

@@ -35,11 +35,11 @@ _UNABLE: Final = {
 }
 
 COMPACTION_PERCENT: Final = 80
-"""Codex sums up a session once it fills so much of the window. What is left must hold the output of
-one more tool, the answer to it, and the request for the summary."""
+"""Codex compacts a session that fills this part of the window. The rest must hold the output of one
+more tool, the answer to it, and the request for the summary."""
 TOOL_OUTPUT_PERCENT: Final = 8
 TOOL_OUTPUT_TOKENS_MAX: Final = 10_000
-"""Of one tool's output the model is shown so much of the window, at most so many tokens."""
+"""The most that the model is shown of one tool's output: a part of the window, and in tokens."""
 
 _EFFORTS: Final = {
     "low": "Short thinking, quick answers",

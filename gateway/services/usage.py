@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.ledger.questions import UsageQuery
+    from gateway.ledger.usage_query import UsageQuery
     from gateway.store.ledger.reading import Dimension, Unit
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId

@@ -31,7 +31,7 @@ ROW_BYTES: Final = 20
 SHORT_ROW_BYTES: Final = 64
 """What a row of a paced stream has at most: a few ids."""
 SHORT_ROWS_MIN: Final = 1000
-"""On pages that have no room for so many, joining short rows in another way saves nothing."""
+"""Only on pages with room for this many does it pay to join short rows in their own way."""
 _UNBOUNDED: Final = 2**62
 
 

@@ -58,7 +58,7 @@ _MEMBER: Final = struct.Struct(">16s5I")
 MEMBER_BYTES: Final = _MEMBER.size
 SOUGHT_MAX: Final = 32
 """Responses that are looked for one by one among the members of a flush."""
-LOOKED_AT_ONCE: Final = 500
+READ_AT_ONCE: Final = 500
 """Parts of logs; then the event loop has its turn. A process may have left a hundred thousand."""
 
 _ADD: Final = Statement("""
@@ -299,7 +299,7 @@ async def _pieces(
     for tenant_id, owner, members, entries in rows:
         asked = by_owner[tenant_id, owner]
         sought = parts_of(asked, members, entries)
-        while some := list(islice(sought, LOOKED_AT_ONCE)):
+        while some := list(islice(sought, READ_AT_ONCE)):
             for uuid, epoch, part in some:
                 one = asked[uuid]
                 if epoch == one.epoch and part.first_entry >= one.next_entry:

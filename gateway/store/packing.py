@@ -149,7 +149,7 @@ class PackedItems(Sequence[ContextItem]):
         return tuple(item for item in items if item.kind in kinds)
 
     def first(self, count: int) -> tuple[ContextItem, ...]:
-        """So many of the items, without the others."""
+        """The first `count` items."""
         row = self._opened()
         return self._items[:count] if row is None else _items(row, count)
 

@@ -35,13 +35,13 @@ Seen = dict[Writer, int]
 """The number of the last flush of each that was read."""
 
 ROWS_MAX: Final = 4
-"""So many rows of a log are brought along, and one look more brings more."""
+"""The most rows of one log that a poll returns; the next poll returns more."""
 ROW_BYTES_MAX: Final = 1024
-"""Longer ones are left to whoever needs them: there is one look for all logs."""
+"""Longer rows are left to whoever needs them: one poll reads all logs."""
 RENEWAL_S: Final = 0.5
-"""So long all logs wait for a key that one of them was sealed with."""
+"""Seconds that a poll, which all logs share, waits for the key of one of them."""
 UNKNOWN: Final = 2**31 - 1
-"""Of a log of which so many entries are known no rows are brought."""
+"""As the number of known entries: no rows of the log are to be returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LogQuery:
     """A log of which `entries` are known. `owner` is who wrote it when its head was seen last.
 
     `key` are the bytes of `uuid`, `day` is that of `events.day_of`. `is_due`: its head is to be
-    looked at, whatever flushes bring.
+    read, whatever flushes bring.
     """
 
     tenant_id: UUID
@@ -120,13 +120,13 @@ CROSS JOIN LATERAL (
 """)
 
 
-async def look(
+async def poll(
     database: Database, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes]
 ) -> LogChanges:
-    """Look at these logs, at flushes that come after those `seen`, which is brought up to date.
+    """What is new of these logs: in flushes after those `seen`, and in their rows.
 
-    What flushes have of any log is not brought again, so it is brought of all that are `wanted`.
-    Raises `StoreUnavailable`.
+    `seen` is updated: a flush is read once, so what it has of any log that is `wanted` is returned
+    now. Raises `StoreUnavailable`.
     """
     await database.keyring.try_ready({TenantId(one.tenant_id) for one in asked})
     found, read = LogChanges(), dict(seen)
@@ -135,7 +135,7 @@ async def look(
     ends = {key: part.first_entry + part.count for key, _, part in found.parts}
     left = [one for one in asked if one.is_due or ends.get(one.key, 0) <= one.entries]
     if left:
-        await _look_at_heads(database, found, left)
+        await _poll_heads(database, found, left)
         others = {(one.tenant_id, found.owners.get(one.uuid)) for one in left}
         known = {(tenant_id, owner) for tenant_id, owner in others if owner is not None}
         await _bring(database, found, known - writers, read, wanted)
@@ -143,7 +143,7 @@ async def look(
     return found
 
 
-async def _look_at_heads(database: Database, found: LogChanges, asked: Sequence[LogQuery]) -> None:
+async def _poll_heads(database: Database, found: LogChanges, asked: Sequence[LogQuery]) -> None:
     columns = {
         "tenants": [one.tenant_id for one in asked],
         "responses": [one.uuid for one in asked],
@@ -183,15 +183,15 @@ async def _bring(
     }
     async with database.runs_transaction(in_bulk=True) as connection:
         rows = await connection.execute(_NEW, columns)
-    looked_at = 0
+    members_read = 0
     for tenant_id, owner, number, members, entries in rows:
-        if looked_at >= flushes.LOOKED_AT_ONCE:
-            looked_at = 0
+        if members_read >= flushes.READ_AT_ONCE:
+            members_read = 0
             await asyncio.sleep(0)
         parts = flushes.parts_of(wanted, members, entries)
         found.parts.extend(await _opened(database, ((tenant_id, part) for part in parts)))
         read[tenant_id, owner] = number
-        looked_at += len(members) // flushes.MEMBER_BYTES
+        members_read += len(members) // flushes.MEMBER_BYTES
 
 
 async def _opened(database: Database, sealed: Iterable[tuple[UUID, Part]]) -> list[Part]:

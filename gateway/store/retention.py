@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database
 
 CONTAINER_KEPT_S: Final = 86_400
-"""So long the row of an expired container says that it has expired, while its files are gone."""
+"""Seconds that the row of an expired container is kept, to say so; its files go at once."""
 _ALWAYS: Final = (date.min, date.max)
 
 _BRIEF: Final = Statement("""

@@ -432,7 +432,7 @@ class Metrics:
         self._index_entries.set_function(entries)
 
     def routed(self, upstream: str, reason: str, *, prompt: int, expected: int) -> None:
-        """Count a prompt of so many tokens, of which so many are expected to be cached."""
+        """Count a `prompt` in tokens, and how many of these are `expected` to be cached."""
         self._routed.labels(upstream, reason).inc()
         self._routed_tokens.labels(upstream, "prompt").inc(prompt)
         self._routed_tokens.labels(upstream, "expected").inc(expected)
@@ -535,7 +535,7 @@ class Metrics:
         self._slots.labels(upstream).set_function(read)
 
     def admission_waited(self, work: str, seconds: float) -> None:
-        """Observe that a request of a class was sent to a backend after so many seconds."""
+        """Observe how many seconds a request of a class waited before it was sent to a backend."""
         self._queue_wait.labels(work).observe(seconds)
 
     def admission_refused(self, work: str, reason: str) -> None:
@@ -598,7 +598,7 @@ class Metrics:
         self._tool_budget_hits.labels(bound).inc()
 
     def followers(self, change: int) -> None:
-        """So many more streams of this process follow a durable log."""
+        """Add to the number of streams of this process that follow a durable log."""
         self._followers.inc(change)
 
     def mcp_sessions(self, server: str, change: int) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
 SLICE_BYTES: Final = 16 * 1024
-"""So much of a read is looked at in one turn of the event loop: some milliseconds' work, with all
+"""Bytes of a read that are parsed in one turn of the event loop: some milliseconds' work, with all
 that is done with the ids."""
 
 _FINISH: Final = {

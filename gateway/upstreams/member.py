@@ -72,8 +72,8 @@ class Health:
 
     @property
     def mute_since(self) -> float | None:
-        """When the first of so many polls was asked that it would take to eject it, of which none
-        was answered; None where one of them was.
+        """When the oldest of the last `failures_max` polls was asked, if none of them was answered;
+        else None.
         """
         return self._unanswered[0] if len(self._unanswered) == self._policy.failures_max else None
 
@@ -142,7 +142,7 @@ _EVENTS: Final[dict[FaultSource, str]] = {
     "models": "backend does not say what it serves",
     "request": "backend is ejected",
 }
-"""The weightiest first."""
+"""What is logged of each source of a fault; the most important one first."""
 
 
 class FaultReport:
@@ -156,7 +156,7 @@ class FaultReport:
         self._upstream = upstream
         self._url = url
         self._causes: dict[FaultSource, str] = {}
-        self._told: str | None = None
+        self._logged: str | None = None
 
     @property
     def worst(self) -> str | None:
@@ -167,22 +167,22 @@ class FaultReport:
     def begin(self, source: FaultSource, cause: str) -> None:
         """Note the cause of a fault that begins, or goes on for another cause."""
         self._causes[source] = cause
-        self._tell()
+        self._log_change()
 
-    def over(self, source: FaultSource) -> None:
-        """The fault that this source told of is over; without one nothing happens."""
+    def clear(self, source: FaultSource) -> None:
+        """The fault that this source reported has ended. Does nothing where there was none."""
         if source in self._causes:
             del self._causes[source]
-            self._tell()
+            self._log_change()
 
     def _source(self) -> FaultSource | None:
         return next((source for source in _EVENTS if source in self._causes), None)
 
-    def _tell(self) -> None:
+    def _log_change(self) -> None:
         source, cause = self._source(), self.worst
-        if cause == self._told:
+        if cause == self._logged:
             return
-        self._told = cause
+        self._logged = cause
         if source is None or cause is None:
             _log.info("backend is back", upstream=self._upstream, url=self._url)
         else:
@@ -213,28 +213,28 @@ class BackendState:
     source: str = "settings"
 
 
-class Place(Protocol):
-    """What a request takes up at a backend."""
+class RequestListener(Protocol):
+    """Is told how one request to a backend goes."""
 
-    def first(self, seconds: float) -> None:
-        """Its first token came, so many seconds after it was sent."""
+    def on_first_token(self, seconds: float) -> None:
+        """Its first token came, `seconds` after it was sent."""
         ...
 
-    def refused(self) -> None:
+    def on_busy(self) -> None:
         """The backend is too busy to take it."""
         ...
 
-    def finished(self) -> None:
-        """Its last token came."""
+    def on_finish(self) -> None:
+        """The last token came: the backend is done with it."""
         ...
 
-    def ended(self, tokens: int) -> None:
-        """So many tokens were generated."""
+    def on_end(self, tokens: int) -> None:
+        """The stream ended, with `tokens` generated."""
         ...
 
 
 class Member:
-    """Counts what is in flight, and learns from every request how the backend is.
+    """One backend: counts its requests in flight, and learns its health from every one.
 
     `clock` gives seconds and never goes back.
     """
@@ -336,7 +336,7 @@ class Member:
         return self._in_flight
 
     async def generate(
-        self, request: TokenRequest, sink: TokenSink, place: Place | None = None
+        self, request: TokenRequest, sink: TokenSink, listener: RequestListener | None = None
     ) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
@@ -347,28 +347,28 @@ class Member:
             nonlocal outcome
             outcome = "ok"
             self.health.completed()
-            self._faults.over("request")
-            if place is not None:
-                place.finished()
+            self._faults.clear("request")
+            if listener is not None:
+                listener.on_finish()
 
         try:
             await self._server.generate(
                 request,
                 sink,
-                on_first=partial(self._answered, started_at, place),
+                on_first=partial(self._answered, started_at, listener),
                 on_finish=finish,
-                on_end=partial(self._ended, place),
+                on_end=partial(self._ended, listener),
             )
         except UpstreamError as error:
-            if place is not None and isinstance(error, Busy):
-                place.refused()
+            if listener is not None and isinstance(error, Busy):
+                listener.on_busy()
             outcome = self._failed(error, request.model)
             raise
         finally:
             self._end(outcome, on_trial=on_trial)
 
     def _begin(self, now: float) -> bool:
-        """One request more is under way there; whether it is the trial of an ejected backend."""
+        """Count a request in flight. Returns whether it is the trial of an ejected backend."""
         self._in_flight += 1
         self.is_idle.clear()
         self._metrics.upstream_started(self.name)
@@ -383,12 +383,12 @@ class Member:
             self.health.end_trial()
 
     def counts(self, reading: CounterReading) -> None:
-        """It says itself how many tokens it has generated."""
+        """Keep the backend's own count of the tokens that it has generated."""
         self._reading, self._read_at = reading, self._clock()
 
     def take_tally(self, fresh_s: float) -> BackendTally:
-        """What came of it since the last time. What it said longer ago than `fresh_s` is left out:
-        it may be another process now.
+        """Tokens received since the last call, and the backend's own count if that was read within
+        `fresh_s`: an older one may be of another process.
         """
         is_fresh = self._clock() - self._read_at <= fresh_s
         tally = BackendTally(self.name, self._received, self._reading if is_fresh else None)
@@ -409,7 +409,7 @@ class Member:
             answer = await self._server.ask(path, body, bytes_max=bytes_max)
             outcome = "ok"
             self.health.completed()
-            self._faults.over("request")
+            self._faults.clear("request")
         except ModelGone:
             # It may lack the path, and serve the model otherwise; what it lists tells.
             self.health.answered()
@@ -439,7 +439,7 @@ class Member:
         self.has_failed_check = not health_check.is_well
         if health_check.is_well:
             self._reached = True
-            self._faults.over("check")
+            self._faults.clear("check")
         elif not self.health.reachable and health_check.cause is not None:
             self._faults.begin("check", health_check.cause)
         if health_check.outcome is CheckOutcome.GONE:
@@ -458,11 +458,11 @@ class Member:
             is_chat_only = self.backend.is_chat_only
             self.unusable = None if is_chat_only else description.engine.unusable
         self.listed = {} if self.unusable is not None else description.models
-        self._faults.over("models")
+        self._faults.clear("models")
         if self.health.healthy:
-            self._faults.over("request")
+            self._faults.clear("request")
         if self.unusable is None:
-            self._faults.over("engine")
+            self._faults.clear("engine")
         else:
             self._faults.begin("engine", str(self.unusable))
         self._report()
@@ -489,7 +489,7 @@ class Member:
         """Break off all that is under way there, so that others go on with it; how many."""
         return self._server.hang_up("the backend has left")
 
-    def _lose(self, model: str) -> None:
+    def _forget_model(self, model: str) -> None:
         """Send no more requests for `model` until the backend lists it anew."""
         self.models = {name: self.models[name] for name in self.models if name != model}
         if self.listed is not None and model in self._served:
@@ -501,17 +501,17 @@ class Member:
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
-    def _ended(self, place: Place | None, tokens: int) -> None:
+    def _ended(self, listener: RequestListener | None, tokens: int) -> None:
         self._received += tokens
-        if place is not None:
-            place.ended(tokens)
+        if listener is not None:
+            listener.on_end(tokens)
 
-    def _answered(self, started_at: float, place: Place | None) -> None:
+    def _answered(self, started_at: float, listener: RequestListener | None) -> None:
         """The first ids came of a request that was sent at `started_at`, by the clock."""
         seconds = self._clock() - started_at
         self._metrics.upstream_first_token(self.name, seconds)
-        if place is not None:
-            place.first(seconds)
+        if listener is not None:
+            listener.on_first_token(seconds)
         is_back = self.health.answered()
         if is_back or not self._reached:
             self._reached = True
@@ -526,7 +526,7 @@ class Member:
             return "failed"  # this generation, but the backend is well
         if isinstance(error, ModelGone):
             self.health.answered()
-            self._lose(model)
+            self._forget_model(model)
             _log.warning("backend has lost a model", upstream=self.name, model=model, error=error)
             return "unavailable"
         was_healthy = self.health.healthy

@@ -23,7 +23,7 @@ from gateway.upstreams.admission.placed import Placed
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.member import EjectionPolicy, Health, Member
-from gateway.upstreams.membership.wanted import changes, named
+from gateway.upstreams.membership.desired import changes, named
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.read_turns import ReadTurns
@@ -61,10 +61,10 @@ def candidates(
     likely that something else is wrong, and a refused request costs less than a certain failure.
     """
     left = [member for member in members if member.name not in tried]
-    wanted = [member for member in left if member.available and member.name not in avoided]
+    desired = [member for member in left if member.available and member.name not in avoided]
     equals = (
-        [member for member in wanted if not member.in_doubt]
-        or wanted
+        [member for member in desired if not member.in_doubt]
+        or desired
         or [member for member in left if member.available]
         or [member for member in left if member.name not in avoided]
         or left
@@ -81,9 +81,11 @@ def _is_new(request: TokenRequest) -> bool:
     return request.route is None or request.route.placement is None
 
 
-def _recalled(request: TokenRequest, placed: Placed, error: asyncio.CancelledError) -> TokenRequest:
-    """The request as it waits again. Raises the `error` of any other cancellation than a recall,
-    and `UpstreamRecalled` where it has to be another one, with what was generated of it.
+def _after_recall(
+    request: TokenRequest, placed: Placed, error: asyncio.CancelledError
+) -> TokenRequest:
+    """The request to be queued again after a recall. Raises the `error` of any other cancellation,
+    and `UpstreamRecalled` where ids came already: then the next request has to contain them.
     """
     if not placed.was_recalled():
         raise error
@@ -101,7 +103,8 @@ _log = EventLog("gateway.upstreams")
 
 SILENT = "no backend has said yet what it serves"
 HANG_UP_AGAIN_S: Final = 1.0
-"""Until what had not begun when its backend was hung up on has, or has failed."""
+"""Seconds between two tries to break off the streams of a backend that has left: a request that
+had not begun at the first one may have begun since."""
 DRAINED = "every backend of it is drained"
 
 
@@ -201,7 +204,7 @@ class Pool:
             self._members[backend.name] = self._new_member(backend)
         if admission is not None:
             admission.serves(self._usable)
-        self._note_models()
+        self._index_models()
 
     async def start(self) -> None:
         """Ask every backend once what it serves; one that does not answer is asked again later."""
@@ -209,7 +212,7 @@ class Pool:
             for member in self._members.values():
                 group.create_task(self._describe(member))
         self._is_started = True
-        self._review()
+        self._update_warnings()
 
     async def run(self) -> None:
         """Poll and describe every backend at its intervals, until cancelled."""
@@ -217,7 +220,7 @@ class Pool:
             self._group = group
             try:
                 for member in (*self._members.values(), *self._left):
-                    group.create_task(self._keep(member))
+                    group.create_task(self._monitor(member))
                 await asyncio.Future()
             finally:
                 self._group = None
@@ -228,23 +231,23 @@ class Pool:
         A new one gets work once it has said what it serves. One that is not among them gets nothing
         new, and what it has begun ends by itself, within `leave_s`. One that has changed does both.
         """
-        wanted = named(backends)
-        change = changes({name: one.backend for name, one in self._members.items()}, wanted)
+        desired = named(backends)
+        change = changes({name: one.backend for name, one in self._members.items()}, desired)
         if not change.join and not change.leave:
             return
         members = {name: one for name, one in self._members.items() if name not in change.leave}
         for name in change.leave:
-            self._dismiss(self._members[name])
-        new = {name: self._new_member(wanted[name]) for name in change.join}
-        self._members = {name: members.get(name) or new[name] for name in wanted}
-        self._name_models()
+            self._retire(self._members[name])
+        new = {name: self._new_member(desired[name]) for name in change.join}
+        self._members = {name: members.get(name) or new[name] for name in desired}
+        self._resolve_models()
         for name, member in new.items():
             member.is_drained = name in self._drained
             is_known = self.router is not None and self.router.knows(name)
             self._metrics.upstream_joined(name)
             _log.info("a backend joins", upstream=name, url=member.backend.base_url)
             if self._group is not None:
-                self._group.create_task(self._keep(member, is_new=True, is_known=is_known))
+                self._group.create_task(self._monitor(member, is_new=True, is_known=is_known))
 
     def drain(self, names: Collection[str]) -> None:
         """Send nothing new to the backends of these names, and to all others again."""
@@ -256,7 +259,7 @@ class Pool:
                 member.is_drained = not member.is_drained
                 told = "a backend is drained" if member.is_drained else "a backend is back in use"
                 _log.info(told, upstream=member.name, in_flight=member.in_flight)
-        self._note_models()
+        self._index_models()
 
     def in_flight(self) -> dict[str, int]:
         """How much is under way at each backend, also at those that have left, by name."""
@@ -330,7 +333,7 @@ class Pool:
         Raises ModelNotFound, InvalidRequest if none can, or NoUpstreamAvailable while one that
         might has not said what it is.
         """
-        self._telling_logprobs(model)
+        self._with_logprobs(model)
 
     def serving(self, model: str) -> list[Member]:
         """The backends that list the model, in the order of the configuration.
@@ -372,7 +375,7 @@ class Pool:
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
         reasons: dict[str, str] = {}
-        told_s: list[float] = []
+        retry_after_s: list[float] = []
         losses = 0
         attempts_max = attempts_max or self._policy.attempts_max
         while len(reasons) < attempts_max:
@@ -380,19 +383,19 @@ class Pool:
             choices = self._choices(request, tried=reasons, avoid=avoid)
             if not choices:
                 break
-            passes = (request.has_begun and not request.was_recalled) or bool(reasons)
-            placed = self._placed(choices, request, sink, turn, passes=passes)
+            skips_queue = (request.has_begun and not request.was_recalled) or bool(reasons)
+            placed = self._place(choices, request, sink, turn, skips_queue=skips_queue)
             if placed is None:
-                placed = await self._turn_of(request, sink, turn, avoid)
+                placed = await self._wait_for_turn(request, sink, turn, avoid)
             member = placed.member
             try:
                 with placed as to:
                     await member.generate(request, to, placed)
             except asyncio.CancelledError as error:
-                request = _recalled(request, placed, error)
+                request = _after_recall(request, placed, error)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
-                told_s += self.told_s(error)
+                retry_after_s += self.note_unavailable(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
@@ -401,13 +404,15 @@ class Pool:
         raise NoUpstreamAvailable(
             request.model,
             "; ".join(reasons.values()),
-            retry_after_s=min(told_s, default=self.retry_after_s(request.model)),
+            retry_after_s=min(retry_after_s, default=self.retry_after_s(request.model)),
         )
 
-    def told_s(self, error: UpstreamUnavailable) -> list[float]:
-        """After how many seconds a backend that failed says to try it again, if it does."""
+    def note_unavailable(self, error: UpstreamUnavailable) -> list[float]:
+        """A backend did not answer: one that said that it has no such model is not asked for it
+        again. Returns the seconds until it says to try it again, or [].
+        """
         if isinstance(error, ModelGone):
-            self._note_models()
+            self._index_models()
         return [] if error.retry_after_s is None else [error.retry_after_s]
 
     def retry_after_s(self, model: str) -> float | None:
@@ -425,7 +430,7 @@ class Pool:
         model = request.model
         able = self._serving.get(model, ())
         if request.sampling.logprobs is not None:
-            able = self._telling_logprobs(model)
+            able = self._with_logprobs(model)
         # What a backend does not list it may answer all the same, with some other model.
         members = [member for member in able if member.listed is not None]
         if not able:
@@ -438,29 +443,29 @@ class Pool:
             return members
         return candidates(members, tried=tried, avoided=avoid, constraint=request.constraint)
 
-    def _placed(
+    def _place(
         self,
         choices: Sequence[Member],
         request: TokenRequest,
         sink: TokenSink,
         turn: int,
         *,
-        passes: bool,
+        skips_queue: bool,
     ) -> Placed | None:
-        """The request at one of these; None where it has to wait. What `passes` goes anyhow, and
-        where there is room if there is any.
+        """Give the request to one of these; None where it has to wait. One that `skips_queue` is
+        sent in any case, and to a backend with room if there is one.
         """
         admission = self.admission
         if admission is None:
-            return Placed(*self._dispatch(choices, request, sink, turn), request)
-        if not passes:
+            return Placed(*self._choose(choices, request, sink, turn), request)
+        if not skips_queue:
             # Nobody with nothing under way waits behind those who have much.
             queues = admission.waiting and not admission.shares.is_idle(request.tenant)
             if queues or self._is_held_back(choices, request):
                 return None
-        return self._with_room(admission, choices, request, sink, turn, passes=passes)
+        return self._take_slot(admission, choices, request, sink, turn, skips_queue=skips_queue)
 
-    def _with_room(
+    def _take_slot(
         self,
         admission: Admission,
         choices: Sequence[Member],
@@ -468,13 +473,14 @@ class Pool:
         sink: TokenSink,
         turn: int,
         *,
-        passes: bool,
+        skips_queue: bool,
     ) -> Placed | None:
+        """Take a slot of one of these; None where the request has to wait for one."""
         work = class_of(request.priority, is_background=request.background)
         slots = admission.slots
         roomy = [member for member in choices if slots(member.name).has_room(work)]
-        is_beyond = not (roomy or passes)
-        if is_beyond:
+        is_extra = not (roomy or skips_queue)
+        if is_extra:
             if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
                 return None
             if not request.was_recalled:
@@ -483,24 +489,24 @@ class Pool:
             roomy = [member for member in choices if slots(member.name).has_spare]
             if not roomy:
                 return None
-        elif not passes:
+        elif not skips_queue:
             free = sum(slots(one.name).bound - slots(one.name).in_flight for one in roomy)
             if not admission.shares.has_share(request.tenant, free):
                 return None
         is_alone = admission.running.tenants and admission.shares.is_idle(request.tenant)
-        member, watched = self._dispatch(roomy or choices, request, sink, turn)
+        member, watched = self._choose(roomy or choices, request, sink, turn)
         prompt = request.prompt_tokens
-        slot = slots(member.name).take(work, prompt, is_beyond=is_beyond)
+        slot = slots(member.name).take(work, prompt, is_extra=is_extra)
         service = admission.shares.serve(request.tenant, prompt, work, request.share)
         placed = Placed(member, watched, request, slot, admission, service)
         if is_alone and (overdue_s := slots(member.name).overdue_s(prompt)) is not None:
             placed.expect(overdue_s)
         return placed
 
-    async def _turn_of(
+    async def _wait_for_turn(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
     ) -> Placed:
-        """The request at a backend, once it is its turn."""
+        """Wait in the queue, then give the request to a backend."""
         admission = self.admission
         assert admission is not None, "nothing waits without it"
 
@@ -508,7 +514,7 @@ class Pool:
             choices = self._choices(request, tried=(), avoid=avoid)
             if self._is_held_back(choices, request):
                 return None
-            return self._with_room(admission, choices, request, sink, turn, passes=False)
+            return self._take_slot(admission, choices, request, sink, turn, skips_queue=False)
 
         return await admission.wait(request, start, is_new=_is_new(request))
 
@@ -530,10 +536,10 @@ class Pool:
             if one.available and one.models and not one.is_drained
         ]
 
-    def _dispatch(
+    def _choose(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
     ) -> tuple[Member, AbstractContextManager[TokenSink]]:
-        """The one of these that the request goes to, and the sink to be used while it is there."""
+        """Choose one of these for the request; and the sink that it is generated into there."""
         router = self.router
         if router is None or len(self._serving.get(request.model, ())) == 1:
             member = round_robin(choices, turn)
@@ -543,7 +549,7 @@ class Pool:
         flight = router.begin(decision, request.route, surplus_ids=request.surplus_ids)
         return self._members[decision.member.name], FlightSink(flight, sink)
 
-    def _telling_logprobs(self, model: str) -> list[Member]:
+    def _with_logprobs(self, model: str) -> list[Member]:
         """The backends of the model that can tell how likely an id was; see `require_logprobs`."""
         serving = self._serving.get(model)
         if not serving:
@@ -572,28 +578,31 @@ class Pool:
         )
         return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
 
-    def _dismiss(self, member: Member) -> None:
-        """It has left. Without a task of its own its streams are seen to once this runs."""
+    def _retire(self, member: Member) -> None:
+        """Send it nothing new: it has left. Its monitor waits for the streams that it has begun."""
         _log.info("a backend leaves", upstream=member.name, in_flight=member.in_flight)
         self._left.add(member)
         member.has_left.set()
 
-    async def _keep(self, member: Member, *, is_new: bool = False, is_known: bool = False) -> None:
-        """Ask a member how it is until it has left, and is done. One that `is_new` is asked at
-        once; where it `is_known`, one of its name was here before.
+    async def _monitor(
+        self, member: Member, *, is_new: bool = False, is_known: bool = False
+    ) -> None:
+        """Poll and describe a member until it has left and its streams have ended.
+
+        One that `is_new` is polled at once; where it `is_known`, one of its name was here before.
         """
         async with asyncio.TaskGroup() as group:
             polling = group.create_task(
-                self._keep_polling(member, is_new=is_new, is_known=is_known)
+                self._poll_until_left(member, is_new=is_new, is_known=is_known)
             )
-            describing = group.create_task(self._keep_describing(member))
+            describing = group.create_task(self._describe_until_left(member))
             await member.has_left.wait()
             describing.cancel()
-            await self._see_off(member)
+            await self._wait_until_idle(member)
             polling.cancel()
 
-    async def _see_off(self, member: Member) -> None:
-        """Wait for what a member has begun that has left, as long as that may last."""
+    async def _wait_until_idle(self, member: Member) -> None:
+        """Wait for the streams of a member that has left; break them off after `leave_s`."""
         try:
             async with asyncio.timeout(self._policy.leave_s):
                 await member.is_idle.wait()
@@ -615,14 +624,14 @@ class Pool:
         if not any(one.backend.has_origin_of(member.backend) for one in others):
             await self.client.transport.forget(member.backend.url("/"))
 
-    async def _keep_polling(self, member: Member, *, is_new: bool, is_known: bool) -> None:
+    async def _poll_until_left(self, member: Member, *, is_new: bool, is_known: bool) -> None:
         if is_new:
             await self._poll(member, is_back=is_known)
         while True:
             await asyncio.sleep(self._policy.schedule.health_interval_s)
             await self._poll(member)
 
-    async def _keep_describing(self, member: Member) -> None:
+    async def _describe_until_left(self, member: Member) -> None:
         while True:
             await asyncio.sleep(self._policy.schedule.describe_interval_s)
             await self._describe(member)
@@ -640,8 +649,8 @@ class Pool:
             working_s=schedule.working_health_timeout_s,
         )
         member.checked(health_check, asked_at=asked_at, silent_s=self._policy.silent_s)
-        is_told = member.listed is not None and member.engine is not None
-        if health_check.is_well and not (is_told and was_reachable):
+        is_described = member.listed is not None and member.engine is not None
+        if health_check.is_well and not (is_described and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
             had_failed = True
         if health_check.is_well and had_failed:
@@ -675,19 +684,19 @@ class Pool:
         except UpstreamUnavailable as error:
             member.undescribed(error.reason)
             return
-        self._name_models()
+        self._resolve_models()
 
-    def _name_models(self) -> None:
-        """Find out anew which model each of them means by its names."""
+    def _resolve_models(self) -> None:
+        """Find out again which public model each listed name stands for, then index."""
         known = {name for member in self._members.values() for name in member.listed or ()}
         for one in self._members.values():
             one.name_models(known)
-        self._note_models()
+        self._index_models()
         if self._is_started:
-            self._review()
+            self._update_warnings()
 
-    def _note_models(self) -> None:
-        """See anew who serves which model, after any of them said so or lost one.
+    def _index_models(self) -> None:
+        """Index the members by model, after one said what it serves, or lost a model.
 
         Adapters of one name and of different base models are different: the first backend's counts.
         """
@@ -713,8 +722,8 @@ class Pool:
             ModelInfo(model, length, parents.get(model)) for model, length in lengths.items()
         )
 
-    def _review(self) -> None:
-        """Tell operators once what will not be used, as soon as it is known."""
+    def _update_warnings(self) -> None:
+        """Warn of backends and models that cannot be used, and log each warning once."""
         members = self._members.values()
         missing = {f"{one}. {REMEDY}": one for one in unserved(members)}
         for text, one in missing.items():

@@ -1,9 +1,9 @@
-"""Reads of streams are looked at in turns, once more of them have come than a moment's work.
+"""Reads of streams are parsed in turns once there are more of them than a moment's work.
 
-An engine gives a token to each of hundreds of streams in one step, and the event loop would look at
+An engine gives a token to each of hundreds of streams in one step, and the event loop would parse
 all of them before it sees anything else. So after `BURST_S` of that the others wait for the next
-rounds of the loop, in the order of their tenants; one of a tenant with nothing that waits may be
-looked at all the same.
+rounds of the loop, in the order of their tenants. A tenant with nothing that waits may have one
+read parsed all the same.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 BURST_S: Final = 0.002
-"""So long reads are looked at one after the other before the loop sees what else has come."""
+"""Seconds of parsing, one read after the other, before the event loop has its turn."""
 PAUSE_S: Final = 0.001
-"""With so much time from one read to the next, the loop has seen what else there was."""
+"""With a longer pause between two reads the event loop has had its turn."""
 
 
 class ReadTurns:
@@ -30,35 +30,35 @@ class ReadTurns:
         """`clock` gives seconds and never goes back."""
         self._clock = clock
         self._burst_since = self._ended_at = clock()
-        self._looked: set[Hashable] = set()
+        self._served: set[Hashable] = set()
         """Tenants that had a turn in this round, while others wait."""
         self._waiting: dict[Hashable, deque[Callable[[], None]]] = {}
         self._is_due = False
-        """The next round is on its way."""
+        """The next round is scheduled."""
 
     def begin(self, tenant: Hashable) -> bool:
-        """Whether a read of this tenant may be looked at now: then `end` says that it was, and
-        otherwise it may `wait`.
+        """Whether a read of this tenant may be parsed now: then call `end` after it. Otherwise
+        `wait`.
         """
         now = self._clock()
         if now - self._ended_at > PAUSE_S:
             self._burst_since = now
         if not self._waiting:
             return now - self._burst_since < BURST_S
-        if tenant in self._waiting or tenant in self._looked:
+        if tenant in self._waiting or tenant in self._served:
             return False
-        self._looked.add(tenant)
+        self._served.add(tenant)
         return True
 
     def end(self) -> None:
-        """The read that had begun was looked at."""
+        """The read that had begun is parsed."""
         self._ended_at = self._clock()
 
-    def wait(self, tenant: Hashable, look: Callable[[], None]) -> None:
-        """Have `look` called when it is the turn of this tenant."""
+    def wait(self, tenant: Hashable, callback: Callable[[], None]) -> None:
+        """Have `callback` called when it is the turn of this tenant."""
         if not self._is_due:
             self._next_round()
-        self._waiting.setdefault(tenant, deque()).append(look)
+        self._waiting.setdefault(tenant, deque()).append(callback)
 
     def _next_round(self) -> None:
         self._is_due = True
@@ -67,11 +67,11 @@ class ReadTurns:
 
     def _round(self) -> None:
         """One read of each tenant after the other, until time is up."""
-        self._looked.clear()
+        self._served.clear()
         until = self._clock() + BURST_S
         try:
             while self._waiting:
-                self._look_at_next()
+                self._run_next()
                 if self._clock() >= until:
                     break
         finally:
@@ -79,11 +79,11 @@ class ReadTurns:
             if self._waiting:
                 self._next_round()
 
-    def _look_at_next(self) -> None:
-        tenant, looks = next(iter(self._waiting.items()))
-        look = looks.popleft()
+    def _run_next(self) -> None:
+        tenant, callbacks = next(iter(self._waiting.items()))
+        callback = callbacks.popleft()
         del self._waiting[tenant]
-        if looks:
-            self._waiting[tenant] = looks  # the last in turn
-        self._looked.add(tenant)
-        look()
+        if callbacks:
+            self._waiting[tenant] = callbacks  # the last in turn
+        self._served.add(tenant)
+        callback()

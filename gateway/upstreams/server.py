@@ -63,9 +63,9 @@ READERS: Final[dict[str, type[CompletionReader]]] = {
 }
 """Who reads the events of an endpoint with ids."""
 INLINE_CALLS = 16
-"""The structural tag of a grammar with so many calls is made in a millisecond."""
+"""Calls of a grammar whose structural tag is made inline; that takes a millisecond."""
 INLINE_CHAT_IDS: Final = 64 * 1024
-"""A conversation of so many ids, a quarter of a megabyte, becomes a body in a millisecond."""
+"""Ids of a conversation whose body is made inline: a quarter of a megabyte, a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
 _ROOM_BITS = 63

@@ -35,9 +35,25 @@ class TokenStream:
     """
 
     __slots__ = (
-        "_body", "_changed", "_error", "_is_held", "_is_over", "_kept_back", "_loop", "_on_finish",
-        "_on_first", "_patience_s", "_reader", "_run", "_sink", "_tenant", "_timeouts", "_turns",
-        "connection", "has_begun", "heard_at",
+        "_body",
+        "_changed",
+        "_error",
+        "_is_done",
+        "_is_held",
+        "_kept_back",
+        "_loop",
+        "_on_finish",
+        "_on_first",
+        "_reader",
+        "_run",
+        "_sink",
+        "_tenant",
+        "_timeout_s",
+        "_timeouts",
+        "_turns",
+        "connection",
+        "has_begun",
+        "heard_at",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - its dependencies
@@ -51,7 +67,7 @@ class TokenStream:
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
     ) -> None:
-        """Reads are looked at in the `turns` of the `tenant`. `on_first` is called before the sink
+        """Reads are parsed in the `turns` of the `tenant`. `on_first` is called before the sink
         has the first chunk, `on_finish` before the last.
         """
         self.connection: Connection | None = None
@@ -59,8 +75,8 @@ class TokenStream:
         """The backend has sent something that the sink was told."""
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
-        self._patience_s = timeouts.first_token_s
-        """How long the backend may say nothing now."""
+        self._timeout_s = timeouts.first_token_s
+        """How long the backend may be silent at this stage of the answer."""
         self._sink = sink
         self._reader = reader
         self._timeouts = timeouts
@@ -74,14 +90,13 @@ class TokenStream:
         self._error: Exception | None = None
         self._is_held = False
         """The sink has no room."""
-        self._is_over = False
+        self._is_done = False
         self._kept_back = 0
-        """How much the reader kept back when patience began."""
+        """How much the reader kept back when the timeout began."""
 
-    def goes_over(self, body: ResponseBody) -> None:
-        """The request is about to be sent, and this is where its answer will be.
-
-        From here on it may be poured in here, while its task still waits for it to begin.
+    def attach(self, body: ResponseBody) -> None:
+        """Take the body of the answer from here, from its first byte on: the request is about to be
+        sent, and its task still waits for the head of the answer.
         """
         self._body = body
         self.connection = body.connection
@@ -92,20 +107,20 @@ class TokenStream:
         Raises what the reader found wrong with the body, after the sink had all ids before it, and
         what the sink raises. To cancel it closes the connection at once.
         """
-        self.goes_over(body)
+        self.attach(body)
         connection = body.connection
         try:
-            if not self._is_over and not connection.is_pouring:
-                connection.wait_until(self.heard_at + self._patience_s)
+            if not self._is_done and not connection.is_pouring:
+                connection.wait_until(self.heard_at + self._timeout_s)
                 connection.pour(self)
-            while not self._is_over:
+            while not self._is_done:
                 if self._is_held:
                     await self._go_on(connection)
                 else:
                     self._changed = self._loop.create_future()
                     await self._changed
         finally:
-            self._is_over = True
+            self._is_done = True
             body.close()
         if self._is_held and not await self._sink.room():
             return
@@ -133,26 +148,26 @@ class TokenStream:
             self._defer(self.connection)
 
     def _defer(self, connection: Connection) -> None:
-        """Look at what there is when it is the tenant's turn."""
+        """Parse what was kept when it is the tenant's turn."""
         connection.defer()
-        self._turns.wait(self._tenant, self._look)
+        self._turns.wait(self._tenant, self._on_turn)
 
-    def _look(self) -> None:
-        """Its turn has come."""
-        if self._is_over or self.connection is None:
+    def _on_turn(self) -> None:
+        """The tenant's turn has come: parse what was kept."""
+        if self._is_done or self.connection is None:
             return
         self._pass_on(self._reader.go_on())
-        if not (self._reader.has_more or self._is_held or self._is_over):
+        if not (self._reader.has_more or self._is_held or self._is_done):
             self._read_on(self.connection)
 
     def _read_on(self, connection: Connection) -> None:
-        """Take what came meanwhile, and have patience again."""
+        """Take what came meanwhile, and start the timeout again."""
         reader = self._reader
         if self.heard_at == math.inf:
             self.heard_at = self._loop.time()
         if self.has_begun and (reader.ids_left <= 0 or reader.finish is not None):
-            self._patience_s = self._timeouts.tail_s
-        connection.wait_until(self.heard_at + self._patience_s)
+            self._timeout_s = self._timeouts.tail_s
+        connection.wait_until(self.heard_at + self._timeout_s)
         connection.go_on()
 
     def end(self, error: httpx2.TransportError | None) -> None:
@@ -174,12 +189,12 @@ class TokenStream:
                 self._fail(reader.fault)
                 return
             if reader.kept_back != self._kept_back:
-                self._note_heard()
+                self._restart_timeout()
             self._defer_rest()
             return
         try:
             if not self.has_begun or chunk.finish is not None:
-                self._run(self._tell_edges, chunk)
+                self._run(self._notify_edges, chunk)
             has_room = self._run(self._sink.on_tokens, chunk)
         except Exception as error:  # noqa: BLE001  it comes out of `complete`
             self._fail(error)
@@ -187,7 +202,7 @@ class TokenStream:
         if not has_room or chunk.finish is not None or reader.fault is not None:
             self._stop(has_room=has_room)
             return
-        self._note_heard()
+        self._restart_timeout()
         self._defer_rest()
 
     def _defer_rest(self) -> None:
@@ -195,22 +210,22 @@ class TokenStream:
         if self._reader.has_more and self.connection is not None:
             self._defer(self.connection)
 
-    def _note_heard(self) -> None:
-        """Patience begins anew: ids came, if only to be kept back; bytes alone do not count."""
+    def _restart_timeout(self) -> None:
+        """Start the timeout again: ids came, if only to be kept back; bytes alone do not count."""
         reader = self._reader
         self._kept_back = reader.kept_back
         if self.connection is None:
             return
         self.heard_at = self._loop.time()
         if reader.ids_left <= 0 or reader.finish is not None:
-            self._patience_s = self._timeouts.tail_s
-        self.connection.wait_until(self.heard_at + self._patience_s)
+            self._timeout_s = self._timeouts.tail_s
+        self.connection.wait_until(self.heard_at + self._timeout_s)
 
-    def _tell_edges(self, chunk: TokenChunk) -> None:
-        """Tell who asked that the first chunk has come, or the last."""
+    def _notify_edges(self, chunk: TokenChunk) -> None:
+        """Call `on_first` before the first chunk, and `on_finish` before the last."""
         if not self.has_begun:
             self.has_begun = True
-            self._patience_s = self._timeouts.stall_s
+            self._timeout_s = self._timeouts.stall_s
             if self._on_first is not None:
                 self._on_first()
         if chunk.finish is not None and self._on_finish is not None:
@@ -222,7 +237,7 @@ class TokenStream:
         self._is_held = not has_room
         if reader.finished and not reader.overran and body is not None:
             body.drain(self._timeouts.tail_s)
-            self._is_over = True
+            self._is_done = True
             self._wake()
         elif reader.finished:
             self._break_off()
@@ -241,7 +256,7 @@ class TokenStream:
     def _break_off(self) -> None:
         if self._body is not None:
             self._body.close()
-        self._is_over = True
+        self._is_done = True
         self._wake()
 
     def _wake(self) -> None:

@@ -37,7 +37,7 @@ _REFUSED: Final = frozenset({400, 422})
 _ERROR_BYTES_MAX: Final = 64 * 1024
 _BYTES_OF_ID: Final = 8
 _IDS_MAX: Final = 4 * 1024 * 1024
-"""No window is so long. A context that is too long for one is rendered, too: it is counted."""
+"""Longer than any window. A context that is too long for one is rendered, too: it is counted."""
 
 
 class Tokenization:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STRIPE_URL = "https://api.stripe.com/v1/billing/meter_events"
 LEASE_TIMEOUTS = 4
-"""Others wait so many times as long as one answer may take."""
+"""How many times as long as one answer may take others wait for whoever exports."""
 
 
 def ledger_jobs(

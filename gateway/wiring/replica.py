@@ -24,7 +24,7 @@ from gateway.ledger.jobs import Tallying
 from gateway.replication.alert_delivery import AlertDelivery
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
-from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
+from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
@@ -100,12 +100,12 @@ class NotificationRouter:
 
     def on_gap(self) -> None:
         """Notices of others may have been lost: anything may have happened."""
-        self._watcher.look_at_all()
+        self._watcher.poll_all()
         if self.wake is not None:
             self.wake()
 
     def _pass_on(self, notice: Notice) -> None:
-        self._watcher.look_soon(notice.responses)
+        self._watcher.poll_soon(notice.responses)
         if notice.kind == "ended":
             self._lease_keeper.ended(notice.responses)
         if notice.kind == "work" and self.wake is not None:
@@ -163,7 +163,7 @@ class Replica:
             metrics=metrics,
         )
         router.wake = scheduler.wake
-        runs.when_one_ends(scheduler.one_ended)
+        runs.when_one_ends(scheduler.run_ended)
         reaper = OrphanReaper(
             database,
             dependencies.archive,
@@ -274,7 +274,7 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
             notifier.announce(Notice("follow", tuple(responses)))
 
     return LogWatcher(
-        partial(remote_logs.look, base.notices),
+        partial(remote_logs.poll, base.notices),
         interval_s=base.settings.journal.tail_poll_s,
         follow=follow,
     )
@@ -351,11 +351,11 @@ def _dependencies(
 def _limiter(base: Foundation) -> Limiter:
     database = base.counters
     return Limiter(
-        LimitBooks(
+        LimitStore(
             partial(counters.exchange, database, base.owner),
             partial(prices.valid, database),
             partial(counters.forget, database),
-            partial(counters.look, database, base.owner),
+            partial(counters.read, database, base.owner),
         ),
         base.metrics,
         base.settings.rate_limits.fill(LimitTiming),

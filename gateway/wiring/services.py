@@ -17,7 +17,7 @@ from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck
 from gateway.services.models import Models
 from gateway.services.own_key import OwnKey
-from gateway.services.passing import PassThrough
+from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import CompactionLimits, Compactor
 from gateway.services.runs.history_source import HistorySource
@@ -26,7 +26,7 @@ from gateway.services.runs.run_builder import RunBuilder
 from gateway.services.runs.spec_builder import SpecBuilder, SystemMessage
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
-from gateway.upstreams.passing import Passing
+from gateway.upstreams.unary import UnaryClient
 from gateway.wiring.foundation import Foundation
 from gateway.wiring.replica import Replica
 from gateway.wiring.shared import tokenization
@@ -55,7 +55,7 @@ class Services:
     database_check: DatabaseCheck
     retrieval: Retrieval
     creation: Creation
-    pass_through: PassThrough
+    proxy: Proxy
     run_builder: RunBuilder
     tool_grants: ToolGrants
     keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
@@ -111,7 +111,7 @@ class Services:
                 limiter=replica.limiter,
                 key_ttl_s=settings.retention.idempotency_key_s,
             ),
-            pass_through=_pass_through(base, models, replica),
+            proxy=_proxy(base, models, replica),
             run_builder=run_builder,
             tool_grants=tool_grants,
             keep_traces=partial(traces.put, base.database),
@@ -185,16 +185,16 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
     )
 
 
-def _pass_through(base: Foundation, models: Models, replica: Replica) -> PassThrough:
+def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
     upstream = base.settings.upstream
-    passing = Passing(
+    client = UnaryClient(
         base.pool,
         answer_bytes_max=upstream.answer_bytes_max,
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )
     book = replica.dependencies.archive.book
-    return PassThrough(passing, models, base.executor, base.metrics, replica.limiter, book)
+    return Proxy(client, models, base.executor, base.metrics, replica.limiter, book)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.entries import Entry, Finished, Status, pack, unpack
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.eventlog.log_writer import Fate, Outbox
+from gateway.eventlog.log_writer import BatchOutcome, Outbox
 from gateway.store.claims import Claim, ClaimTerms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, day_of
@@ -167,11 +167,11 @@ class Replica:
             return
         again = []
         for run in unclear:
-            fate = outbox_of(run).learn(answer.get(run.claim.uuid))
-            self._world.counts[f"parcel {fate.value}"] += 1
-            if fate is Fate.COMMITTED:
+            outcome = outbox_of(run).learn(answer.get(run.claim.uuid))
+            self._world.counts[f"parcel {outcome.value}"] += 1
+            if outcome is BatchOutcome.COMMITTED:
                 self._committed(run)
-            elif fate is Fate.ABSENT:
+            elif outcome is BatchOutcome.ABSENT:
                 again.append(run)
             else:
                 self._abandon(run)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway import ids
 from gateway.limits.terms import MINUTE_S
-from gateway.services.admin.federation import ProviderAsked, RuleAsked
+from gateway.services.admin.federation import ProviderRequest, RuleRequest
 from gateway.services.admin.transactions import AdminCaller
 from gateway.services.limits import Limits, Place
 from gateway.store.postgres.database import Database
@@ -136,12 +136,12 @@ async def trusted(database_url: str, key: SigningKey) -> tuple[str, str]:
     )
     terms = TokenTerms(bearer=True)
     keys = KeySource(jwks=orjson.dumps({"keys": [key.jwk]}))
-    asked = ProviderAsked("sso", "https://sso.example.com", AUDIENCE, keys, terms)
+    asked = ProviderRequest("sso", "https://sso.example.com", AUDIENCE, keys, terms)
     provider = ids.identity_provider_id(
         (await services.identity_providers.create(caller, asked)).id
     )
     account_id = ids.service_account_id(account.id)
-    rule = RuleAsked(ids.project_id(account.project_id), account_id, {"sub": "alice"})
+    rule = RuleRequest(ids.project_id(account.project_id), account_id, {"sub": "alice"})
     await services.identity_providers.create_rule(caller, provider, rule)
     await database.close()
     return provider, account_id

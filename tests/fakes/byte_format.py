@@ -151,7 +151,7 @@ class ByteFormat:
     def relearn(self) -> None:
         """Nothing is learned."""
 
-    def knowing(self, template_state: bytes) -> ByteFormat:
+    def with_state(self, template_state: bytes) -> ByteFormat:
         return self
 
     def check(self) -> None:
@@ -180,10 +180,10 @@ class ByteFormat:
         who = MODEL if typed.role == "assistant" else USER
         return [who, *message_text(typed).encode(), END]
 
-    def begun_ids(self, prompt_ids: Sequence[int]) -> int:
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:
         return 0
 
-    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+    def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
         return [*ids[:-1], *result, MODEL]
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
@@ -216,7 +216,7 @@ class ByteFormat:
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         return [token for prefill, said in turns for token in (*prefill, *said)]
 
-    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
+    def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
         return [token for ids, _ in turns for token in (*ids, END, MODEL) if token != STOP]
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:

@@ -80,13 +80,13 @@ class Table:
     rows: ClaimTable = field(default_factory=lambda: ClaimTable(lambda: 0.0))
     reads: int = 0
 
-    async def look(
+    async def poll(
         self,
         asked: Sequence[LogQuery],
         _seen: Seen,
         _wanted: Collection[bytes],
     ) -> LogChanges:
-        """`remote_logs.look`, where nobody flushes."""
+        """`remote_logs.poll`, where nobody flushes."""
         await asyncio.sleep(0)
         heads = self.rows.heads([(TenantId(one.tenant_id), one.uuid) for one in asked])
         parts = [
@@ -154,11 +154,11 @@ class Stage:
         self.table = Table()
         self.table.rows.insert(TENANT, accepted(background=background))
         self.live_logs = LiveLogRegistry()
-        self.tails = LogWatcher(self.table.look, interval_s=NEVER_S, pause_s=0)
+        self.watcher = LogWatcher(self.table.poll, interval_s=NEVER_S, pause_s=0)
         self.followers: list[int] = []
         self.feed = Feed(
             self.live_logs,
-            self.tails,
+            self.watcher,
             self.table.read,
             new_fold_for,
             limits=FeedLimits(read_bytes_max, slice_s=slice_s, retry_pause_s=0),
@@ -176,7 +176,7 @@ class Stage:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(self.tails.run())
+            task = group.create_task(self.watcher.run())
             yield
             task.cancel()
 
@@ -189,7 +189,7 @@ class Stage:
             self._finish(entries[-1])
         else:
             self._append(entries)
-        self.tails.look_soon([UUID_OF_TEST])
+        self.watcher.poll_soon([UUID_OF_TEST])
 
     def _append(self, entries: Sequence[Entry]) -> None:
         for entry in entries if self.live else ():

@@ -12,7 +12,7 @@ from uuid import UUID
 from gateway.errors import RateLimited
 from gateway.limits.charge import Used
 from gateway.limits.terms import Budget, Limit, Terms
-from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
+from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.store.limits import counters, prices
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
@@ -61,13 +61,13 @@ def limiter(
     **timing: Any,
 ) -> Limiter:
     """One replica's."""
-    books = LimitBooks(
+    limit_store = LimitStore(
         partial(counters.exchange, database, replica),
         partial(prices.valid, database),
         partial(counters.forget, database),
-        partial(counters.look, database, replica),
+        partial(counters.read, database, replica),
     )
-    return Limiter(books, Metrics(), LimitTiming(**timing), clock=clock)
+    return Limiter(limit_store, Metrics(), LimitTiming(**timing), clock=clock)
 
 
 @asynccontextmanager

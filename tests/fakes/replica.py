@@ -1,7 +1,7 @@
 """One replica without its HTTP: all that claims, generates and ends responses, on a real database.
 
 Several of them in one loop share a database and nothing else. Its backends are scripted. Nothing
-happens by the clock: tests call `scheduler.look`, `keeper.heartbeat` and `reaper.round`.
+happens by the clock: tests call `scheduler.claim_available`, `keeper.heartbeat` and `reaper.round`.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Replica:
             owner=self.owner,
             metrics=self.metrics,
         )
-        self.runs.when_one_ends(self.scheduler.one_ended)
+        self.runs.when_one_ends(self.scheduler.run_ended)
         self.reaper = OrphanReaper(
             database, self.archive, self.keeper, attempts_max=habits.terms.attempts_max
         )
@@ -256,7 +256,7 @@ async def leave_behind(
 ) -> None:
     """A response whose owner died after these entries."""
     tenant = spec.principal.tenant_id
-    new = row_mapping.accepted(spec, (owner, 600), waits=False)
+    new = row_mapping.durable_row(spec, (owner, 600), waits=False)
     await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
     day, claim = events.day_of(new.created_at), claims.Claim(tenant, spec.head.uuid, 1)
     for number, entry in enumerate(log, 1):

@@ -19,8 +19,8 @@ from uuid import UUID
 from gateway.limits.charge import Charge
 from gateway.limits.figures import Elsewhere
 from gateway.limits.money import Price, Prices
-from gateway.replication.limiter import LimitBooks, Limiter, LimitTiming
-from gateway.store.limits.counters import NOTHING_SPENT, Heard, Told
+from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
+from gateway.store.limits.counters import NOTHING_SPENT, SyncReply, SyncRequest
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -50,12 +50,12 @@ TOKENS_PER_MIN: Final = 600_000
 PROMPT, ANSWER = 250, 400
 
 
-async def generous(told: Told, *, is_round: bool) -> Heard:
+async def generous(request: SyncRequest, *, is_round: bool) -> SyncReply:
     """A database that has everything."""
-    return Heard(
-        {key: (max(ask.want, 1e9), ask.capacity) for key, ask in told.asks.items()},
-        dict.fromkeys(told.reports, 0),
-        {(row.tenant_id, row.meter): NOTHING_SPENT for row in told.watched},
+    return SyncReply(
+        {key: (max(ask.want, 1e9), ask.capacity) for key, ask in request.asks.items()},
+        dict.fromkeys(request.reports, 0),
+        {(row.tenant_id, row.meter): NOTHING_SPENT for row in request.watched},
         is_round=is_round,
     )
 
@@ -65,8 +65,8 @@ async def _nothing() -> None:
 
 
 def _limiter() -> Limiter:
-    books = LimitBooks(generous, _no_prices, _nothing, _nobody)
-    return Limiter(books, Metrics(), LimitTiming())
+    limit_store = LimitStore(generous, _no_prices, _nothing, _nobody)
+    return Limiter(limit_store, Metrics(), LimitTiming())
 
 
 async def _nobody(*_: object) -> Elsewhere:
@@ -108,7 +108,7 @@ async def cpu() -> None:
     for name, principal in (("none", caller()), ("typical", typical), ("everything", full)):
         if name == "none":
             one = Limiter(
-                LimitBooks(generous, _no_prices, _nothing, _nobody), Metrics(), LimitTiming()
+                LimitStore(generous, _no_prices, _nothing, _nobody), Metrics(), LimitTiming()
             )
             began = time.process_time()
             for _ in range(ROUNDS):

@@ -16,7 +16,7 @@ from gateway.engine.row_mapping import Endings
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
 from gateway.models.format import Builtins
-from gateway.models.harmony.framing import OPENING, retold_ids
+from gateway.models.harmony.framing import OPENING, rerendered_ids
 from gateway.models.harmony.messages import MessageWriter, call_message, result_message
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.reference import library_message, prompt_messages
@@ -100,7 +100,7 @@ def said(one: Round) -> list[int]:
 
 
 def told(turn: list[int]) -> list[int]:
-    return retold_ids(
+    return rerendered_ids(
         [(turn, FinishReason.STOP)],
         lambda: Parser(vocabulary(), TOOLS | HOSTED, hosted=HOSTED),
         MessageWriter(vocabulary()),
@@ -209,12 +209,12 @@ def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
         told_result = RENDERER.render_result(asked.name, result)
         fold.apply(ToolStarted(ordinal))
         fold.apply(ToolEnded(ordinal, told_result))
-        again = RENDERER.retold([(ids, FinishReason.STOP)], fold.new_parser)
+        again = RENDERER.rerender([(ids, FinishReason.STOP)], fold.new_parser)
         shown += [*again[: -len(OPENING)], *told_result, *OPENING]
     ended = Finished("incomplete", 9, reason="max_output_tokens")
     fold.apply(ended)
     endings = Endings(harmony_of, lambda of: folds(of, rules))
-    row = endings.finished(run_spec(), ended, fold, epoch=0, rest=None)
+    row = endings.finished_row(run_spec(), ended, fold, epoch=0, rest=None)
     later: list[int] = []
     for item in row.items:
         assert item.context.ids is not None

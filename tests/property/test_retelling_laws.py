@@ -13,7 +13,7 @@ from gateway.engine.row_mapping import output_context
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, retold_ids, said_ids
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING, rerendered_ids, said_ids
 from gateway.models.harmony.messages import MessageWriter
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
@@ -71,8 +71,8 @@ def _segments(ids: list[int], finish: FinishReason | None, tools: frozenset[str]
     return collect([*parser.feed(ids), *parser.finish(finish)])
 
 
-def _retold(turns: Iterable[Turn], tools: frozenset[str] = TOOLS) -> list[int]:
-    return retold_ids(turns, lambda: Parser(vocabulary(), tools), MessageWriter(vocabulary()))
+def _rerendered(turns: Iterable[Turn], tools: frozenset[str] = TOOLS) -> list[int]:
+    return rerendered_ids(turns, lambda: Parser(vocabulary(), tools), MessageWriter(vocabulary()))
 
 
 @_lawful
@@ -80,7 +80,7 @@ def _retold(turns: Iterable[Turn], tools: frozenset[str] = TOOLS) -> list[int]:
 def test_a_prompt_behind_turns_that_are_over_is_well_formed(
     turns: list[tuple[list[int], FinishReason | None]], tools: frozenset[str]
 ) -> None:
-    told = _retold(turns, tools)
+    told = _rerendered(turns, tools)
     said = 0
     for ids, finish in turns:
         segments = _segments(ids, finish, tools)
@@ -92,7 +92,7 @@ def test_a_prompt_behind_turns_that_are_over_is_well_formed(
 @_lawful
 @given(st.lists(st.sampled_from(_HEADER_PIECES), max_size=5), st.sampled_from(_BODIES))
 def test_a_message_behind_any_header_is_well_formed(header: list[str], body: str) -> None:
-    told = _retold([(script_ids("".join(header) + body), STOP)])
+    told = _rerendered([(script_ids("".join(header) + body), STOP)])
 
     assert well_formed([*_PROMPT, *told]) <= 2
 
@@ -101,7 +101,7 @@ def test_a_message_behind_any_header_is_well_formed(header: list[str], body: str
 @given(st.lists(st.sampled_from([_THOUGHT, "<|channel|>final<|message|>x<|return|>"]), max_size=3))
 def test_turns_that_are_well_formed_are_repeated_id_for_id(scripts: list[str]) -> None:
     turns = [script_ids(script) for script in scripts]
-    told = _retold((ids, STOP) for ids in turns)
+    told = _rerendered((ids, STOP) for ids in turns)
 
     assert told == said_ids([*(((), ids) for ids in turns), ((), ())])
 
@@ -136,7 +136,7 @@ def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
 ) -> None:
     assume(not any(finish is CUT and _calls(ids) for ids, finish in turns))
 
-    assert _retold(turns) == _shown_later(turns)
+    assert _rerendered(turns) == _shown_later(turns)
 
 
 @_lawful
@@ -148,4 +148,4 @@ def test_a_message_that_was_cut_anywhere_is_shown_alike_in_every_prompt(
     spelled = [token for piece in pieces for token in vocabulary().encode(piece)]
     for header in ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"):
         turns = [([*script_ids(header), *spelled[:cut]], CUT)]
-        assert _retold(turns) == _shown_later(turns)
+        assert _rerendered(turns) == _shown_later(turns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from gateway.api.admin.pages import conversation_page, cursor_page, next_page, page_asked
+from gateway.api.admin.pages import conversation_page, cursor_page, next_page, page_params
 from gateway.api.admin.projects import ONE as PROJECT
 from gateway.api.admin.routes import AdminRoute
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
@@ -29,7 +29,7 @@ PROJECT_ROLES: Final = "/projects/{project_id}/roles"
 _PROJECT: Final = "project_id"
 
 
-class Lacking(NamedTuple):
+class EmptyList(NamedTuple):
     """A list that is always empty: its path, the parameter of one of its items, its page."""
 
     path: str
@@ -50,16 +50,16 @@ def _next() -> Json:
     return next_page([], next_id=None)
 
 
-LACKING: Final = (
-    Lacking("/organization/users", "user_id", _conversation, "members"),
-    Lacking("/organization/invites", "invite_id", _conversation, "members"),
-    Lacking("/organization/groups", "group_id", _next, "members"),
-    Lacking(f"{PROJECT}/users", "user_id", _conversation, "members"),
-    Lacking(f"{PROJECT}/groups", "group_id", _next, "members"),
-    Lacking("/organization/external_keys", "external_key_id", _cursor, "external_keys"),
-    Lacking("/organization/external_storage", "external_storage_id", _cursor, "external_keys"),
-    Lacking("/organization/certificates", "certificate_id", _conversation, "external_keys"),
-    Lacking(f"{PROJECT}/certificates", "certificate_id", _conversation, "external_keys"),
+EMPTY_LISTS: Final = (
+    EmptyList("/organization/users", "user_id", _conversation, "members"),
+    EmptyList("/organization/invites", "invite_id", _conversation, "members"),
+    EmptyList("/organization/groups", "group_id", _next, "members"),
+    EmptyList(f"{PROJECT}/users", "user_id", _conversation, "members"),
+    EmptyList(f"{PROJECT}/groups", "group_id", _next, "members"),
+    EmptyList("/organization/external_keys", "external_key_id", _cursor, "external_keys"),
+    EmptyList("/organization/external_storage", "external_storage_id", _cursor, "external_keys"),
+    EmptyList("/organization/certificates", "certificate_id", _conversation, "external_keys"),
+    EmptyList(f"{PROJECT}/certificates", "certificate_id", _conversation, "external_keys"),
 )
 BELOW: Final = (
     ("/organization/users/{user_id}", "roles", "role_id"),
@@ -98,8 +98,8 @@ def routes(projects: Projects) -> list[AdminRoute]:
         found.append(
             AdminRoute("POST", path, "external_keys.write", answers.unsupported, refuses=True)
         )
-    for lacking in LACKING:
-        found += _of_lacking(lacking, answers)
+    for empty_list in EMPTY_LISTS:
+        found += _empty_list_routes(empty_list, answers)
     for path, name, item in BELOW:
         found += _below(path, name, item, answers)
     for path in _OF_KEYS:
@@ -124,14 +124,14 @@ def _unknown_last(path: str, answers: DirectoryEndpoints) -> Endpoint:
     return answers.unknown(path.rpartition("{")[2].partition("}")[0])
 
 
-def _of_lacking(lacking: Lacking, answers: DirectoryEndpoints) -> Iterator[AdminRoute]:
-    one = f"{lacking.path}/{{{lacking.id}}}"
-    read, write = _PERMISSIONS[lacking.area]
-    yield AdminRoute("GET", lacking.path, read, answers.empty(lacking.page))
-    yield AdminRoute("POST", lacking.path, write, answers.unsupported, refuses=True)
-    yield AdminRoute("GET", one, read, answers.unknown(lacking.id), refuses=True)
-    yield AdminRoute("POST", one, write, answers.unknown(lacking.id), refuses=True)
-    yield AdminRoute("DELETE", one, write, answers.unknown(lacking.id), refuses=True)
+def _empty_list_routes(empty_list: EmptyList, answers: DirectoryEndpoints) -> Iterator[AdminRoute]:
+    one = f"{empty_list.path}/{{{empty_list.id}}}"
+    read, write = _PERMISSIONS[empty_list.area]
+    yield AdminRoute("GET", empty_list.path, read, answers.empty(empty_list.page))
+    yield AdminRoute("POST", empty_list.path, write, answers.unsupported, refuses=True)
+    yield AdminRoute("GET", one, read, answers.unknown(empty_list.id), refuses=True)
+    yield AdminRoute("POST", one, write, answers.unknown(empty_list.id), refuses=True)
+    yield AdminRoute("DELETE", one, write, answers.unknown(empty_list.id), refuses=True)
 
 
 _PERMISSIONS: Final[Mapping[str, tuple[Permission, Permission]]] = {
@@ -150,7 +150,7 @@ class DirectoryEndpoints:
         """All roles of one kind of resource, on one page."""
 
         async def endpoint(call: AdminCall) -> Json:
-            page_asked(call.request.query_params)
+            page_params(call.request.query_params)
             await self._check_project(call)
             return next_page(_roles(kind), next_id=None)
 
@@ -181,7 +181,7 @@ class DirectoryEndpoints:
         """A list of which there is nothing."""
 
         async def endpoint(call: AdminCall) -> Json:
-            page_asked(call.request.query_params)
+            page_params(call.request.query_params)
             await self._check_project(call)
             return page()
 

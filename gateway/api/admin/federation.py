@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.admin.pages import cursor_page, page_asked
+from gateway.api.admin.pages import cursor_page, page_params
 from gateway.api.admin.routes import AdminRoute
 from gateway.protocol.admin.federation import (
     ProviderCreate,
@@ -15,7 +15,7 @@ from gateway.protocol.admin.federation import (
     rule_body,
 )
 from gateway.protocol.admin.objects import deleted_body
-from gateway.services.admin.federation import ProviderAsked, RuleAsked
+from gateway.services.admin.federation import ProviderRequest, RuleRequest
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
@@ -56,7 +56,7 @@ class FederationEndpoints:
 
     async def list(self, call: AdminCall) -> dict[str, Any]:
         """Those of the tenant."""
-        asked = page_asked(call.request.query_params)
+        asked = page_params(call.request.query_params)
         page = await self._providers.list(
             call.principal.tenant_id,
             limit=asked.limit,
@@ -68,7 +68,7 @@ class FederationEndpoints:
     async def create(self, call: AdminCall) -> dict[str, Any]:
         """An issuer that is trusted from now on."""
         asked = await call.body(ProviderCreate)
-        made = await self._providers.create(call.caller, ProviderAsked.of(asked))
+        made = await self._providers.create(call.caller, ProviderRequest.of(asked))
         return provider_body(made)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class FederationEndpoints:
     async def rules(self, call: AdminCall) -> dict[str, Any]:
         """Those of one provider, or with `service_account_id` of one account."""
         query = call.request.query_params
-        asked = page_asked(query)
+        asked = page_params(query)
         page = await self._providers.rules(
             *_named(call),
             limit=asked.limit,
@@ -101,7 +101,7 @@ class FederationEndpoints:
     async def create_rule(self, call: AdminCall) -> dict[str, Any]:
         """Which tokens act for a service account."""
         asked = await call.body(RuleCreate)
-        return rule_body(await self._providers.create_rule(*_changed(call), RuleAsked.of(asked)))
+        return rule_body(await self._providers.create_rule(*_changed(call), RuleRequest.of(asked)))
 
     async def rule(self, call: AdminCall) -> dict[str, Any]:
         """A rule of a provider, with what it matches and for whom it acts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import conversation_page, cursor_page, page_asked
+from gateway.api.admin.pages import conversation_page, cursor_page, page_params
 from gateway.api.admin.projects import ONE as PROJECT
 from gateway.api.admin.routes import AdminRoute
 from gateway.api.query import choice
@@ -17,7 +17,7 @@ from gateway.protocol.admin.requests import (
     scopes_of,
 )
 from gateway.protocol.request_errors import wrong_value
-from gateway.services.admin.keys import KeyAsked
+from gateway.services.admin.keys import KeyRequest
 from gateway.tenancy import KeyTerms
 from gateway.tenancy.permissions import READ_ONLY_SCOPE
 
@@ -60,7 +60,7 @@ class KeyEndpoints:
     async def list(self, call: AdminCall) -> dict[str, Any]:
         """Those of one project. All owners have access: one that is deleted ends its keys."""
         query = call.request.query_params
-        asked = page_asked(query)
+        asked = page_params(query)
         if choice(query, "owner_project_access", _ACCESS) == "inactive":
             await self._keys.list(call.principal.tenant_id, _project(call), limit=1, after=None)
             return conversation_page([], has_more=False)
@@ -101,7 +101,7 @@ class KeyEndpoints:
 
     async def list_admin(self, call: AdminCall) -> dict[str, Any]:
         """Those of the tenant, by default the oldest first."""
-        asked = page_asked(call.request.query_params)
+        asked = page_params(call.request.query_params)
         page = await self._keys.list(
             call.principal.tenant_id,
             None,
@@ -116,7 +116,7 @@ class KeyEndpoints:
         asked = await call.body(AdminKeyCreate)
         if asked.scopes and asked.scopes != (READ_ONLY_SCOPE,):
             raise wrong_value("scopes[0]", asked.scopes[0], (READ_ONLY_SCOPE,))
-        wanted = KeyAsked(
+        wanted = KeyRequest(
             name=asked.name,
             terms=KeyTerms(kind="admin", scopes=frozenset(asked.scopes)),
             expires_in_s=asked.expires_in_seconds,

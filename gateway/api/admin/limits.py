@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import conversation_page, page_asked
+from gateway.api.admin.pages import conversation_page, page_params
 from gateway.api.admin.routes import AdminRoute
 from gateway.errors import ResourceNotFound, shown
 from gateway.limits.money import CENT
@@ -74,7 +74,7 @@ class RateLimitEndpoints:
 
     async def list(self, call: AdminCall) -> Json:
         """Of every model that is served, and of those that have limits."""
-        asked = page_asked(call.request.query_params)
+        asked = page_params(call.request.query_params)
         place = await self._limits.place(call.principal.tenant_id, call.path["project_id"])
         by_model = await self._limits.by_model(place)
         bodies = [rate_limit_body(model, limits) for model, limits in by_model.items()]
@@ -134,7 +134,7 @@ class SpendEndpoints:
 
     async def alerts(self, call: AdminCall) -> Json:
         """All alerts, the oldest first, or with `order=desc` the newest."""
-        asked = page_asked(call.request.query_params)
+        asked = page_params(call.request.query_params)
         found = await self._limits.limits.alerts(await self._place(call))
         bodies = [
             spend_alert_body(self._owner, one.id, one.threshold, one.channel) for one in found

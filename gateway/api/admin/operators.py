@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import conversation_page, page_asked, whole_page
+from gateway.api.admin.pages import conversation_page, page_params, whole_page
 from gateway.api.admin.routes import AdminRoute
 from gateway.protocol.admin.objects import admin_key_body
 from gateway.protocol.admin.requests import (
@@ -84,7 +84,7 @@ class OperatorEndpoints:
 
     async def tenants(self, call: AdminCall) -> dict[str, Any]:
         """By name; `after` is the id of a tenant."""
-        asked = page_asked(call.request.query_params)
+        asked = page_params(call.request.query_params)
         shown = [_tenant(one) for one in await self._operations.tenants()]
         if asked.after is not None:
             places = [place for place, one in enumerate(shown) if one["id"] == asked.after]

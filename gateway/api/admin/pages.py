@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-class PageAsked(NamedTuple):
+class PageParams(NamedTuple):
     """Up to `limit` items of a list, from behind (or, with `before`, up to) the one of that id."""
 
     limit: int
@@ -29,12 +29,12 @@ class PageAsked(NamedTuple):
     order: Literal["asc", "desc"] = "asc"
 
 
-def page_asked(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageAsked:
+def page_params(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageParams:
     """What a query asks for: `limit` (default 20), `after`, `before`, `order`. Raises
     `InvalidRequest`.
     """
     limit = integer(query, "limit", minimum=1, maximum=limit_max)
-    return PageAsked(
+    return PageParams(
         limit=limit or min(PAGE_ITEMS_DEFAULT, limit_max),
         after=query.get("after") or None,
         before=query.get("before") or None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.admin.pages import conversation_page, page_asked
+from gateway.api.admin.pages import conversation_page, page_params
 from gateway.api.admin.routes import AdminRoute
 from gateway.api.query import boolean
 from gateway.protocol.admin.objects import (
@@ -69,7 +69,7 @@ class ProjectEndpoints:
     async def list(self, call: AdminCall) -> dict[str, Any]:
         """Active ones, or with `include_archived` all."""
         query = call.request.query_params
-        asked = page_asked(query)
+        asked = page_params(query)
         page = await self._projects.list(
             call.principal.tenant_id,
             limit=asked.limit,

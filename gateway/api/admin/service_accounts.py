@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.admin.pages import conversation_page, page_asked
+from gateway.api.admin.pages import conversation_page, page_params
 from gateway.api.admin.projects import ONE as PROJECT
 from gateway.api.admin.routes import AdminRoute
 from gateway.protocol.admin.objects import account_key_body, deleted_body, service_account_body
@@ -14,7 +14,7 @@ from gateway.protocol.admin.requests import (
     ServiceAccountUpdate,
     terms_of,
 )
-from gateway.services.admin.keys import DEFAULT_NAME, KeyAsked
+from gateway.services.admin.keys import DEFAULT_NAME, KeyRequest
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall
@@ -55,7 +55,7 @@ class ServiceAccountEndpoints:
 
     async def list(self, call: AdminCall) -> dict[str, Any]:
         """Those of one project."""
-        asked = page_asked(call.request.query_params)
+        asked = page_params(call.request.query_params)
         page = await self._accounts.list(
             call.principal.tenant_id,
             call.path["project_id"],
@@ -69,7 +69,7 @@ class ServiceAccountEndpoints:
         asked = await call.body(ServiceAccountCreate)
         asked.check_consistent()
         limits = asked.harmony.limits
-        wanted = KeyAsked(
+        wanted = KeyRequest(
             terms=terms_of((), asked.harmony),
             expires_in_s=asked.expires_in_seconds,
             limits=limits.values,
@@ -102,7 +102,7 @@ class ServiceAccountEndpoints:
     async def create_key(self, call: AdminCall) -> dict[str, Any]:
         """A key of the account; its value is shown this once."""
         asked = await call.body(AccountKeyCreate)
-        wanted = KeyAsked(
+        wanted = KeyRequest(
             name=asked.name or DEFAULT_NAME,
             terms=terms_of(asked.scopes, asked.harmony),
             expires_in_s=asked.expires_in_seconds,

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from gateway.api.admin.routes import AdminRoute
-from gateway.ledger.questions import Report, usage_query
+from gateway.ledger.usage_query import Report, usage_query
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall, Endpoint

@@ -17,7 +17,7 @@ from openai.types.admin.organization.workload_identity_providers import Federati
 from pydantic import TypeAdapter
 
 from gateway import __version__
-from gateway.api.admin.directory import LACKING
+from gateway.api.admin.directory import EMPTY_LISTS
 from gateway.api.admin.table import admin_routes, operator_routes
 from gateway.api.openapi.endpoints import REFERENCE, Json
 from gateway.api.openapi.generate import ERROR
@@ -76,7 +76,7 @@ ACTIONS: Final = {
     "erasure": "Erase a person of",
 }
 """What a POST does that makes nothing, and is named by the last part of its path."""
-_EMPTY: Final = frozenset(f"/v1{one.path}" for one in LACKING)
+_EMPTY: Final = frozenset(f"/v1{one.path}" for one in EMPTY_LISTS)
 _LISTED: Final = frozenset({"backends", "replicas", "prices", "responses", "sinks", "issuers"})
 _SET: Final = frozenset(
     {

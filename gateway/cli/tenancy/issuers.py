@@ -20,7 +20,7 @@ from gateway.protocol.admin.federation import (
     rule_body,
 )
 from gateway.protocol.request_errors import validated
-from gateway.services.admin.federation import ProviderAsked, RuleAsked
+from gateway.services.admin.federation import ProviderRequest, RuleRequest
 from gateway.services.admin.transactions import AdminCaller
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def create(  # noqa: PLR0913 - each is an option
         "verification": None if discovery_url is None else verification,
         "harmony": {one: value for one, value in extras.items() if value is not None},
     }
-    asked = ProviderAsked.of(validated(ProviderCreate, body))
+    asked = ProviderRequest.of(validated(ProviderCreate, body))
     made = ask(
         config,
         tenant,
@@ -187,7 +187,7 @@ def allow(  # noqa: PLR0913 - each is an option
         if acting is None:
             made, _ = await services.keys.create_account(caller, project, name, None)
             body["service_account_id"] = ids.service_account_id(made.id)
-        asked = RuleAsked.of(validated(RuleCreate, body))
+        asked = RuleRequest.of(validated(RuleCreate, body))
         return await services.identity_providers.create_rule(caller, issuer, asked)
 
     _show(rule_body(ask(config, tenant, allowed)), as_json=json_)

@@ -13,7 +13,7 @@ from gateway.cli.provision import connected, provisioned
 from gateway.errors import ResourceNotFound
 from gateway.protocol.admin.objects import account_key_body, project_body, service_account_body
 from gateway.protocol.admin.requests import KeyExtras, terms_of
-from gateway.services.admin.keys import KeyAsked
+from gateway.services.admin.keys import KeyRequest
 from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import load_settings
 from gateway.store import tenants
@@ -125,7 +125,7 @@ def create_key(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Create a service account of a project with a key, and print the key: it is shown once."""
     extras = KeyExtras(allowed_cidrs=tuple(cidr or ()), allowed_models=tuple(model or ()))
-    asked = KeyAsked(
+    asked = KeyRequest(
         name=name, terms=terms_of(tuple(scope or ()), extras), expires_in_s=expires_in_s
     )
     account, made = ask(

@@ -40,7 +40,7 @@ _UNLINKABLE: Final = re.compile(r"[\s\[\]<>`\\【】\x00-\x1f\x7f]+")
 _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
 """What stands as it is in the address of a link: no space, and no round bracket, which ends it."""
 FILES_MAX: Final = 256
-"""Of so many files the paths are looked for."""
+"""How many files an answer may cite: the paths of these are looked for."""
 SANDBOX: Final = "sandbox:"
 """May stand before a path: what models write for a link to a file."""
 _PATH_END: Final = "(?![A-Za-z0-9_/-])"

@@ -46,7 +46,7 @@ class Turn:
     is_text: bool = False
 
     def tokens(self, ids: int) -> int:
-        """How many tokens so many of its ids are; of text, about how many."""
+        """How many tokens this many of its ids are; for text, an estimate."""
         return estimated_tokens(ids) if self.is_text else ids
 
 

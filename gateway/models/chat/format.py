@@ -156,7 +156,7 @@ class ChatFormat:
         """What frames the results of hosted tools."""
         return b"" if self._learned is None else self._learned.template_state
 
-    def knowing(self, template_state: bytes) -> ModelFormat:
+    def with_state(self, template_state: bytes) -> ModelFormat:
         """The same with these frames. Raises `ValueError` for what are none."""
         if template_state == TEXT_STATE:
             # Of a run that began before the settings said that it sees nothing, too.
@@ -194,7 +194,7 @@ class ChatFormat:
         opened, plain = (rendered[one] for one in (self.probes.opened, self.probes.unthinking))
         if self.syntax.reasoning is None or isinstance(opened, str) or isinstance(plain, str):
             return True
-        return opened == plain or self.begun_ids(opened) > 0 or self.begun_ids(plain) > 0
+        return opened == plain or self.prefill_size(opened) > 0 or self.prefill_size(plain) > 0
 
     def check(self) -> None:
         """Its prompts are the server's: there is nothing to compare."""
@@ -239,7 +239,9 @@ class ChatFormat:
         return self._learned
 
     def _learn(self, rendered: Mapping[bytes, Rendering]) -> Template:
-        return learned(self.probes, rendered, self.vocabulary, self._probe_parser, self.begun_ids)
+        return learned(
+            self.probes, rendered, self.vocabulary, self._probe_parser, self.prefill_size
+        )
 
     def _probe_parser(self) -> TokenParser:
         return self.new_parser(RULES)
@@ -276,7 +278,7 @@ class ChatFormat:
         text = message_text(typed) if isinstance(typed, Message) else ""
         return self.vocabulary.encode(text) if text else ()
 
-    def begun_ids(self, prompt_ids: Sequence[int]) -> int:
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:
         """From the marker of a thought on, behind the last marker of another kind."""
         reasoning = self.syntax.reasoning
         if reasoning is None:
@@ -299,7 +301,7 @@ class ChatFormat:
         ]
         return ids[bounds[-1] + 1 :] if bounds else ids
 
-    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+    def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
         """The result of a call, framed; a turn is opened behind it."""
         template = self._learned or Template()
         opening = template.opening
@@ -337,7 +339,7 @@ class ChatFormat:
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
         """The prompt as one text: its template took it together, and nobody here takes it apart."""
         if prompt.text_tokens is not None:
-            return self.knowing(TEXT_STATE).messages(prompt, with_ids=with_ids)
+            return self.with_state(TEXT_STATE).messages(prompt, with_ids=with_ids)
         return [self._shown(prompt.ids, with_ids=with_ids)]
 
     def messages_of_turn(
@@ -349,7 +351,7 @@ class ChatFormat:
     ) -> list[dict[str, Any]]:
         """The turn as one text, then what of it was taken back."""
         if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
-            return self.knowing(TEXT_STATE).messages_of_turn(ids, taken_back)
+            return self.with_state(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
             {**self._shown(voided, with_ids=with_ids), "taken_back": rule}
             for rule, voided in taken_back
@@ -384,7 +386,7 @@ class ChatFormat:
             ids += (*prefill, *said)
         return ids
 
-    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
+    def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
         """The turns as they were said, for the model to go on with: a thought that was open is
         closed, and a call that was cut off is left out.
         """

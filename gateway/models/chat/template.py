@@ -169,12 +169,12 @@ def learned(
     answers: Mapping[bytes, Rendering],
     vocabulary: Vocabulary,
     new_parser: Callable[[], TokenParser],
-    begun_ids: Callable[[Sequence[int]], int],
+    prefill_size: Callable[[Sequence[int]], int],
 ) -> Template:
-    """What the answers to all probes tell; `new_parser` reads by `RULES`, `begun_ids` tells how
+    """What the answers to all probes tell; `new_parser` reads by `RULES`, `prefill_size` tells how
     many of the last ids of a prompt are the beginning of what the model says.
     """
-    reading = _Reading(probes, answers, vocabulary, new_parser, begun_ids)
+    reading = _Reading(probes, answers, vocabulary, new_parser, prefill_size)
     opening = reading.opening()
     result = reading.result_frame(opening) if opening else None
     return Template(
@@ -196,14 +196,14 @@ class _Reading:
         answers: Mapping[bytes, Rendering],
         vocabulary: Vocabulary,
         new_parser: Callable[[], TokenParser],
-        begun_ids: Callable[[Sequence[int]], int],
+        prefill_size: Callable[[Sequence[int]], int],
     ) -> None:
         self.faults: list[str] = []
         self._probes = probes
         self._answers = answers
         self._vocabulary = vocabulary
         self._new_parser = new_parser
-        self._begun_ids = begun_ids
+        self._prefill_size = prefill_size
 
     def habits(self) -> Habits:
         """Which conversations the template takes, and shows."""
@@ -288,7 +288,7 @@ class _Reading:
         return None
 
     def _unbegun(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
-        return prompt[: len(prompt) - self._begun_ids(prompt)]
+        return prompt[: len(prompt) - self._prefill_size(prompt)]
 
     def _ids(self, probe: bytes) -> tuple[int, ...]:
         """What was rendered; nothing where the template refuses the conversation."""

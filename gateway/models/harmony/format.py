@@ -59,7 +59,7 @@ class HarmonyFormat(Renderer):
     plain_header = staticmethod(frames.plain_header)
     said_ids = staticmethod(frames.said_ids)
     answer_opening = staticmethod(frames.answer_header)
-    answered = staticmethod(frames.with_result)
+    with_result = staticmethod(frames.with_result)
     repeated_ids = staticmethod(repeated_ids)
 
     @classmethod
@@ -67,7 +67,7 @@ class HarmonyFormat(Renderer):
         """Raises `StartupError` when the vocabulary is damaged."""
         return cls(Vocabulary.load(), limits)
 
-    def knowing(self, template_state: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no template_state
+    def with_state(self, template_state: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no template_state
         """The same for every run."""
         return self
 
@@ -78,7 +78,7 @@ class HarmonyFormat(Renderer):
         """Nothing can misfit: prompts are rendered here, and no server is asked."""
         return ()
 
-    def begun_ids(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - another format's
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - another format's
         """None: a prompt ends with the opening of a turn."""
         return 0
 
@@ -108,11 +108,11 @@ class HarmonyFormat(Renderer):
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)
 
-    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
+    def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
         """The ids of whole messages that stand for these turns behind a prompt, and of the opening
         behind each. Each turn is read by a parser of its own. Calls that were cut off are left out.
         """
-        return frames.retold_ids(turns, new_parser, self._writer)
+        return frames.rerendered_ids(turns, new_parser, self._writer)
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
         """The ids that open the call that is demanded: a header to the only function that may be

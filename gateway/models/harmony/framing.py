@@ -4,10 +4,10 @@ grammar holds it to them.
 A response may take several turns. Each that follows another is asked for behind all that was said
 before, and what was said may be malformed: a header without a body, an answer without a word, text
 between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
-only its messages are told again (`retold_ids`), each as the prompts of all later responses tell its
-item: id for id if the model said and closed it as it was trained to, and otherwise its text,
-written anew. A message that was cut off is text, too: its last id may be half a character, which no
-text has.
+only its messages are rendered again (`rerendered_ids`), each as the prompts of all later responses
+render its item: id for id if the model said and closed it as it was trained to, and otherwise its
+text, tokenised again. A message that was cut off is text, too: its last id may be half a character,
+which no text has.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _BROWSER: Final = frozenset(BROWSER_TOOLS)
 
 _JSON_CONTENT = (_SPACE, CONSTRAIN, _JSON, MESSAGE)
 PLAIN_HEADER_IDS_MAX: Final = 5
-"""So many ids are a header of a channel, at most, that names nobody."""
+"""The most ids of a header that names a channel and no recipient."""
 
 _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
 _CHANNELS: Final = {
@@ -82,8 +82,8 @@ def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
 
     A turn is what was put into the model's mouth and what it said after it. Each earlier one
     becomes whole messages and another is begun behind it; one that said nothing, or no more than
-    that it is over, leaves no trace. The last one stands as it is. (`retold_ids` has what a backend
-    is shown of earlier turns, which is the same where the model closed what it said.)
+    that it is over, leaves no trace. The last one stands as it is. (A backend is sent earlier turns
+    as `rerendered_ids`, which are the same where the model closed what it said.)
     """
     ids: list[int] = []
     for prefill, said in turns[:-1]:
@@ -169,7 +169,7 @@ class _Said:
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
-def retold_ids(
+def rerendered_ids(
     turns: Iterable[Turn], new_parser: Callable[[], TokenParser], writer: MessageWriter
 ) -> list[int]:
     """What stands behind a prompt once these turns are over: messages, and another is begun behind

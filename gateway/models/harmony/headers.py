@@ -60,7 +60,7 @@ NAMESPACE: Final = "functions."
 """What goes before a function's name in a recipient."""
 
 HEADERS_KEPT: Final = 128
-"""A model writes a few headers over and over; so many are read once for the same tools."""
+"""Headers whose reading is cached for the same tools: a model writes a few over and over."""
 
 _BUILTIN_CHANNELS: Final = frozenset({BUILTIN_CHANNEL, "commentary"})
 _ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})

@@ -84,7 +84,7 @@ CODE_CONTENT: Final = "code"
 INSTRUCTIONS: Final = "# Instructions\n\n"
 """What instructions of a developer message begin with, as openai-harmony 0.0.8 writes them."""
 PIECE_CHARS: Final = 32 * 1024
-"""Making the ids of so much is short of a millisecond; meanwhile nothing else runs."""
+"""Characters that are tokenised at once: in less than a millisecond, in which nothing else runs."""
 _WINDOW_CHARS: Final = 16 * 1024
 # It begins with what can be searched for at once. What is no letter is sorted out afterwards.
 _PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uff0c]))")

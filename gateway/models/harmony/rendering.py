@@ -60,7 +60,7 @@ SYSTEM_MESSAGES_MAX: Final = 64
 """Whose ids are kept. There is one for each effort, date, and whether there are tools."""
 ID_BYTES: Final = 4
 ENTRY_IDS: Final = 120
-"""What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
+"""What an entry of the cache takes besides its ids and their source, in ids."""
 _LOCATION: Final = "Where the user is, roughly, in case a web search depends on it: "
 _DECLARED: Final = " "
 """Stands where an item has the name of a function, which is another."""

@@ -51,7 +51,7 @@ NOT_STORED: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderAsked:
+class ProviderRequest:
     """An identity provider that is asked for."""
 
     name: str
@@ -64,7 +64,7 @@ class ProviderAsked:
     enabled: bool = True
 
     @classmethod
-    def of(cls, body: ProviderCreate | OperatorIssuerCreate) -> ProviderAsked:
+    def of(cls, body: ProviderCreate | OperatorIssuerCreate) -> ProviderRequest:
         """What a body asks for. Raises `InvalidRequest`."""
         return cls(
             name=body.name,
@@ -117,7 +117,7 @@ def provider_changes(
 
 
 @dataclass(frozen=True, slots=True)
-class RuleAsked:
+class RuleRequest:
     """A rule that is asked for; `scopes` empty: all of the project."""
 
     project_id: str
@@ -129,7 +129,7 @@ class RuleAsked:
     enabled: bool = True
 
     @classmethod
-    def of(cls, body: RuleCreate) -> RuleAsked:
+    def of(cls, body: RuleCreate) -> RuleRequest:
         """What a body asks for. Raises `InvalidRequest`."""
         return cls(
             project_id=body.project_id,
@@ -169,7 +169,7 @@ class IdentityProviders:
         self._providers_max = providers_max
         self._rules_max = rules_max
 
-    async def create(self, caller: AdminCaller, asked: ProviderAsked) -> IdentityProvider:
+    async def create(self, caller: AdminCaller, asked: ProviderRequest) -> IdentityProvider:
         """Raises `RateLimited` where there are too many, `InvalidRequest` where bearer tokens of
         the same issuer and audience are those of another provider of the tenant, or the operator's,
         and for an audience that names another tenant.
@@ -232,7 +232,7 @@ class IdentityProviders:
             await caller.note(connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=found.name)
 
     async def create_rule(
-        self, caller: AdminCaller, provider_id: str, asked: RuleAsked
+        self, caller: AdminCaller, provider_id: str, asked: RuleRequest
     ) -> FederationRule:
         """Raises `RateLimited` where the provider has too many, `InvalidRequest` for an archived
         project.

@@ -50,7 +50,7 @@ class KeyPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyAsked:
+class KeyRequest:
     """A key that is asked for; `terms` without expiry and owner, `limits` by what they limit and
     their window (seconds).
     """
@@ -97,7 +97,7 @@ class Keys:
         caller: AdminCaller,
         project_id: str,
         name: str,
-        asked: KeyAsked | None,
+        asked: KeyRequest | None,
     ) -> tuple[ServiceAccount, tuple[ApiKey, str] | None]:
         """A service account, and a key of it with its secret, unless `asked` is None: it has no
         role then. Raises `RateLimited` where there are too many of either.
@@ -112,7 +112,7 @@ class Keys:
             return account, await self._insert(connection, caller, asked, project, account)
 
     async def create(
-        self, caller: AdminCaller, project_id: str, account_id: str, asked: KeyAsked
+        self, caller: AdminCaller, project_id: str, account_id: str, asked: KeyRequest
     ) -> tuple[ApiKey, str]:
         """A key of a service account, and its secret. Raises `RateLimited` where there are too
         many.
@@ -123,7 +123,7 @@ class Keys:
             account = await required_account(connection, project, account_id)
             return await self._insert(connection, caller, asked, project, account)
 
-    async def create_admin(self, caller: AdminCaller, asked: KeyAsked) -> tuple[ApiKey, str]:
+    async def create_admin(self, caller: AdminCaller, asked: KeyRequest) -> tuple[ApiKey, str]:
         """An admin key of the tenant, and its secret."""
         async with self._transactions.changing(caller.tenant_id) as connection:
             return await self._insert(connection, caller, asked, None, None)
@@ -232,7 +232,7 @@ class Keys:
         self,
         connection: Connection,
         caller: AdminCaller,
-        asked: KeyAsked,
+        asked: KeyRequest,
         project: Project | None,
         account: ServiceAccount | None,
     ) -> tuple[ApiKey, str]:

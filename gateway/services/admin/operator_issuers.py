@@ -13,7 +13,7 @@ from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name
 from gateway.services.admin.federation import (
     PROVIDER_EVENT,
-    ProviderAsked,
+    ProviderRequest,
     provider_changes,
     told_of,
     unknown_provider,
@@ -72,7 +72,7 @@ class OperatorIssuers:
         tenants, and where nothing says which claim names the tenant; `RateLimited` where there are
         too many.
         """
-        provider = ProviderAsked.of(asked).provider(ids.new_uuid(), _OPERATORS)
+        provider = ProviderRequest.of(asked).provider(ids.new_uuid(), _OPERATORS)
         new = OperatorIssuer(
             replace(provider, terms=replace(provider.terms, bearer=True)),
             tuple(dict.fromkeys(asked.tenants)),

@@ -30,12 +30,12 @@ class ImageHold:
         self._bytes = 0
 
     def add(self, size: int) -> None:
-        """So many bytes have come. Raises `NoRoom`."""
+        """Count bytes that have come. Raises `NoRoom`."""
         self._budget.take(self._tenant_id, size)
         self._bytes += size
 
     def give_back(self, size: int) -> None:
-        """So many of them were thrown away."""
+        """Count bytes that were dropped."""
         self._bytes -= size
         self._budget.let_go(self._tenant_id, size)
 
@@ -85,6 +85,6 @@ class ImageBudget:
         self._of_tenants[tenant_id] += size
 
     def let_go(self, tenant_id: TenantId, size: int) -> None:
-        """So many bytes are held no more."""
+        """Count bytes that are held no more."""
         if size:
             self._let_go.append((tenant_id, size))

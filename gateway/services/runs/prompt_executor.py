@@ -19,8 +19,8 @@ T = TypeVar("T")
 Given = TypeVar("Given", bound="Renderable")
 
 RENDERINGS_MAX: Final = 8
-"""So often servers are asked for one request: what is to be learned of the template, the prompt,
-the same for a summary, and with fewer and fewer turns."""
+"""How often servers are asked to render for one request: to learn the template, for the prompt, for
+a summary, and again with fewer and fewer turns."""
 
 
 class Tokenizers(Protocol):

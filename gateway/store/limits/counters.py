@@ -2,7 +2,7 @@
 
 One transaction of a process once a second, and another when a request does not fit its slice. Rows
 are locked in the order of their keys. Only the database's clock counts: a bucket fills by it, and
-what a process told is of no account once it has been silent for `FRESH_S`.
+what a process  {present=reports = {presentis of no account once it has been silent for `FRESH_S`.
 """
 
 from __future__ import annotations
@@ -154,10 +154,10 @@ class SpendRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a process tells. `asks` by bucket; `reports` of what is under way, which is told again
-    while it is; `spend` what it has spent, `watched` the meters of which it wants to know more, and
-    `stored` the accounts of stored bytes.
+class SyncRequest:
+    """What a process sends: `asks` by bucket; `reports` of its requests in progress, again in each
+    round while they are; `spend`, what it has spent; `watched`, the meters that it wants to know
+    more of; `stored`, the accounts of stored bytes that it wants to know.
     """
 
     asks: Mapping[Key, Ask] = field(default_factory=dict)
@@ -168,10 +168,10 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What it hears: of each bucket what is granted and what is left; of other replicas what is
-    under way (`elsewhere`), what they and this one have spent, how many they are, and what was
-    measured of stored bytes; of the first and the last two only with `is_round`.
+class SyncReply:
+    """What it gets: of each bucket what is granted and what is left; what all have `spent`; and
+    with `is_round` the requests in progress of other replicas (`elsewhere`), how many these are,
+    and what was measured of stored bytes.
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
@@ -182,20 +182,22 @@ class Heard:
     stored: Mapping[Key, Measurement] = field(default_factory=dict)
 
 
-async def exchange(database: Database, replica: str, told: Told, *, is_round: bool) -> Heard:
-    """Tell and hear. Without `is_round` only of buckets and spending. Raises `StoreError`."""
-    async with database.runs_transaction(durable=bool(told.spend)) as connection:
-        buckets = await _fill(connection, told.asks)
-        spent = await _spend(connection, replica, told)
+async def exchange(
+    database: Database, replica: str, request: SyncRequest, *, is_round: bool
+) -> SyncReply:
+    """Exchange figures; without `is_round` only buckets and spending. Raises `StoreError`."""
+    async with database.runs_transaction(durable=bool(request.spend)) as connection:
+        buckets = await _fill(connection, request.asks)
+        spent = await _spend(connection, replica, request)
         elsewhere: dict[Key, int] = {}
         others = 0
         if is_round:
-            elsewhere, others = await _report(connection, replica, told.reports)
-        stored = await _stored(connection, told.stored)
-    return Heard(buckets, elsewhere, spent, others, is_round, stored)
+            elsewhere, others = await _report(connection, replica, request.reports)
+        stored = await _stored(connection, request.stored)
+    return SyncReply(buckets, elsewhere, spent, others, is_round, stored)
 
 
-async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
+async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
     """What is left and spent of limits and budgets, without taking any of it. Raises
     `StoreError`.
     """
@@ -221,7 +223,7 @@ async def look(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
         others = await connection.execute(
             _ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S}
         )
-        spent = await _spend(connection, replica, Told(watched=rows))
+        spent = await _spend(connection, replica, SyncRequest(watched=rows))
         stored = await _stored(connection, accounts)
     return Elsewhere(
         {(row.tenant_id, row.name): float(row.level) for row in levels},
@@ -241,13 +243,13 @@ async def forget(database: Database) -> None:
 async def _fill(connection: Connection, asks: Mapping[Key, Ask]) -> dict[Key, tuple[float, float]]:
     if not asks:
         return {}
-    heard = await _fill_known(connection, asks)
-    missing = {key: ask for key, ask in asks.items() if key not in heard}
+    filled = await _fill_known(connection, asks)
+    missing = {key: ask for key, ask in asks.items() if key not in filled}
     if missing:
         capacities = [one.capacity for one in missing.values()]
         await connection.execute(_MAKE, {**_keys(list(missing)), "capacities": capacities})
-        heard |= await _fill_known(connection, missing)
-    return heard
+        filled |= await _fill_known(connection, missing)
+    return filled
 
 
 async def _fill_known(
@@ -270,9 +272,11 @@ async def _report(
     connection: Connection, replica: str, reports: Mapping[Key, int]
 ) -> tuple[dict[Key, int], int]:
     present = (EVERYONE, PRESENT)
-    told = {present: 1, **reports}
-    keys = _keys(list(told))
-    await connection.execute(_REPORT, {**keys, "replica": replica, "amounts": list(told.values())})
+    reports = {present: 1, **reports}
+    keys = _keys(list(reports))
+    await connection.execute(
+        _REPORT, {**keys, "replica": replica, "amounts": list(reports.values())}
+    )
     rows = await connection.execute(_ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S})
     found = {(row.tenant_id, row.name): row.amount for row in rows}
     others = found.pop(present, 0)
@@ -287,14 +291,16 @@ async def _stored(connection: Connection, accounts: Sequence[Key]) -> dict[Key, 
     return {(row.tenant_id, row.name): Measurement(row.bytes, row.age_s) for row in rows}
 
 
-async def _spend(connection: Connection, replica: str, told: Told) -> dict[Key, SpentSoFar]:
-    if told.spend:
-        amounts = [row.amount for row in told.spend]
-        parameters = {**_meters(told.spend), "replica": replica, "amounts": amounts}
+async def _spend(
+    connection: Connection, replica: str, request: SyncRequest
+) -> dict[Key, SpentSoFar]:
+    if request.spend:
+        amounts = [row.amount for row in request.spend]
+        parameters = {**_meters(request.spend), "replica": replica, "amounts": amounts}
         await connection.execute(_SPEND, parameters)
-    if not told.watched:
+    if not request.watched:
         return {}
-    rows = await connection.execute(_SPENT, {**_meters(told.watched), "replica": replica})
+    rows = await connection.execute(_SPENT, {**_meters(request.watched), "replica": replica})
     return {(row.tenant_id, row.meter): SpentSoFar(row.others, row.mine) for row in rows}
 
 

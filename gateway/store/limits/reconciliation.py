@@ -92,7 +92,7 @@ FROM written AS w JOIN judged AS c
 """)
 
 KEPT_DAYS: Final = 62
-"""For so long intervals are kept that are over: the month before can be looked up."""
+"""Days that ended intervals are kept, so that the month before can be looked up."""
 _FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
 # An interval without an end would have a row for every process that ever began. Those that are gone
 # become part of the row '', which is the difference to the lines and so stays right. A process that
@@ -118,7 +118,7 @@ ON CONFLICT (tenant_id, meter, starts_at, replica)
 DO UPDATE SET amount = s.amount + excluded.amount, at = excluded.at
 """)
 SILENT_S: Final = 86_400.0
-"""A process that has written nothing of a meter for so long, and is not there, is gone."""
+"""Seconds without a write of a meter after which an absent process counts as gone."""
 _FORGET_FIRINGS: Final = Statement("""
 DELETE FROM alert_firings WHERE starts_at < :before AND starts_at > :forever
 """)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FIRST: Final = UUID(int=0)
 """What is before every id."""
 TURN_S: Final = 600.0
-"""So long others wait for a process that has begun to measure a tenant."""
+"""Seconds that others wait for a process that has begun to measure a tenant."""
 
 
 def _size(columns: str) -> str:

@@ -82,8 +82,8 @@ _AS_IF_NEW: Final = (
     " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; SET LOCAL jit TO DEFAULT; "
 )
 _TRUSTED_S: Final = 2.0
-"""So long after its last transaction a connection is taken to be there still. Of one that was lost
-while it rested longer it has to be found out before there is something to lose."""
+"""Seconds after its last transaction for which a connection is taken to be there. One that rested
+longer is tried first, before a transaction could be lost with it."""
 _FOR_RUNS: Final = (
     f"SET ROLE {RUNS_ROLE}; SET statement_timeout = {{timeout_ms}};"
     " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off; SET jit = off"

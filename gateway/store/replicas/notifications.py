@@ -31,7 +31,7 @@ CHANNEL: Final = "harmony_gateway"
 RESPONSES_MAX: Final = 200
 """Responses in one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
 PROBE_INTERVAL_S: Final = 30.0
-"""A listener speaks so often, or it would never notice that the other end is gone."""
+"""Seconds between two queries of a listener: by them it notices that the other end is gone."""
 
 _KINDS: Final = frozenset(get_args(NoticeKind))
 _NOTIFY: Final = Statement("""

@@ -23,7 +23,7 @@ KEPT_S: Final = 30.0
 MESSAGES_MAX: Final = 256
 """Read at once."""
 CLEANED_EVERY: Final = 16
-"""Of so many times one removes what is old."""
+"""One of this many exchanges removes what is old."""
 
 _EXCHANGE: Final = Statement("""
 WITH told AS (

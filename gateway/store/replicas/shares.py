@@ -31,7 +31,7 @@ output that admission expects, in the class of background."""
 ALPHA: Final = 0.1
 """Weight of the latest response among those that the next is expected from, as in admission."""
 KEPT_DAYS: Final = 7
-"""For so long what was expected of a tenant is remembered."""
+"""Days that the estimates of a tenant are remembered."""
 
 # Who has no row begins where those are that go now.
 _MAKE: Final = Statement("""

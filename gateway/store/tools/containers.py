@@ -54,7 +54,7 @@ class ContainerRow:
     project_id: ProjectId | None = None
 
 
-class PageAsked(NamedTuple):
+class PageParams(NamedTuple):
     """A page of at most `limit` rows by age, which begins behind the row `after`."""
 
     limit: int
@@ -228,7 +228,7 @@ async def opened(
 async def list_containers(
     database: Database,
     tenant_id: TenantId,
-    asked: PageAsked,
+    asked: PageParams,
     *,
     name: str | None,
     now: datetime,

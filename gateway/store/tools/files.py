@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
-    from gateway.store.tools.containers import PageAsked
+    from gateway.store.tools.containers import PageParams
     from gateway.tenancy import ProjectId, TenantId
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -242,7 +242,7 @@ async def of_container(
 async def list_files(
     database: Database,
     tenant_id: TenantId,
-    asked: PageAsked,
+    asked: PageParams,
     *,
     container: UUID | None = None,
     purpose: str | None = None,

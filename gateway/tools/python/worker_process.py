@@ -6,8 +6,6 @@ How the process is walled in is the business of whoever starts it (`linux.py`).
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import os
 import struct
 from collections import OrderedDict
@@ -21,6 +19,7 @@ from typing_extensions import override
 
 from gateway.concurrency import OnceEvent
 from gateway.tools.python.engine import INTERRUPT_GRACE_S, Container, EngineBroken, FileRefused, Ran
+from gateway.tools.python.pieces import get_file, put_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -209,30 +208,17 @@ class WorkerContainer(Container):
     @override
     async def put(self, path: str, content: bytes) -> None:
         async with self._turn:
-            for start in range(0, max(len(content), 1), PIECE_BYTES):
-                piece = base64.b64encode(content[start : start + PIECE_BYTES]).decode()
-                await self._order("put", path=path, at=start, content=piece)
+            await put_file(self._order, path, content, piece_bytes=PIECE_BYTES)
 
     @override
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        content = bytearray()
         async with self._turn:
-            while True:
-                told = await self._order("get", path=path, at=len(content), size=PIECE_BYTES)
-                try:
-                    piece = base64.b64decode(told.get("content", ""), validate=True)
-                except (binascii.Error, TypeError, ValueError) as error:
-                    raise EngineBroken("the sandbox gave a file that is none") from error
-                content += piece
-                if len(content) > bytes_max:
-                    raise FileRefused(f"{path} is longer than {bytes_max} bytes")
-                if len(piece) < PIECE_BYTES:
-                    return bytes(content)
+            return await get_file(self._order, path, piece_bytes=PIECE_BYTES, bytes_max=bytes_max)
 
     @override
     async def remove(self, path: str) -> None:
         async with self._turn:
-            await self._order("remove", path=path)
+            await self._order("remove", path)
 
     @override
     async def leave(self) -> None:
@@ -259,11 +245,11 @@ class WorkerContainer(Container):
             async with asyncio.timeout(UNBEGUN_GRACE_S):
                 await self._process.wait()
 
-    async def _order(self, kind: str, **told: object) -> Mapping[str, Any]:
-        """Have something done with a file; the answer."""
+    async def _order(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]:
+        """Have something done with a file (`pieces.FileOrder`)."""
         self._orders += 1
         number = self._orders
-        await self._write({kind: number, **told})
+        await self._write({kind: number, "path": path, **given})
         try:
             async with asyncio.timeout(FILE_TIMEOUT_S):
                 while (answer := await self._read()).get(kind) != number:
@@ -275,7 +261,7 @@ class WorkerContainer(Container):
                 raise EngineBroken("the sandbox does not answer") from error
             raise
         if "refused" in answer:
-            raise FileRefused(f"{told['path']}: {str(answer['refused'])[:200]}")
+            raise FileRefused(f"{path}: {str(answer['refused'])[:200]}")
         return answer
 
     async def _answer(self, number: int) -> Ran:

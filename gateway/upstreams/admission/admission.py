@@ -36,13 +36,14 @@ class Closable(Protocol):
 
 T = TypeVar("T", bound=Closable)
 
-LOOK_S: Final = 0.1
-"""While somebody waits: delays get shorter, and backends come back, without anything happening."""
+PUMP_INTERVAL_S: Final = 0.1
+"""Seconds between two looks at the queue while requests wait in it: by mere time delays get shorter
+and backends come back."""
 CLAIMED_AHEAD: Final = 4
-"""Of work that was promised so many wait here: where it is its turn after all, by its age, and when
-a slot is free, something is there."""
+"""How many background requests this process claims beyond its free slots: they wait here, so that a
+slot that becomes free, or their age, finds one of them at once."""
 REFUSED_APART_S: Final = 0.004
-"""Between two of a tenant that waited in vain."""
+"""Seconds between the refusals of two requests of a tenant that waited in vain."""
 RETRY_AFTER_MIN_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
 """openai-python does not wait longer, and tries again at once instead."""
@@ -212,9 +213,9 @@ class Admission:
             queue.pump(self._clock())
         self.waiting = len(queue)
         if self.waiting and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(PUMP_INTERVAL_S, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.pump()
 

@@ -1,4 +1,4 @@
-"""One request at the backend that was chosen for it."""
+"""One request at the backend that was chosen for it (a `RequestListener`)."""
 
 from __future__ import annotations
 
@@ -69,30 +69,30 @@ class Placed:
         """Somebody can go on with what was generated: ids, in no grammar that began with them."""
         return self._request.chat is None and self._request.constraint is None
 
-    def first(self, seconds: float) -> None:
-        """The first token came, so many seconds after the request was sent."""
+    def on_first_token(self, seconds: float) -> None:
+        """The first token came, `seconds` after the request was sent."""
         if self._timer is not None:
             self._timer.cancel()
         if self._slot is not None:
             self._slot.first(seconds)
             self._changed()
 
-    def finished(self) -> None:
+    def on_finish(self) -> None:
         """Its last token came: there is nothing left to call back."""
         if self._admission is not None:
             self._admission.running.discard(self._request.tenant, self)
 
-    def ended(self, tokens: int) -> None:
-        """So many tokens were generated."""
+    def on_end(self, tokens: int) -> None:
+        """The stream ended, with `tokens` generated."""
         self._said = tokens
 
-    def refused(self) -> None:
+    def on_busy(self) -> None:
         """The backend is too busy to take the request."""
         if self._slot is not None:
             self._slot.refused()
 
     def close(self) -> None:
-        """It is not sent after all."""
+        """Give up the slot of a request that is not sent after all."""
         with self:
             pass
 

@@ -124,19 +124,19 @@ class MemberSlots:
         """How many more background requests may be sent."""
         return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
 
-    def take(self, work: WorkClass, prompt: int, *, is_beyond: bool = False) -> Slot:
+    def take(self, work: WorkClass, prompt: int, *, is_extra: bool = False) -> Slot:
         """Take a slot for a request with a prompt of `prompt` tokens, even if none is free;
-        `is_beyond`: none was (`has_spare`).
+        `is_extra`: none was (`has_spare`).
         """
         self.in_flight += 1
-        self.beyond += is_beyond
+        self.beyond += is_extra
         is_background = work is WorkClass.BACKGROUND
         self.background += is_background
         used = self.in_flight / self.bound
         if is_background:
             # Where there is no other work, its share is all that is ever used.
             used = max(used, self.background / self.background_bound)
-        return Slot(self, self._round, used, prompt, is_background, is_beyond)
+        return Slot(self, self._round, used, prompt, is_background, is_extra)
 
     def answered(self, slot: Slot, seconds: float) -> None:
         """Learn from the first token of a request, which came `seconds` after it was sent."""
@@ -238,7 +238,7 @@ class Slot:
     """
 
     __slots__ = (
-        "_is_background", "_is_beyond", "_is_held", "_slots", "has_begun", "prompt", "round",
+        "_is_background", "_is_extra", "_is_held", "_slots", "has_begun", "prompt", "round",
         "used",
     )  # fmt: skip
 
@@ -249,14 +249,14 @@ class Slot:
         used: float,
         prompt: int,
         is_background: bool,  # noqa: FBT001 - made for each request, and nowhere else
-        is_beyond: bool,  # noqa: FBT001
+        is_extra: bool,  # noqa: FBT001
     ) -> None:
         self.round = round_
         self.used = used
         self.prompt = prompt
         self._slots = slots
         self._is_background = is_background
-        self._is_beyond = is_beyond
+        self._is_extra = is_extra
         self._is_held = True
         self.has_begun = False
 
@@ -281,7 +281,7 @@ class Slot:
             self._slots.in_flight -= 1
             self._slots.begun -= self.has_begun
             self._slots.background -= self._is_background
-            self._slots.beyond -= self._is_beyond
+            self._slots.beyond -= self._is_extra
 
     def __enter__(self) -> Self:
         return self

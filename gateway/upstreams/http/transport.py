@@ -131,11 +131,11 @@ class Answer(NamedTuple):
 class AnswerListener(BodyListener, Protocol):
     """A `BodyListener` that is told where the answer will be.
 
-    `goes_over` is called before the request is sent: twice, if a connection that was kept turns out
+    `attach` is called before the request is sent: twice, if a connection that was kept turns out
     closed.
     """
 
-    def goes_over(self, body: ResponseBody, /) -> None: ...
+    def attach(self, body: ResponseBody, /) -> None: ...
 
 
 class OriginPool:
@@ -327,7 +327,7 @@ async def _exchange(
 ) -> Answer:
     connection = body.connection
     if listener is not None:
-        listener.goes_over(body)
+        listener.attach(body)
     try:
         await connection.send(message, timeouts)
         del message  # the connection has it, as long as it may be needed

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.upstreams.membership.dns_message import AAAA, SRV, A
-from gateway.upstreams.membership.source import looked
+from gateway.upstreams.membership.source import polled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
     from gateway.upstreams.backend import Backend
+    from gateway.upstreams.membership.desired import Answer
     from gateway.upstreams.membership.resolver import Resolver
     from gateway.upstreams.membership.source import Template
-    from gateway.upstreams.membership.wanted import Answer
 
 DEFAULT_PORT: Final = 8000
 
@@ -51,15 +51,15 @@ class DnsSource:
         self._port = port
         self._refresh_s = timing.refresh_s
 
-    async def look(self) -> tuple[Backend, ...]:
+    async def fetch(self) -> tuple[Backend, ...]:
         """All that there are now. Raises `SourceError`."""
         if self._port is None:
             return self._backends(await self._services())
         return self._backends(f"{one}:{self._port}" for one in await self._addresses())
 
-    def answers(self) -> AsyncGenerator[Answer]:
+    def watch(self) -> AsyncGenerator[Answer]:
         """All that there are, at an interval."""
-        return looked(self.look, self._refresh_s)
+        return polled(self.fetch, self._refresh_s)
 
     async def _addresses(self) -> list[str]:
         """Those of IPv6 where there are no others: a server with both is one server."""

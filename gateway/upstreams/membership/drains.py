@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
 
 TOLD_AGAIN_S: Final = 10.0
-"""What has not changed is told so often: where it is not, the replica is gone."""
+"""Seconds between two reports without a change: without them a replica counts as gone."""
 
 _log = EventLog("gateway.upstreams")
 

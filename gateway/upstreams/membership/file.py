@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gateway.errors import StartupError
-from gateway.upstreams.membership.source import SourceError, looked
+from gateway.upstreams.membership.source import SourceError, polled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.membership.wanted import Answer
+    from gateway.upstreams.membership.desired import Answer
 
 
 class FileSource:
@@ -30,13 +30,13 @@ class FileSource:
         self._read = read
         self._refresh_s = refresh_s
 
-    async def look(self) -> tuple[Backend, ...]:
+    async def fetch(self) -> tuple[Backend, ...]:
         """What the file has now. Raises `SourceError`."""
         try:
             return await asyncio.to_thread(self._read)
         except (StartupError, ValueError) as error:
             raise SourceError(str(error)) from error
 
-    def answers(self) -> AsyncGenerator[Answer]:
+    def watch(self) -> AsyncGenerator[Answer]:
         """What the file has, at an interval."""
-        return looked(self.look, self._refresh_s)
+        return polled(self.fetch, self._refresh_s)

@@ -20,9 +20,9 @@ import orjson
 from gateway.upstreams.client import build_client, read_body
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.membership.desired import Fault
 from gateway.upstreams.membership.endpoint_slices import endpoints, key_of, version_of
 from gateway.upstreams.membership.source import SourceError
-from gateway.upstreams.membership.wanted import Fault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
+    from gateway.upstreams.membership.desired import Answer
     from gateway.upstreams.membership.source import Template
-    from gateway.upstreams.membership.wanted import Answer
 
 WATCH_S: Final = 240
-"""The server ends a watch after so long: one of which nothing comes may be dead."""
+"""Seconds after which the server ends a watch: one of which nothing comes may be dead."""
 PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """After a watch, after one failure, after two in a row, and so on."""
 PAGE_SLICES: Final = 500
@@ -103,13 +103,13 @@ class KubernetesSource:
         self._slices: dict[str, Mapping[str, Any]] = {}
         self._version = ""
 
-    async def look(self) -> tuple[Backend, ...]:
+    async def fetch(self) -> tuple[Backend, ...]:
         """All that there are now. Raises `SourceError`."""
         async with self._client() as client:
             slices, _ = await self._list(client)
         return self._backends(slices)
 
-    async def answers(self) -> AsyncGenerator[Answer]:
+    async def watch(self) -> AsyncGenerator[Answer]:
         """All that there are, whenever the server tells that something has changed."""
         failures = 0
         while True:

@@ -1,4 +1,4 @@
-"""The pool follows what the sources say."""
+"""Keeps the pool in step with the sources of backends."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.telemetry.logs import EventLog
+from gateway.upstreams.membership.desired import Fault, SourceBackends, merged
 from gateway.upstreams.membership.source import SourceError
-from gateway.upstreams.membership.wanted import Fault, Known, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend
+    from gateway.upstreams.membership.desired import Answer
     from gateway.upstreams.membership.source import Source
-    from gateway.upstreams.membership.wanted import Answer
 
 SETTINGS: Final = "settings"
 START_WAIT_S: Final = 10.0
@@ -35,7 +35,7 @@ class SourceState(NamedTuple):
 
 
 class Membership:
-    """Asks the sources, and tells `apply` all backends whenever they are others.
+    """Watches the sources, and calls `apply` with all backends whenever these have changed.
 
     `start` asks each once, `run` goes on until it is cancelled. A source that fails keeps what it
     said last.
@@ -58,7 +58,7 @@ class Membership:
         self._members_max = members_max
         self._metrics = metrics
         self._clock = clock
-        self._known = {one.name: Known(one.empty_s) for one in sources}
+        self._known = {one.name: SourceBackends(one.empty_s) for one in sources}
         self._unused: tuple[str, ...] = ()
 
     @property
@@ -89,7 +89,7 @@ class Membership:
         """Ask every source once; one that does not answer is asked again by `run`."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
-                group.create_task(self._look(source))
+                group.create_task(self._fetch(source))
 
     async def run(self) -> None:
         """Follow every source, until cancelled."""
@@ -97,26 +97,26 @@ class Membership:
             for source in self._sources:
                 group.create_task(self._follow(source))
 
-    async def _look(self, source: Source) -> None:
+    async def _fetch(self, source: Source) -> None:
         try:
             async with asyncio.timeout(START_WAIT_S):
-                answer: Answer = await source.look()
+                answer: Answer = await source.fetch()
         except SourceError as error:
             answer = Fault(str(error))
         except TimeoutError:
             answer = Fault("it does not answer")
-        self.hear(source.name, answer)
+        self.update(source.name, answer)
 
     async def _follow(self, source: Source) -> None:
-        async with aclosing(source.answers()) as answers:
+        async with aclosing(source.watch()) as answers:
             async for answer in answers:
-                self.hear(source.name, answer)
+                self.update(source.name, answer)
 
-    def hear(self, source: str, answer: Answer) -> None:
-        """Take in what a source says."""
+    def update(self, source: str, answer: Answer) -> None:
+        """Take in the answer of a source."""
         known = self._known[source]
         before = known.fault
-        has_changed = known.hear(answer, self._clock())
+        has_changed = known.update(answer, self._clock())
         if known.fault != before:
             if known.fault is None:
                 _log.info("a source of backends is back", source=source)
@@ -124,14 +124,14 @@ class Membership:
                 _log.warning("a source of backends fails", source=source, reason=known.fault)
         self._metrics.source_told(source, members=len(known.members), is_up=known.fault is None)
         if has_changed:
-            self._follow_all()
+            self._apply_all()
 
-    def _follow_all(self) -> None:
-        """Have the pool follow."""
+    def _apply_all(self) -> None:
+        """Apply the backends of all sources to the pool."""
         said = {name: known.members for name, known in self._known.items()}
-        wanted = merged({SETTINGS: self._fixed, **said}, self._members_max)
-        for text in wanted.unused:
+        desired = merged({SETTINGS: self._fixed, **said}, self._members_max)
+        for text in desired.unused:
             if text not in self._unused:
                 _log.warning("a backend that was found is not used", reason=text)
-        self._unused = wanted.unused
-        self._apply(tuple(wanted.backends.values()))
+        self._unused = desired.unused
+        self._apply(tuple(desired.backends.values()))

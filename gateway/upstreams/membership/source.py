@@ -1,4 +1,4 @@
-"""What a source of backends is."""
+"""The interface of a source of backends: a file, DNS, Kubernetes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.upstreams.membership.wanted import Fault
+from gateway.upstreams.membership.desired import Fault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.membership.wanted import Answer
+    from gateway.upstreams.membership.desired import Answer
 
 
 class SourceError(Exception):
@@ -39,32 +39,32 @@ class Template:
 
 
 class Source(Protocol):
-    """Says which backends there are."""
+    """Finds backends."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def empty_s(self) -> float:
-        """Seconds for which it is not believed that there are none."""
+        """For how many seconds an answer without any backend is not believed."""
         ...
 
-    async def look(self) -> tuple[Backend, ...]:
-        """All that there are now. Raises `SourceError`."""
+    async def fetch(self) -> tuple[Backend, ...]:
+        """All backends now. Raises `SourceError`."""
         ...
 
-    def answers(self) -> AsyncGenerator[Answer]:
-        """All that there are, each time that they may have changed; without an end."""
+    def watch(self) -> AsyncGenerator[Answer]:
+        """All backends, each time that they may have changed; never ends."""
         ...
 
 
-async def looked(
-    look: Callable[[], Awaitable[tuple[Backend, ...]]], interval_s: float
+async def polled(
+    fetch: Callable[[], Awaitable[tuple[Backend, ...]]], interval_s: float
 ) -> AsyncGenerator[Answer]:
-    """The answers of a source that has to be asked, each `interval_s` after the one before."""
+    """Watch a source that has to be polled, every `interval_s`."""
     while True:
         try:
-            yield await look()
+            yield await fetch()
         except SourceError as error:
             yield Fault(str(error))
         await asyncio.sleep(interval_s)

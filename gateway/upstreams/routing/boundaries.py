@@ -22,14 +22,14 @@ WIDE_FROM: Final = 16_384
 WIDE_STEP: Final = 1_024
 _FINE: Final = WIDE_FROM // STEP
 IDS_MAX: Final = 262_144
-"""Of a longer prompt only so many are hashed, in about a millisecond; the rest counts as new."""
+"""Ids of a prompt that are hashed, in about a millisecond; what is behind them counts as new."""
 DIGEST_BYTES: Final = 8
 KEYS_MAX: Final = 4_096
 """Keys of tenants and models that are kept; another is derived anew."""
 
 
 def count_of(length: int) -> int:
-    """How many boundaries a prompt of so many ids has."""
+    """How many boundaries a prompt of `length` ids has."""
     length = min(length, IDS_MAX)
     if length < WIDE_FROM:
         return length // STEP

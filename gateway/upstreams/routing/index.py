@@ -26,7 +26,7 @@ TAILS_MAX: Final = 2
 TICKS_PER_S: Final = 10
 """Times are kept in tenths of a second."""
 NEWS_TICKS: Final = 10 * TICKS_PER_S
-"""So often others are told that something is still in use."""
+"""Ticks between two reports to other replicas that something is still in use."""
 _TAIL_BITS: Final = 10
 _TAIL: Final = (1 << _TAIL_BITS) - 1
 _TAILS_BITS: Final = TAILS_MAX * _TAIL_BITS
@@ -58,7 +58,7 @@ class PrefixIndex:
         return len(self._entries)
 
     def bound(self, entries_max: int) -> None:
-        """Keep at most so many entries from now on."""
+        """Keep at most `entries_max` entries from now on."""
         self._entries_max = entries_max
         while len(self._entries) > entries_max:
             self._entries.popitem(last=False)

@@ -1,5 +1,5 @@
-"""What one member has to do, as this replica knows it: what it sent there, what others sent, what
-the member says; and what was learned of it.
+"""The load of one member, as this replica knows it: what it sent there, what other replicas sent,
+what the member reports; and what was learned of its speed and its cache.
 
 All times are seconds of a clock that never goes back.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.routing.policy import RoutingPolicy
 
 RATE_TOKENS_MIN: Final = 512
-"""A prompt of which less is read tells more of the network than of the member."""
+"""The time for fewer tokens of a prompt tells more of the network than of the member."""
 RATES_MIN: Final = 8
 """Observations until a rate counts as known. Where few are enough, a member that happened to be
 busy is believed to be slow, is chosen no more, and nothing corrects that."""
@@ -34,13 +34,14 @@ EXPECTED_MIN: Final = 1_024
 LOST_MIN: Final = 2_048
 LOST_AGE_S: Final = 60.0
 LOSSES_MAX: Final = 2
-"""So many requests in a row that find nothing of what was used a minute ago: the cache is gone."""
+"""After this many requests in a row that find nothing of what was used a minute ago the cache is
+taken to be lost."""
 MISS: Final = 0.7
 HIT: Final = 0.95
 
 
 class LoadAverage:
-    """What this replica has at a member, as an average of the last seconds: what others are told.
+    """What this replica has at a member, as an average of the last seconds, for other replicas.
 
     A prompt is read in less time than it takes to tell of it, so what is under way at one moment
     says nothing of the next one, and replicas that went by it would all run to the same member.
@@ -52,16 +53,16 @@ class LoadAverage:
         self._in_flight = 0.0
         self._owed = 0.0
 
-    def passed(self, now: float, in_flight: int, owed: int) -> None:
-        """Until now it had so much there."""
+    def advance(self, now: float, in_flight: int, owed: int) -> None:
+        """Take into the average that until `now` it had this much there."""
         if self._at is not None and now > self._at:
             share = -math.expm1((self._at - now) / self._window_s)
             self._in_flight += share * (in_flight - self._in_flight)
             self._owed += share * (owed - self._owed)
         self._at = now
 
-    def told(self) -> tuple[int, int]:
-        """In flight and owed."""
+    def rounded(self) -> tuple[int, int]:
+        """In flight and owed, as whole numbers."""
         return round(self._in_flight), round(self._owed)
 
 
@@ -113,11 +114,11 @@ class MemberLoad:
         """Tokens a second that it reads; None while too little is known."""
         return self._rate
 
-    def took(self, now: float, in_flight: int, owed: int) -> None:
-        """From now on it has so many requests and so many tokens more, or less: of one prompt that
-        was sent, that is read, or whose request is over.
+    def add(self, now: float, in_flight: int, owed: int) -> None:
+        """Add to the requests in flight and to the tokens owed, when a prompt is sent; below zero:
+        when it was read, or its request has ended.
         """
-        self.average.passed(now, self.in_flight, self.owed)
+        self.average.advance(now, self.in_flight, self.owed)
         if owed > 0:
             if not self._unread:
                 self._read_at = now
@@ -128,13 +129,13 @@ class MemberLoad:
         self.in_flight += in_flight
         self.owed += owed
 
-    def told(self, now: float) -> tuple[int, int]:
-        """What other replicas are told of it: in flight and owed."""
-        self.average.passed(now, self.in_flight, self.owed)
-        return self.average.told()
+    def averages(self, now: float) -> tuple[int, int]:
+        """In flight and owed on average, for other replicas."""
+        self.average.advance(now, self.in_flight, self.owed)
+        return self.average.rounded()
 
     def delay_s(self, rate: float, now: float) -> float:
-        """Seconds until it gets to a new prompt, if it reads `rate` tokens a second."""
+        """Seconds until it begins to read a new prompt, if it reads `rate` tokens a second."""
         policy = self._policy
         owed, in_flight = float(self.owed), self.in_flight
         if self._unread:
@@ -149,13 +150,13 @@ class MemberLoad:
             waiting = drained(self._waiting, seconds, 1 / policy.waiting_s, policy)
         return delay_s(owed, in_flight, waiting, rate, policy)
 
-    def probed(self, waiting: int, now: float) -> None:
-        """It says that so many requests wait there."""
+    def note_waiting(self, waiting: int, now: float) -> None:
+        """It reports how many requests wait there."""
         self._waiting, self._probed_at = waiting, now
 
-    def read(self, tokens: int, seconds: float) -> None:
-        """It was sent a prompt while it had no other one to read from here, and read so many tokens
-        until the first one of the answer.
+    def note_prefill(self, tokens: int, seconds: float) -> None:
+        """Learn the rate: it had no other prompt of this replica to read, and took `seconds` for
+        `tokens` of this one, up to the first token of the answer.
         """
         if tokens < RATE_TOKENS_MIN or seconds <= 0:
             return
@@ -172,21 +173,23 @@ class MemberLoad:
             self._rate = sorted(self._rates)[int(quantile * RATES_MIN)]
             self._rates.clear()
 
-    def began(self, epoch: int, age_s: float, now: float) -> bool:
-        """Its process says that it began at `epoch` (unix seconds), `age_s` ago. True: anew."""
+    def note_start(self, epoch: int, age_s: float, now: float) -> bool:
+        """Its process reports that it started at `epoch` (unix seconds), `age_s` ago. Returns
+        whether it is another process than before.
+        """
         if abs(epoch - self.epoch) <= 1:
             return False
         self.epoch = epoch
         since, self.since = self.since, max(self.since, now - age_s)
         return self.since > since and since != -math.inf
 
-    def lost_cache(self, now: float) -> None:
-        """All that it held is gone."""
+    def forget_cache(self, now: float) -> None:
+        """Nothing that was in its cache counts any more."""
         self.since, self._losses = now, 0
 
-    def reported(self, expected: int, cached: int, age_s: float, now: float) -> bool:
-        """It says of a prompt of which `expected` tokens were believed to be there, used last
-        `age_s` ago, that `cached` were. True: its cache must have been lost.
+    def note_cached(self, expected: int, cached: int, age_s: float, now: float) -> bool:
+        """It reports that `cached` tokens of a prompt were in its cache, of which `expected` were
+        taken to be there, last used `age_s` ago. Returns whether its cache must have been lost.
         """
         self.reports = self.reports or cached > 0
         if not self.reports or expected <= EXPECTED_MIN:
@@ -194,7 +197,7 @@ class MemberLoad:
         if cached == 0 and expected > LOST_MIN and age_s < LOST_AGE_S:
             self._losses += 1
             if self._losses >= LOSSES_MAX:
-                self.lost_cache(now)
+                self.forget_cache(now)
                 return True
         elif cached:
             self._losses = 0

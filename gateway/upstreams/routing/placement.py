@@ -27,7 +27,7 @@ _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">BIII")
 _MARK: Final = struct.Struct(">IQ")
 _NEVER_DROPPED: Final = 4
-"""So many of the last marks stay."""
+"""The last marks, which are never dropped."""
 
 
 def member_id(name: str) -> int:

@@ -21,7 +21,7 @@ there was no choice.
 """
 
 WARM_SHARE: Final = 0.5
-"""Who holds so much of a prompt makes it a warm one, for which all members are looked at."""
+"""A prompt is warm if a member holds this part of it: then all members are considered."""
 CACHE_CHOICES: Final = 2
 RANDOM_CHOICES: Final = 2
 """Of the others. If each replica took the idlest of all, all would take the same one."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 NO_AGE: Final = 0.0
 NUMBERS_MIN: Final = 1_024
-"""So many numbers are given before that of a member that is gone is given again."""
+"""Numbers that are given out before the number of a member that has left is used again."""
 
 
 class Known(NamedTuple):
@@ -254,8 +254,8 @@ class Router:
         """
         member, now = self.member(name), self._clock()
         if waiting is not None:
-            member.probed(waiting, now)
-        if epoch is not None and member.began(epoch, self._wall() - epoch, now):
+            member.note_waiting(waiting, now)
+        if epoch is not None and member.note_start(epoch, self._wall() - epoch, now):
             self._note_lost(member)
         if kv_tokens is not None and kv_tokens != member.kv_tokens:
             member.kv_tokens = kv_tokens
@@ -268,7 +268,7 @@ class Router:
         member = self.member(name)
         if epoch is not None and abs(epoch - member.epoch) <= 1:
             return
-        member.lost_cache(self._clock())
+        member.forget_cache(self._clock())
         if epoch is not None:
             member.epoch = epoch
         self._note_lost(member)
@@ -278,7 +278,7 @@ class Router:
         since the last time.
         """
         now = self._clock()
-        loads = {one.id: one.told(now) for one in self._members.values()}
+        loads = {one.id: one.averages(now) for one in self._members.values()}
         entries = list(self._news)
         self._news.clear()
         return loads, entries
@@ -412,16 +412,16 @@ class Router:
         return Placement(member.id, member.epoch, int(self._wall()), tuple(marks))
 
     def read(self, decision: Decision, seconds: float, cached: int | None) -> None:
-        """A member had nothing else to read, and took so long to the first token. `cached`: how
-        much of the prompt it had, None: it does not say.
+        """A member that had no other prompt to read took `seconds` to the first token. `cached`:
+        how many tokens of the prompt it had; None: it does not say.
         """
         had = decision.expected if cached is None else cached
-        decision.member.read(decision.prefix.length - had, seconds)
+        decision.member.note_prefill(decision.prefix.length - had, seconds)
         rates = [one.rate for one in self._members.values() if one.rate is not None]
         self._default_rate = median(rates) if rates else self.policy.read_tokens_per_s
 
     def reported(self, decision: Decision, cached: int) -> None:
-        """A member says that it had so much of a prompt."""
+        """A member reports how many tokens of a prompt it had `cached`."""
         member, expected = decision.member, decision.expected
         if self._metrics is not None:
             is_wrong = expected > EXPECTED_MIN and cached < MISS * expected
@@ -432,7 +432,7 @@ class Router:
                 mispredicted=is_wrong,
                 horizon_s=member.horizon_s,
             )
-        if member.reported(expected, cached, decision.age_s, self._clock()):
+        if member.note_cached(expected, cached, decision.age_s, self._clock()):
             self._note_lost(member)
 
     def _note_lost(self, member: MemberLoad) -> None:
@@ -472,12 +472,12 @@ class Flight:
         self._first_s: float | None = None
         self._in_flight = 1
         self._owed = max(0, decision.prefix.length - surplus_ids - decision.expected)
-        member.took(self._started_at, 1, self._owed)
+        member.add(self._started_at, 1, self._owed)
 
     def first(self) -> None:
         """The first token came: the prompt is read."""
         decision, now = self._decision, self._router.now
-        decision.member.took(now, 0, -self._owed)
+        decision.member.add(now, 0, -self._owed)
         self._owed = 0
         self._first_s = now - self._started_at
         self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
@@ -505,8 +505,8 @@ class Flight:
             router.read(decision, self._first_s, had)
 
     def close(self) -> None:
-        """It is no load any more, whatever became of it."""
-        self._decision.member.took(self._router.now, -self._in_flight, -self._owed)
+        """Take it from the load of its member, however it ended."""
+        self._decision.member.add(self._router.now, -self._in_flight, -self._owed)
         self._in_flight = self._owed = 0
 
 

@@ -16,7 +16,7 @@ from gateway.api.admin.routes import starlette_routes
 from gateway.api.admin.usage import REPORTS, routes
 from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
-from gateway.ledger.questions import COST_BUCKETS_MAX
+from gateway.ledger.usage_query import COST_BUCKETS_MAX
 from gateway.services.usage import UsageReports
 from gateway.store import usage
 from gateway.store.ledger import rollup

@@ -370,7 +370,7 @@ async def test_who_ends_a_response_settles_what_its_key_was_charged(
     claim = await kept.archive.accept(spec, None, owned=bool(said_of_it))
     if claim is not None:
         await append(database, spec, claim, 0, said_of_it)
-    charge.leave()
+    charge.hand_over()
     ((_, bucket),) = one.gates.known()
     before, (reserved,) = bucket.held, [each.reserved for each in charge.tokens]
     for _ in range(2):

@@ -59,11 +59,11 @@ async def test_a_replica_that_takes_over_adds_the_turn_once(
     silent = Speaker(BEGINNING, silent=True)
     async with replica(database, silent) as one, replica(database, Speaker(ANSWER)) as other:
         await one.archive.accept(spec, None, owned=False)
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         await silent.fell_silent()
         assert (await contents(database, tenant, uuid)).is_locked
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
-        await other.scheduler.look()
+        await other.scheduler.claim_available()
         await other.idle()
         found = await contents(database, tenant, uuid)
         own = await messages.history(database, tenant, spec.head.uuid, depth_max=9, items_max=99)

@@ -72,7 +72,7 @@ class Author:
     async def of(cls, database: Database, tenant: TenantId) -> Author:
         """The author of a new response, in whose log is only that it was queued."""
         author = cls(database, background(tenant))
-        new = row_mapping.accepted(author._spec, ("author", 600), waits=False)
+        new = row_mapping.durable_row(author._spec, ("author", 600), waits=False)
         await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
         return author
 
@@ -109,12 +109,12 @@ class Reader:
         *,
         interval_s: float = POLL_S,
     ) -> None:
-        self.tails = LogWatcher(
-            partial(remote_logs.look, database), interval_s=interval_s, pause_s=0
+        self.watcher = LogWatcher(
+            partial(remote_logs.poll, database), interval_s=interval_s, pause_s=0
         )
         self.feed = Feed(
             lives or LiveLogRegistry(),
-            self.tails,
+            self.watcher,
             partial(flushes.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=4096, retry_pause_s=0.01),
@@ -137,7 +137,7 @@ async def reading(
 ) -> AsyncIterator[Reader]:
     reader = Reader(database, lives, interval_s=interval_s)
     async with asyncio.TaskGroup() as group:
-        looking = group.create_task(reader.tails.run())
+        looking = group.create_task(reader.watcher.run())
         yield reader
         looking.cancel()
 
@@ -195,7 +195,7 @@ async def test_a_stream_follows_its_run_from_replica_to_replica(
                 group.create_task(reader.read(tenant, stored))
                 for reader in (at_one, at_two, elsewhere)
             ]
-            await one.scheduler.look()
+            await one.scheduler.claim_available()
             await stalled.reached.wait()
             late = group.create_task(at_one.read(tenant, stored, 3))
             async with aclosing(
@@ -203,7 +203,7 @@ async def test_a_stream_follows_its_run_from_replica_to_replica(
             ) as local:
                 seen = await anext(local)
                 await one.supervisor.begin_drain()
-                await two.scheduler.look()
+                await two.scheduler.claim_available()
                 seen = [*seen, *[event async for batch in local for event in batch]]
         await two.idle()
         replayed = await elsewhere.read(tenant, stored)
@@ -247,7 +247,7 @@ async def test_a_notice_of_another_replica_wakes_a_stream(
     listens = asyncio.Event()
     async with reading(database, interval_s=NEVER_S) as reader, asyncio.TaskGroup() as group:
         listening = group.create_task(
-            listener.run(lambda notice: reader.tails.look_soon(notice.responses), listens.set)
+            listener.run(lambda notice: reader.watcher.poll_soon(notice.responses), listens.set)
         )
         await listens.wait()
         stored = await author.load()

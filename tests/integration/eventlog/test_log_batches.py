@@ -171,7 +171,7 @@ async def test_of_one_that_has_ended_nothing_is_settled_and_nothing_kept(
     run, other = await process.begin(tenant), await process.begin(tenant)
     for _ in range(2):
         await journal.append([run.says(1), other.says(1)])
-    row = await journal.whole(run.claim, LogRow(3, 1, pack([END])))
+    row = await journal.complete_row(run.claim, LogRow(3, 1, pack([END])))
     end = replace(finished(run.claim.uuid, epoch=1), entries=row)
     await endings.finish(process.database, tenant, end)
     journal.ended(run.claim)
@@ -195,7 +195,7 @@ async def test_flushes_are_settled_and_removed_even_of_those_that_say_no_more(
     busy, silent, over = [await settling.begin(tenant) for _ in range(3)]
     for _ in range(2):
         await settling.journal.append([run.says(1) for run in (busy, silent, over)])
-    settling.journal.over(over.claim)
+    settling.journal.close(over.claim)
     assert await settling.journal.append([busy.says(1)]) == {busy.claim.uuid}
     for run in (busy, silent, over):
         assert await settling.settled(run) == 3
@@ -211,9 +211,9 @@ async def test_an_end_has_all_that_was_flushed_before_it(
     run = await process.begin(tenant)
     await process.journal.append([run.says(1)])
     await process.journal.append([run.says(3)])
-    row = await process.journal.whole(run.claim, LogRow(5, 1, pack([END])))
+    row = await process.journal.complete_row(run.claim, LogRow(5, 1, pack([END])))
     assert row == LogRow(2, 4, pack([*run.said[2:], END]))
-    process.journal.goes_on(run.claim)
+    process.journal.resume(run.claim)
     await process.journal.append([run.says(1)])
     assert await process.log(run) == run.said
 
@@ -224,12 +224,12 @@ async def test_what_is_about_to_end_is_not_moved_under_its_feet(
     ending, other = await settling.begin(tenant), await settling.begin(tenant)
     for _ in range(2):
         await settling.journal.append([ending.says(1), other.says(1)])
-    await settling.journal.whole(ending.claim, LogRow(3, 1, pack([END])))
+    await settling.journal.complete_row(ending.claim, LogRow(3, 1, pack([END])))
     for _ in range(2):
         await settling.journal.append([other.says(1)])
     assert await settling.settled(ending) == 2
     assert await settling.log(ending) == ending.said
-    settling.journal.over(ending.claim)
+    settling.journal.close(ending.claim)
     await settling.journal.append([other.says(1)])
     assert await settling.settled(ending) == 3
 
@@ -240,8 +240,8 @@ async def test_one_that_was_given_up_before_its_end_leaves_nothing_behind(
     given_up, other = await settling.begin(tenant), await settling.begin(tenant)
     for _ in range(2):
         await settling.journal.append([given_up.says(1), other.says(1)])
-    settling.journal.over(given_up.claim)
-    await settling.journal.whole(given_up.claim, LogRow(3, 1, pack([END])))
+    settling.journal.close(given_up.claim)
+    await settling.journal.complete_row(given_up.claim, LogRow(3, 1, pack([END])))
     for _ in range(2):
         await settling.journal.append([other.says(1)])
     assert await settling.settled(given_up) == 3
@@ -285,7 +285,7 @@ async def test_of_tenants_that_are_gone_nothing_is_kept_in_memory(
     gone, other = await settling.begin(other_tenant), await settling.begin(tenant)
     for _ in range(2):
         await settling.journal.append([gone.says(1), other.says(1)])
-    settling.journal.over(gone.claim)
+    settling.journal.close(gone.claim)
     for _ in range(3):
         await settling.journal.append([other.says(1)])
     assert settling.journal._numbers.keys() == {tenant}
@@ -323,8 +323,8 @@ async def test_whatever_happens_the_log_is_what_was_told_to_be_committed(
             assert await process.cancel(run) == len(run.said)
             gone[run.claim.uuid] = run.said
         elif happens < 0.12 and run.claim.uuid not in gone:
-            await process.journal.whole(run.claim, LogRow(len(run.said), 1, pack([END])))
-            process.journal.goes_on(run.claim)
+            await process.journal.complete_row(run.claim, LogRow(len(run.said), 1, pack([END])))
+            process.journal.resume(run.claim)
         elif happens < 0.18:
             await lose_an_answer(process.journal, run, is_held=run.claim.uuid not in gone)
         else:
@@ -344,7 +344,7 @@ async def lose_an_answer(journal: Flusher, run: Run, *, is_held: bool) -> None:
     """What was sent is in the log, and whoever sent it is told that nobody knows."""
     parcel = run.says(1)
     committed = await journal.append([parcel])
-    journal._is_sure = False
+    journal._is_synced = False
     heads = await journal.heads([(run.claim.tenant_id, run.claim.uuid)])
     assert (run.claim.uuid in committed) == is_held
     if is_held:

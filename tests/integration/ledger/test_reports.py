@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.ledger.questions import WIDTHS_S, usage_query
+from gateway.ledger.usage_query import WIDTHS_S, usage_query
 from gateway.services.usage import UsageReports
 from gateway.store import usage
 from gateway.store.ledger import rollup

@@ -26,7 +26,7 @@ from gateway.replication.alert_delivery import AlertDelivery, Mail, SmtpServer
 from gateway.replication.spend_audit import SpendAudit
 from gateway.services.limits import Limits, Place
 from gateway.settings.rate_limits import Alerts
-from gateway.store.limits.counters import SpendRow, Told, exchange
+from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.alerts import alert_channels
@@ -69,7 +69,7 @@ async def spend(
 ) -> None:
     meter = meter_of("tenant", tenant, "usd", "month")
     row = SpendRow(tenant, meter, begins("month", at or datetime.now(UTC)), amount)
-    await exchange(database, replica, Told(spend=[row]), is_round=False)
+    await exchange(database, replica, SyncRequest(spend=[row]), is_round=False)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are
         meter_of("tenant", place.tenant_id, "usd", "none"): begins("none", now),
     }
     rows = [SpendRow(place.tenant_id, meter, at, 1) for meter, at in meters.items()]
-    await exchange(database, "r", Told(spend=rows), is_round=False)
+    await exchange(database, "r", SyncRequest(spend=rows), is_round=False)
     await SpendAudit(database, Metrics(), interval_s=1).round()
     async with database.runs_transaction() as connection:
         left = await connection.execute(Statement("SELECT meter FROM spend"))

@@ -202,7 +202,7 @@ async def test_a_place_is_given_back_once_whatever_is_called_after(database: Dat
             assert isinstance(charge, Charge)
             charge.settle(used(1, 1))
             charge.settle(used(1, 1))
-            charge.leave()
+            charge.hand_over()
     assert not one.gates.places
 
 

@@ -58,7 +58,7 @@ async def test_who_looks_in_vain_does_not_wait_for_a_turn(
         replica(database, Speaker(ANSWER)) as one,
         database.transaction(tenant, lock_key=LOCK_KEY),
     ):
-        assert not await one.scheduler.look()
+        assert not await one.scheduler.claim_available()
 
 
 async def test_what_there_is_no_room_for_waits_and_follows(
@@ -105,7 +105,7 @@ async def test_what_was_generated_counts_for_the_share_of_its_tenant_once_it_was
         assert ended == (tenant, cost_of(begun, TokenUsage(len(begun.prompt_ids), 0, 5)), 0.0)
         for spec in (claimed, last):
             await one.archive.accept(spec, None, owned=False)
-            await one.scheduler.look()
+            await one.scheduler.claim_available()
             await one.idle()
     async with database.runs_transaction() as connection:
         found = {row.tenant_id: row for row in await all_rows(connection, "background_shares")}
@@ -125,7 +125,7 @@ async def test_what_was_not_told_is_told_with_the_next_claim(
             "postgresql://nobody@127.0.0.1:1/none", pool_size_max=1, command_timeout_s=1,
             connect_timeout_s=1,
         )  # fmt: skip
-        assert not await one.scheduler.look()
+        assert not await one.scheduler.claim_available()
         assert one.runs.shares.take() == [ended]
 
 

@@ -144,7 +144,7 @@ async def test_what_waits_to_be_taken_up_is_renewed_like_what_runs(
             asyncio.TaskGroup() as group,
             locked(database_url, LOCK_LOGS),
         ):
-            group.create_task(one.scheduler.look())
+            group.create_task(one.scheduler.claim_available())
             while not (await load(database, specs[1])).is_held:
                 pass
             await let_time_pass(database, tenant, seconds=LEASE_S + 1)

@@ -129,7 +129,7 @@ async def test_another_replica_brings_every_prefix_of_a_log_to_its_end(
         for size, spec in enumerate(specs, 1):
             await leave_behind(database, spec, log[:size], owner="gone")
         await let_time_pass(database, tenant, seconds=601)
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await alive.idle()
     for spec in specs:
         stored = await load(database, spec)

@@ -71,7 +71,7 @@ async def hear(one: Replica, spec: RunSpec) -> list[Event]:
 
 async def begin_and_stall(one: Replica, tokens: Speaker) -> None:
     """Look for work, and wait until the backend fell silent and all is in the log."""
-    await one.scheduler.look()
+    await one.scheduler.claim_available()
     await tokens.fell_silent()
     for running in list(one.supervisor._running.values()):
         assert running.durable is not None
@@ -105,7 +105,7 @@ async def test_a_queued_response_is_generated_and_kept(
     tokens = Patient(ANSWER)
     async with replica(database, tokens) as one:
         await accept(one, spec)
-        assert not await one.scheduler.look()
+        assert not await one.scheduler.claim_available()
         tokens.may_speak.set()
         events = await hear(one, spec)
         await one.idle()
@@ -145,10 +145,10 @@ async def test_another_replica_goes_on_where_one_fell_silent(
     async with replica(database, stalled) as dead, replica(database, rest) as alive:
         await accept(dead, spec)
         await begin_and_stall(dead, stalled)
-        assert not await alive.scheduler.look()
+        assert not await alive.scheduler.claim_available()
         assert alive.supervisor.claimed == 0
         await let_time_pass(database, tenant, seconds=601)
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         events = await hear(alive, spec)
         await alive.idle()
         (request,) = rest.requests
@@ -194,7 +194,7 @@ async def test_a_long_log_is_read_piece_by_piece(database: Database, tenant: Ten
         await accept(dead, spec)
         await begin_and_stall(dead, stalled)
         await dead.supervisor.begin_drain()
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await alive.idle()
     assert shown_text(await body(database, spec)) == "Hello there, friend"
 
@@ -210,7 +210,7 @@ async def test_a_replica_that_drains_hands_over_at_once(
         await leaving.supervisor.begin_drain()
         assert not (await load(database, spec)).is_held
         await leaving.scheduler.run()
-        await staying.scheduler.look()
+        await staying.scheduler.claim_available()
         await staying.idle()
     stored = await load(database, spec)
     assert stored.status == "completed"
@@ -224,7 +224,7 @@ async def test_a_replica_that_began_to_drain_gives_back_what_it_has_just_claimed
     async with replica(database, Speaker(ANSWER)) as one:
         await accept(one, spec)
         one.supervisor.is_draining = True
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         assert one.supervisor.claimed == 0
     stored = await load(database, spec)
     assert (stored.status, stored.is_held) == ("in_progress", False)
@@ -237,9 +237,9 @@ async def test_a_process_takes_only_as_much_as_it_has_room_for(
     tokens = Speaker(BEGINNING, silent=True)
     async with replica(database, tokens, Habits(running_max=2)) as one:
         await accept(one, *specs)
-        assert await one.scheduler.look()
+        assert await one.scheduler.claim_available()
         assert one.supervisor.claimed == 2
-        assert not await one.scheduler.look()
+        assert not await one.scheduler.claim_available()
         assert await statuses(database, specs) == ["in_progress", "in_progress", "queued"]
 
 
@@ -255,9 +255,9 @@ async def test_a_tenant_runs_as_many_as_it_may_on_all_replicas_together(
         replica(database, second, Habits(terms=terms)) as two,
     ):
         await accept(one, *specs)
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         await accept(one, other)
-        await two.scheduler.look()
+        await two.scheduler.claim_available()
         await two.idle()
         assert (await load(database, other)).status == "completed"
         assert await statuses(database, specs) == ["in_progress", "in_progress", "queued"]
@@ -282,7 +282,7 @@ async def test_a_defect_of_one_response_does_not_stop_the_others(
     async with replica(database, Speaker(ANSWER)) as one:
         await accept(one, defective, well)
         await damage(database, defective, statement)
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         await one.idle()
     assert (await load(database, well)).status == "completed"
     assert (await load(database, defective)).status == "failed"
@@ -295,7 +295,7 @@ async def test_a_response_that_cannot_even_be_ended_does_not_stop_the_others(
     async with replica(database, Speaker(ANSWER)) as one:
         await accept(one, defective, well)
         await damage(database, defective, "UPDATE responses SET request = '[]' WHERE id = :id")
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         await one.idle()
         await damage(database, defective, "UPDATE responses SET attempts = 4 WHERE id = :id")
         await let_time_pass(database, tenant, seconds=601)
@@ -313,11 +313,11 @@ async def test_a_plan_of_another_release_is_left_until_nobody_is_left_to_try(
             database, spec, "UPDATE responses SET plan = '{\"version\": 99}' WHERE id = :id"
         )
         for _ in range(TERMS.attempts_max):
-            await one.scheduler.look()
+            await one.scheduler.claim_available()
             assert one.supervisor.claimed == 0
             assert (await load(database, spec)).is_held
             await let_time_pass(database, tenant, seconds=601)
-        assert not await one.scheduler.look()
+        assert not await one.scheduler.claim_available()
         assert await one.reaper.round() == 1
     assert (await load(database, spec)).status == "failed"
 
@@ -330,12 +330,12 @@ async def test_a_response_whose_log_cannot_be_reached_waits_for_its_lease(
         await accept(one, spec)
         async with database.owner_transaction() as connection:
             await connection.execute(Statement(f"REVOKE SELECT ON events FROM {APP_ROLE}"))
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         assert (await load(database, spec)).is_held
         async with database.owner_transaction() as connection:
             await connection.execute(Statement(f"GRANT SELECT ON events TO {APP_ROLE}"))
         await let_time_pass(database, tenant, seconds=601)
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         await one.idle()
     assert (await load(database, spec)).status == "completed"
 
@@ -346,7 +346,7 @@ async def test_a_database_that_breaks_off_costs_no_run(
     specs = [background(tenant) for _ in range(4)]
     async with replica(database, Speaker(ANSWER)) as one:
         await accept(one, *specs)
-        await one.scheduler.look()
+        await one.scheduler.claim_available()
         for _ in range(3):
             await cut_connections(database_url)
         await one.idle()
@@ -365,6 +365,6 @@ async def test_a_scheduler_without_a_database_looks_again(tenant: TenantId) -> N
         connect_timeout_s=1,
     )
     async with replica(database, Speaker(ANSWER)) as one:
-        assert not await one.scheduler.look()
+        assert not await one.scheduler.claim_available()
         assert not one.keeper.trusted
     await database.close()

@@ -91,7 +91,7 @@ async def take_over(database: Database, spec: RunSpec, tool: CountedTool) -> dic
     """Have another replica go on with a response; its body."""
     await let_time_pass(database, spec.principal.tenant_id, seconds=601)
     async with replica(database, Continuing(), Habits(tools=tool)) as alive:
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await alive.idle()
     body: dict[str, Any] = orjson.loads((await load(database, spec)).body or b"")
     return body
@@ -144,7 +144,7 @@ async def test_a_call_that_runs_is_in_the_log_already(database: Database, tenant
     await leave_behind(database, spec, log()[:5], owner="gone")
     await let_time_pass(database, tenant, seconds=601)
     async with replica(database, Continuing(), Habits(tools=tool, calls_wait_s=0.0)) as alive:
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await tool.reached.wait()
         assert ToolStarted(0) in await log_of(database, spec)
 
@@ -173,7 +173,7 @@ async def test_a_replica_that_lost_its_claim_calls_nothing(
     await let_time_pass(database, tenant, seconds=601)
     async with replica(database, Continuing(), Habits(tools=stale)) as frozen:
         is_asked = held_up(frozen)
-        await frozen.scheduler.look()
+        await frozen.scheduler.claim_available()
         await is_asked.wait()
         assert ToolStarted(0) in await log_of(database, spec)
         body = await take_over(database, spec, tool)
@@ -191,7 +191,7 @@ async def test_a_lease_that_is_renewed_lets_the_call_go(
     await let_time_pass(database, tenant, seconds=601)
     async with replica(database, Continuing(), Habits(tools=tool)) as alive:
         is_asked = held_up(alive)
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await is_asked.wait()
         assert not tool.ran
         await alive.keeper.heartbeat()
@@ -239,7 +239,7 @@ async def test_a_process_that_drains_waits_for_a_call_that_must_not_be_run_twice
     assert any(isinstance(entry, ToolEnded) and entry.outcome == "ok" for entry in entries)
     second = CountedTool()
     async with replica(database, Continuing(), Habits(tools=second)) as alive:
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await alive.idle()
     assert (await load(database, spec)).status == "completed"
     assert len(tool.ran) + len(second.ran) == 1
@@ -298,7 +298,7 @@ async def test_secrets_are_sealed_for_whoever_goes_on_and_gone_with_the_end(
         assert b"hunter2" not in sealed
         await first.supervisor.begin_drain()
     async with replica(database, Continuing(), Habits(tools=second)) as alive:
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await alive.idle()
     assert (await load(database, spec)).status == "completed"
     assert second.scopes[0].secrets == tool.scopes[0].secrets == secrets
@@ -353,7 +353,7 @@ async def test_a_foreground_response_dies_with_its_process_and_its_call_with_it(
         await one.archive.begin(spec)
     await let_time_pass(database, tenant, seconds=601)
     async with replica(database, Continuing(), Habits(tools=tool)) as alive:
-        await alive.scheduler.look()
+        await alive.scheduler.claim_available()
         await alive.archive.end_abandoned(tenant, spec.head.uuid)
     assert (await load(database, spec)).status == "failed"
     assert not tool.ran

@@ -58,7 +58,7 @@ class Office:
         self.archive = Replica(database, talkative(ANSWER)).archive
         feed = Feed(
             LiveLogRegistry(),
-            LogWatcher(partial(remote_logs.look, database), interval_s=3600),
+            LogWatcher(partial(remote_logs.poll, database), interval_s=3600),
             partial(flushes.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=65_536),

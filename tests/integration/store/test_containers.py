@@ -17,7 +17,7 @@ from gateway.store import retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.retention import CONTAINER_KEPT_S, RetentionPolicy
 from gateway.store.tools import containers, files
-from gateway.store.tools.containers import ContainerRow, PageAsked
+from gateway.store.tools.containers import ContainerRow, PageParams
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
 from gateway.store.tools.quotas import Quota, take_turns
 
@@ -222,11 +222,13 @@ ATTACKS: dict[str, tuple[Callable[[Database, TenantId, UUID], Awaitable[Any]], A
         [],
     ),
     "files.list_files": (
-        lambda db, who, uuid: files.list_files(db, who, PageAsked(9), container=uuid, now=NOW),
+        lambda db, who, uuid: files.list_files(db, who, PageParams(9), container=uuid, now=NOW),
         files.FilePage([], False),
     ),
     "containers.list_containers": (
-        lambda db, who, uuid: containers.list_containers(db, who, PageAsked(9), name=None, now=NOW),
+        lambda db, who, uuid: containers.list_containers(
+            db, who, PageParams(9), name=None, now=NOW
+        ),
         containers.ContainerPage([], False),
     ),
 }
@@ -293,7 +295,7 @@ async def test_containers_that_are_made_at_once_keep_the_bound(
         return containers.create(database, tenant, container(), containers_max=2)
 
     assert await raced(database, tenant, Quota.CONTAINERS, [make] * PARTIES) == 2
-    page = await containers.list_containers(database, tenant, PageAsked(99), name=None, now=NOW)
+    page = await containers.list_containers(database, tenant, PageParams(99), name=None, now=NOW)
     assert len(page.rows) == 2
 
 

@@ -294,7 +294,7 @@ def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> 
 
 
 async def test_the_event_loop_has_its_turn_while_many_are_settled() -> None:
-    tenant, count = TenantId(new_uuid()), 3 * flushes.LOOKED_AT_ONCE
+    tenant, count = TenantId(new_uuid()), 3 * flushes.READ_AT_ONCE
     claims_of_all = [Claim(tenant, new_uuid(), 1) for _ in range(count)]
     batches = [LogBatch(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
     members = flushes.members_of(batches)
@@ -305,7 +305,7 @@ async def test_the_event_loop_has_its_turn_while_many_are_settled() -> None:
     async with counted_rounds() as rounds:
         pieces = await flushes._pieces(left, [(tenant, "lost", members, entries)])
     assert pieces == [(one, LogRow(1, 2, packed(1, 3))) for one in left]
-    assert rounds.count >= count // flushes.LOOKED_AT_ONCE
+    assert rounds.count >= count // flushes.READ_AT_ONCE
 
 
 class Watcher:
@@ -318,11 +318,11 @@ class Watcher:
             uuid: LogQuery(owner.tenant, uuid, uuid.bytes, DAY, UNKNOWN, None) for uuid in uuids
         }
 
-    async def look(self, *, is_due: bool = False) -> LogChanges:
+    async def poll(self, *, is_due: bool = False) -> LogChanges:
         """Look at all of them, and keep in mind what was found."""
         wanted = {one.key for one in self.asked.values()}
         asked = [replace(one, is_due=is_due) for one in self.asked.values()]
-        found = await remote_logs.look(self._owner.database, asked, self.seen, wanted)
+        found = await remote_logs.poll(self._owner.database, asked, self.seen, wanted)
         for uuid, one in self.asked.items():
             entries = 0 if one.entries == UNKNOWN else one.entries
             head = found.heads.get(uuid)
@@ -337,16 +337,16 @@ async def test_a_look_brings_heads_and_what_is_new(owner: Owner) -> None:
     one = await owner.begin()
     watcher = Watcher(owner, one)
     await owner.flush((one, 1, 2))
-    first = await watcher.look()
+    first = await watcher.poll()
     assert first.heads == {one: LogHead(1, 1, "in_progress")}
     assert first.owners == {one: owner.name}
     assert first.parts == [(one.bytes, 1, LogRow(1, 1, packed(1, 2)))]
-    assert (await watcher.look()).parts == []
+    assert (await watcher.poll()).parts == []
     await owner.flush((one, 2, 4))
-    again = await watcher.look()
+    again = await watcher.poll()
     assert again.parts == [(one.bytes, 1, LogRow(2, 2, packed(2, 4)))]
     assert not again.heads
-    assert (await watcher.look(is_due=True)).heads == {one: LogHead(1, 1, "in_progress")}
+    assert (await watcher.poll(is_due=True)).heads == {one: LogHead(1, 1, "in_progress")}
 
 
 async def test_a_look_brings_what_is_in_its_place_of_logs_that_were_in_no_flush(
@@ -356,27 +356,27 @@ async def test_a_look_brings_what_is_in_its_place_of_logs_that_were_in_no_flush(
     one, two = await owner.begin(), await owner.begin()
     watcher = Watcher(owner, one, two)
     await owner.flush((one, 1, 3), (two, 1, 2))
-    await watcher.look()
+    await watcher.poll()
     settled = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 4, packed(1, 5))
     assert await events.append(owner.database, [settled])
     await owner.flush((two, 2, 3))
-    found = await watcher.look()
+    found = await watcher.poll()
     assert found.heads == {one: LogHead(1, 5, "in_progress")}
     assert found.parts == [
         (two.bytes, 1, LogRow(2, 1, packed(2, 3))),
         (one.bytes, 1, LogRow(1, 4, packed(1, 5))),
     ]
-    assert (await watcher.look()).parts == []
+    assert (await watcher.poll()).parts == []
 
 
 async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(owner: Owner) -> None:
     one = await owner.begin()
     watcher = Watcher(owner, one)
-    await watcher.look()
+    await watcher.poll()
     claim = Claim(owner.tenant, one, 1)
     long = pack([Tokens(tuple(range(remote_logs.ROW_BYTES_MAX)))])
     assert await events.append(owner.database, [LogBatch(claim, DAY, 1, 1, long)])
-    assert (await watcher.look()).parts == []
+    assert (await watcher.poll()).parts == []
     for entry in range(2, 2 + remote_logs.ROWS_MAX):
         row = LogBatch(claim, DAY, entry, 1, packed(entry, entry + 1))
         assert await events.append(owner.database, [row])
@@ -384,7 +384,7 @@ async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(own
     await endings.finish(
         owner.database, owner.tenant, replace(finished(one, epoch=1), entries=last)
     )
-    found = await watcher.look()
+    found = await watcher.poll()
     head = found.heads[one]
     assert head is not None
     assert head.status == "completed"
@@ -394,7 +394,7 @@ async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(own
 
 async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner) -> None:
     one = await owner.begin()
-    others = [(new_uuid(), 1, 2) for _ in range(flushes.LOOKED_AT_ONCE)]
+    others = [(new_uuid(), 1, 2) for _ in range(flushes.READ_AT_ONCE)]
     for start in (1, 2, 3):
         await owner.flush((one, start, start + 1), *others)
     turns_at = list[int]()
@@ -409,7 +409,7 @@ async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner)
 
     asked = [LogQuery(owner.tenant, one, one.bytes, DAY, UNKNOWN, None)]
     async with counted_rounds() as rounds:
-        found = await remote_logs.look(owner.database, asked, {}, Wanted([one.bytes]))
+        found = await remote_logs.poll(owner.database, asked, {}, Wanted([one.bytes]))
     assert [part.first_entry for _, _, part in found.parts] == [1, 2, 3]
     first, second, third = turns_at
     assert first < second < third
@@ -417,5 +417,5 @@ async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner)
 
 async def test_of_a_response_that_is_not_there_a_look_finds_nothing(owner: Owner) -> None:
     unknown = new_uuid()
-    assert (await Watcher(owner, unknown).look()).heads == {unknown: None}
-    assert not (await Watcher(owner).look()).heads
+    assert (await Watcher(owner, unknown).poll()).heads == {unknown: None}
+    assert not (await Watcher(owner).poll()).heads

@@ -160,7 +160,7 @@ async def test_a_look_brings_what_opens_of_all_logs(replicas: Replicas) -> None:
         broken = "UPDATE events SET entries = entries || entries WHERE response_id = :id"
         await connection.execute(Statement(broken), {"id": asked[2].uuid})
     keys = {one.key for one in asked}
-    found = await remote_logs.look(replicas.here, asked, {}, keys)
+    found = await remote_logs.poll(replicas.here, asked, {}, keys)
     of_broken = asked[2].key
     brought = {key for key, _, row in found.parts if row.entries.endswith(ENTRIES[1:])}
     assert brought == keys - {of_broken}

@@ -115,7 +115,7 @@ class Awaited:
     def __init__(self, begun: asyncio.Future[bytes]) -> None:
         self._begun = begun
 
-    def goes_over(self, body: ResponseBody) -> None:
+    def attach(self, body: ResponseBody) -> None:
         """Nothing is sent twice."""
 
     def take(self, data: bytes) -> None:

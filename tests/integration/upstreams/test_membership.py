@@ -13,10 +13,10 @@ import pytest
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
 from gateway.upstreams.admission.policy import AdmissionPolicy
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.passing import Passing
 from gateway.upstreams.pool import ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import NUMBERS_MIN, Router
+from gateway.upstreams.unary import UnaryClient
 from tests.fakes.completion_stream import said, turn, usage
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, Fleet, backend_server, fleet, listing, vllm
 from tests.fakes.listening import Heard, Led
@@ -123,10 +123,10 @@ async def test_one_that_leaves_answers_what_is_passed_through_and_has_left_then(
         }
     )
     async with running(slow) as known:
-        passing = Passing(known.pool, answer_bytes_max=1_000)
+        client = UnaryClient(known.pool, answer_bytes_max=1_000)
         begun = asyncio.create_task(known.pool.generate(REQUEST, Led()))
         await said_it.reached.wait()
-        asked = asyncio.create_task(passing.post("m", "/v1/embeddings", {"input": "a"}))
+        asked = asyncio.create_task(client.post("m", "/v1/embeddings", {"input": "a"}))
         await embeds.reached.wait()
         known.pool.apply([])
         said_it.opened.set()
@@ -150,7 +150,7 @@ async def test_a_backend_that_ranks_nothing_generates_all_the_same() -> None:
     )
     async with running(server) as known:
         with pytest.raises(NoUpstreamAvailable):
-            await Passing(known.pool, answer_bytes_max=1_000).post("m", "/v1/rerank", {})
+            await UnaryClient(known.pool, answer_bytes_max=1_000).post("m", "/v1/rerank", {})
         assert await known.ids() == IDS
         assert known.pool.snapshot()[0].models == {"m": 8192}
 
@@ -166,7 +166,7 @@ async def test_what_is_passed_through_is_told_when_to_come_back() -> None:
     )
     async with fleet(busy) as known:
         with pytest.raises(NoUpstreamAvailable) as refused:
-            await Passing(known.pool, answer_bytes_max=1_000).post("m", "/v1/embeddings", {})
+            await UnaryClient(known.pool, answer_bytes_max=1_000).post("m", "/v1/embeddings", {})
     assert refused.value.retry_after_s == 7
 
 

@@ -15,10 +15,10 @@ from gateway.settings import Settings
 from gateway.settings.discovery import Discovery
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.membership import kubernetes
+from gateway.upstreams.membership.desired import Fault
 from gateway.upstreams.membership.kubernetes import Account, KubernetesSource, Service
 from gateway.upstreams.membership.resolver import NameServers, system_servers
 from gateway.upstreams.membership.source import SourceError, Template
-from gateway.upstreams.membership.wanted import Fault
 from gateway.wiring.membership import sources
 from tests.fakes.api_server import ApiServer, api_server, endpoint, slice_of
 from tests.fakes.certificate import self_signed
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
+    from gateway.upstreams.membership.desired import Answer
     from gateway.upstreams.membership.source import Source
-    from gateway.upstreams.membership.wanted import Answer
 
 ONE = "backends:\n  - {name: gpu-1, url: 'http://gpu-1:8000'}\n"
 TWO = ONE + "  - {name: gpu-2, url: 'http://gpu-2:8000'}\n"
@@ -72,7 +72,7 @@ async def test_a_file_is_followed_however_it_is_replaced(
     path = tmp_path / "backends.yaml"
     path.write_text(ONE)
     monkeypatch.setenv("THE_KEY", "sesame")
-    async with aclosing(source(kind="file", path=path).answers()) as answers:
+    async with aclosing(source(kind="file", path=path).watch()) as answers:
         (one,) = await heard(answers, "gpu-1")
         assert one.source == "found"
         assert one.base_url == "http://gpu-1:8000"
@@ -116,7 +116,7 @@ async def test_a_file_that_is_wrong_says_where_and_is_no_answer(
     path = tmp_path / "backends.yaml"
     path.write_text(text)
     with pytest.raises(SourceError) as raised:
-        await source(kind="file", path=path).look()
+        await source(kind="file", path=path).fetch()
     assert said in str(raised.value)
     assert str(path) in str(raised.value) or "port" in said
 
@@ -124,19 +124,19 @@ async def test_a_file_that_is_wrong_says_where_and_is_no_answer(
 async def test_addresses_of_a_host_are_members_in_one_order() -> None:
     async with dns_server(zone={("vllm.llm.svc", "A"): ["10.0.0.2", "10.0.0.1"]}) as server:
         found = source(kind="dns", host="vllm.llm.svc", port=8001, servers=[server.address])
-        members = await found.look()
+        members = await found.fetch()
         assert [one.name for one in members] == ["10.0.0.1:8001", "10.0.0.2:8001"]
         assert members[0].base_url == "http://10.0.0.1:8001"
         server.zone["vllm.llm.svc", "A"] = ["10.0.0.1", "10.0.0.3"]
-        assert names(await found.look()) == ["10.0.0.1:8001", "10.0.0.3:8001"]
+        assert names(await found.fetch()) == ["10.0.0.1:8001", "10.0.0.3:8001"]
 
 
 async def test_addresses_of_the_other_family_count_where_there_are_no_others() -> None:
     async with dns_server(zone={("h", "AAAA"): ["fd00::1"]}) as server:
-        (one,) = await source(kind="dns", host="h", servers=[server.address]).look()
+        (one,) = await source(kind="dns", host="h", servers=[server.address]).fetch()
         assert (one.name, one.base_url) == ("[fd00::1]:8000", "http://[fd00::1]:8000")
         server.zone["h", "A"] = ["10.0.0.1"]
-        (one,) = await source(kind="dns", host="h", servers=[server.address]).look()
+        (one,) = await source(kind="dns", host="h", servers=[server.address]).fetch()
         assert one.name == "10.0.0.1:8000"
 
 
@@ -144,15 +144,15 @@ async def test_srv_records_name_members_and_their_ports() -> None:
     rows = [(1, 0, 8000, "b.h"), (1, 5, 8001, "a.h"), (2, 0, 8000, "spare.h")]
     async with dns_server(zone={("_http._tcp.h", "SRV"): rows}) as server:
         found = source(kind="srv", host="_http._tcp.h", servers=[server.address])
-        assert names(await found.look()) == ["a.h:8001", "b.h:8000"]
+        assert names(await found.fetch()) == ["a.h:8001", "b.h:8000"]
         server.zone["_http._tcp.h", "SRV"] = [(0, 0, 0, "")]
-        assert await found.look() == ()
+        assert await found.fetch() == ()
 
 
 async def test_an_answer_too_long_for_a_packet_comes_over_tcp() -> None:
     addresses = [f"10.0.{number // 200}.{number % 200}" for number in range(400)]
     async with dns_server(zone={("h", "A"): addresses}) as server:
-        members = await source(kind="dns", host="h", servers=[server.address]).look()
+        members = await source(kind="dns", host="h", servers=[server.address]).fetch()
         assert len(members) == 400
         assert [over for _, _, over in server.asked] == ["udp", "tcp"]
 
@@ -160,20 +160,20 @@ async def test_an_answer_too_long_for_a_packet_comes_over_tcp() -> None:
 async def test_a_name_that_is_not_there_has_no_members_and_a_refusal_is_a_fault() -> None:
     async with dns_server() as server:
         found = source(kind="dns", host="h", servers=[server.address])
-        assert await found.look() == ()
+        assert await found.fetch() == ()
         server.code = 2
         with pytest.raises(SourceError, match="refuses with code 2"):
-            await found.look()
+            await found.fetch()
 
 
 async def test_a_name_server_that_is_silent_gives_way_to_the_next() -> None:
     zone = {("h", "A"): ["10.0.0.1"]}
     async with dns_server(is_silent=True) as dead, dns_server(zone=zone) as server:
         found = source(kind="dns", host="h", servers=[dead.address, server.address])
-        assert names(await found.look()) == ["10.0.0.1:8000"]
+        assert names(await found.fetch()) == ["10.0.0.1:8000"]
         server.is_silent = True
         with pytest.raises(SourceError, match=r"does not answer.*does not answer"):
-            await found.look()
+            await found.fetch()
 
 
 def test_the_systems_file_says_whom_to_ask_and_how_names_are_completed() -> None:
@@ -207,8 +207,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, KubernetesSo
 async def test_endpoints_of_a_service_are_listed_and_watched(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (server, found):
         server.put("s-1", endpoint("10.0.0.1", pod="gpu-0"))
-        assert names(await found.look()) == ["gpu-0"]
-        async with aclosing(found.answers()) as answers:
+        assert names(await found.fetch()) == ["gpu-0"]
+        async with aclosing(found.watch()) as answers:
             await heard(answers, "gpu-0")
             await server.watched.wait()
             server.put("s-2", endpoint("10.0.0.2", pod="gpu-1"))
@@ -227,7 +227,7 @@ async def test_endpoints_of_a_service_are_listed_and_watched(tmp_path: Path) -> 
 async def test_a_watch_goes_on_where_it_was_also_behind_a_bookmark(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (server, found):
         server.put("s-1", endpoint("10.0.0.1", pod="gpu-0"))
-        async with aclosing(found.answers()) as answers:
+        async with aclosing(found.watch()) as answers:
             await heard(answers, "gpu-0")
             server.version = 100
             server.bookmark()
@@ -244,7 +244,7 @@ async def test_a_watch_goes_on_where_it_was_also_behind_a_bookmark(tmp_path: Pat
 async def test_where_the_server_has_forgotten_all_is_listed_anew(tmp_path: Path, how: str) -> None:
     async with cluster(tmp_path) as (server, found):
         server.put("s-1", endpoint("10.0.0.1", pod="gpu-0"))
-        async with aclosing(found.answers()) as answers:
+        async with aclosing(found.watch()) as answers:
             await heard(answers, "gpu-0")
             # What has gone meanwhile no event will tell.
             del server.slices["s-1"]
@@ -262,7 +262,7 @@ async def test_where_the_server_has_forgotten_all_is_listed_anew(tmp_path: Path,
 async def test_a_token_that_is_replaced_is_used_from_the_next_request_on(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (server, found):
         server.put("s-1", endpoint("10.0.0.1", pod="gpu-0"))
-        async with aclosing(found.answers()) as answers:
+        async with aclosing(found.watch()) as answers:
             await heard(answers, "gpu-0")
             server.token = "second"
             server.hang_up()
@@ -277,7 +277,7 @@ async def test_a_list_comes_in_pages(tmp_path: Path) -> None:
         server.page = 2
         for number in range(5):
             server.put(f"s-{number}", endpoint(f"10.0.0.{number}", pod=f"gpu-{number}"))
-        assert len(await found.look()) == 5
+        assert len(await found.fetch()) == 5
         assert len(server.asked) == 3
 
 
@@ -286,12 +286,12 @@ async def test_outside_of_a_cluster_the_source_says_so(
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SourceError, match="no Kubernetes cluster"):
-        await source(kind="kubernetes", service="vllm").look()
+        await source(kind="kubernetes", service="vllm").fetch()
     found = source(
         kind="kubernetes", service="v", api_url="http://127.0.0.1:1", account_folder=tmp_path
     )
     with pytest.raises(SourceError, match=r"cannot read .*namespace"):
-        await found.look()
+        await found.fetch()
 
 
 @pytest.mark.usefixtures("_no_pauses")
@@ -301,7 +301,7 @@ async def test_outside_of_a_cluster_the_source_says_so(
 async def test_an_account_that_is_damaged_is_a_fault(tmp_path: Path, file: str, text: str) -> None:
     async with cluster(tmp_path) as (_, found):
         (tmp_path / file).write_text(text)
-        async with aclosing(found.answers()) as answers:
+        async with aclosing(found.watch()) as answers:
             assert str(tmp_path / file) in await fault(answers)
             (tmp_path / file).write_text({"token": "first", "namespace": "llm"}[file])
             await heard(answers)
@@ -324,7 +324,7 @@ async def test_events_that_are_none_are_faults_and_the_source_goes_on(
 ) -> None:
     async with cluster(tmp_path) as (server, found):
         server.put("s-1", endpoint("10.0.0.1", pod="gpu-0"))
-        async with aclosing(found.answers()) as answers:
+        async with aclosing(found.watch()) as answers:
             await heard(answers, "gpu-0")
             server.raw(line)
             server.hang_up()
@@ -346,11 +346,11 @@ async def test_the_api_server_is_believed_by_the_accounts_certificate_only(tmp_p
         service = Service("vllm", lambda: server.url, Account.of(tmp_path))
         found = KubernetesSource("k8s", service, Template(Backend))
         with pytest.raises(SourceError, match=r"cannot read .*ca\.crt"):
-            await found.look()
+            await found.fetch()
         (tmp_path / "ca.crt").write_bytes(certificate.read_bytes())
-        assert names(await found.look()) == ["gpu-0"]
+        assert names(await found.fetch()) == ["gpu-0"]
         other = tmp_path / "other"
         other.mkdir()
         (tmp_path / "ca.crt").write_bytes(self_signed(other, "127.0.0.1").read_bytes())
         with pytest.raises(SourceError, match=r"does not answer: .*certificate"):
-            await found.look()
+            await found.fetch()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engine.archive import Batcher
+from gateway.engine.batcher import Batcher
 from gateway.errors import StoreUnavailable
 
 if TYPE_CHECKING:

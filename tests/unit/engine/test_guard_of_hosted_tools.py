@@ -89,12 +89,12 @@ class Watched:
         self.tell(TurnStarted(9, prefill))
         ids, at = script_ids(script), 0
         while at < len(ids):
-            count = self.guard.stretch(self.fold, ids, at)
+            count = self.guard.writable(self.fold, ids, at)
             if not count:
                 return self.guard.out_of_budget(self.fold)
             self.tell(Tokens(tuple(ids[at : at + count])))
             at += count
-            ending = self.guard.look(self.fold, self.fold.place)
+            ending = self.guard.inspect(self.fold, self.fold.place)
             if ending is not None:
                 return ending
         return None
@@ -241,7 +241,7 @@ def test_another_replica_holds_to_the_rules_that_the_log_leads_to() -> None:
     other = OutputGuard(watched.rules, GuardLimits(), harmony(), reasoning_budget=None)
     watched.guard = other
     assert watched.says(ANSWER) is None
-    assert other.begin_anew(watched.fold) is None
+    assert other.restart_position(watched.fold) is None
     watched.tell(TurnEnded(STOP))
     assert other.next_prefill(watched.fold, None) is None
 

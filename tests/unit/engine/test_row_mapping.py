@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gateway.engine.calls import Attempt
-from gateway.engine.row_mapping import Endings, LogReading, audited, output_context
+from gateway.engine.row_mapping import Endings, LogReading, output_context, tool_call_row
 from gateway.engine.run_state import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
@@ -80,7 +80,7 @@ async def test_a_response_that_ends_in_the_queue_keeps_the_summary_that_was_made
     fold = new_fold(background=True)
     fold.apply(Queued())
     endings = Endings(harmony_of, lambda _: new_fold)
-    row = await endings.concluded(
+    row = await endings.concluded_row(
         cast("StoredResponse", stored), LogReading(fold, 1), [], Finished("cancelled", 9)
     )
     assert row.entries is not None
@@ -96,11 +96,11 @@ def test_of_whom_nothing_is_kept_a_call_is_audited_without_names_and_digests() -
     call = ToolCall(0, "crm.tell", '{"to": "grace"}')
     attempt = Attempt(call, "ok", 0.5, 9, 3, hosts=("crm.example",))
     spec = run_spec()
-    kept = audited(spec, attempt, replica="me")
+    kept = tool_call_row(spec, attempt, replica="me")
     assert (kept.tool, kept.arguments_hash) == ("crm.tell", attempt.arguments_hash)
     assert kept.hosts == ("crm.example",)
     nobody = replace(spec.principal, retention_type=ZERO)
-    unkept = audited(replace(spec, principal=nobody), attempt, replica="me")
+    unkept = tool_call_row(replace(spec, principal=nobody), attempt, replica="me")
     named = (unkept.server, unkept.tool, unkept.arguments_hash, unkept.hosts)
     assert named == ("", "", b"", ())
     assert (unkept.kind, unkept.outcome, unkept.result_bytes) == (kept.kind, "ok", 9)

@@ -42,7 +42,7 @@ def test_what_a_tool_returned_is_kept_however_it_was_called(header: str, wanted:
     ):
         fold.apply(entry)
     spec = replace(run_spec(), rules=rules)
-    row = Endings(harmony_of, lambda head: folds(head, rules)).finished(
+    row = Endings(harmony_of, lambda head: folds(head, rules)).finished_row(
         spec, Finished("incomplete", 9, reason="max_output_tokens"), fold, epoch=0, rest=None
     )
     [item] = row.items

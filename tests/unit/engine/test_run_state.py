@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.constraints.validation import Checker
-from gateway.engine.row_mapping import accepted
+from gateway.engine.row_mapping import durable_row
 from gateway.engine.run_state import (
     EXTENDED_VERSION,
     TEXT_VERSION,
@@ -57,7 +57,7 @@ SAMPLING = st.builds(
 
 def claimed(spec: RunSpec, plan: bytes | None = None) -> ClaimedRun:
     """The row of an accepted response, as a process gets it that claims it."""
-    new = accepted(spec, None, waits=True)
+    new = durable_row(spec, None, waits=True)
     return ClaimedRun(
         claim=Claim(spec.principal.tenant_id, new.uuid, 1),
         next_entry=1,

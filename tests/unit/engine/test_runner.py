@@ -372,7 +372,7 @@ class Books:
     def settle(self, charge: Charge, used: Used) -> None:
         self.settled.append(used)
 
-    def leave(self, charge: Charge) -> None:
+    def hand_over(self, charge: Charge) -> None:
         self.left += 1
 
 

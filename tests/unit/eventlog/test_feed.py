@@ -267,7 +267,7 @@ async def test_a_response_that_was_deleted_ends_the_stream() -> None:
     ):
         await anext(stream)
         del stage.table.rows.rows[UUID_OF_TEST]
-        stage.tails.look_soon([UUID_OF_TEST])
+        stage.watcher.poll_soon([UUID_OF_TEST])
         assert [batch async for batch in stream] == []
 
 

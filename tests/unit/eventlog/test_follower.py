@@ -169,7 +169,7 @@ async def test_a_stream_ends_or_moves_with_its_log(how: str) -> None:
         await pass_turns()
         if how == "deleted":
             del stage.table.rows.rows[UUID_OF_TEST]
-            stage.tails.look_soon([UUID_OF_TEST])
+            stage.watcher.poll_soon([UUID_OF_TEST])
         elif how == "removed":
             rows = stage.table.rows.rows[UUID_OF_TEST].log
             stage.append([*said(1), END])

@@ -1,4 +1,4 @@
-"""Watched tails: one poll for all, sooner when heard of, through outages, never for nothing."""
+"""Watched logs: one poll for all, sooner when heard of, through outages, never for nothing."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ class Heads:
         heads = {uuid: self.heads.get(uuid) for uuid in asked}
         return LogChanges(heads, dict.fromkeys(heads, self.writer[1]), parts)
 
-    async def next_look(self) -> None:
+    async def next_poll(self) -> None:
         self.looked.clear()
         await self.looked.wait()
 
 
 @asynccontextmanager
-async def running(tails: LogWatcher) -> AsyncIterator[None]:
+async def running(watcher: LogWatcher) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(tails.run())
+        task = group.create_task(watcher.run())
         yield
         task.cancel()
 
@@ -106,12 +106,12 @@ def head(next_entry: int, status: str = "in_progress") -> LogHead:
 
 async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
     heads = Heads({ONE: head(3), TWO: head(3)})
-    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
+    watcher = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as one, watcher.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(moved(one, 2), moved(two, 2))
             heads.heads = {ONE: head(4), TWO: head(4)}
-            tails.look_soon([ONE, UUID(int=99)])
+            watcher.poll_soon([ONE, UUID(int=99)])
             await moved(one, 3)
             assert heads.looks[-1] == {ONE}
             assert not two.is_beyond(3)
@@ -119,45 +119,45 @@ async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
 
 async def test_without_being_told_a_poll_finds_the_same() -> None:
     heads = Heads({ONE: head(0)})
-    tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
+    watcher = LogWatcher(heads, interval_s=0.001, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as one, watcher.watch(TENANT, TWO, DAY) as two:
             await moved(two, 0)
-            assert two.is_over
+            assert two.has_ended
             heads.heads[ONE] = head(1)
             await moved(one, 0)
-            assert (one.entries, one.is_over) == (1, False)
+            assert (one.entries, one.has_ended) == (1, False)
 
 
 async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
     heads = Heads({ONE: head(1), TWO: head(1)})
-    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
+    watcher = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as one, watcher.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(moved(one, 0), moved(two, 0))
-            tails.look_at_all()
-            await heads.next_look()
+            watcher.poll_all()
+            await heads.next_poll()
             assert heads.looks[-1] == {ONE, TWO}
 
 
 async def test_where_writers_were_that_write_no_more_is_forgotten() -> None:
     heads = Heads({ONE: head(1)})
-    tails = LogWatcher(heads, interval_s=0, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as one:
+    watcher = LogWatcher(heads, interval_s=0, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as one:
             await moved(one, 0)
             gone, heads.writer = heads.writer, (TENANT, "elsewhere")
             for _ in range(3):
-                await heads.next_look()
+                await heads.next_poll()
             assert heads.seen_before[1].keys() == {gone}
             assert heads.seen_before[-1].keys() == {heads.writer}
 
 
 async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
     heads = Heads({ONE: head(2)})
-    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
+    watcher = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as one, watcher.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(moved(one, 1), moved(two, 0))
             rows = [LogRow(2, 1, b".c"), LogRow(3, 2, b".de"), LogRow(9, 1, b".j")]
             heads.parts = [
@@ -165,7 +165,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
                 (UUID(int=99).bytes, 1, LogRow(7, 1, b".z")),
                 (ONE.bytes, 2, LogRow(10, 1, b".k")),
             ]
-            tails.look_soon([TWO])
+            watcher.poll_soon([TWO])
             await moved(one, 10)
             assert one.entries == 11
             together, *others = one.since(2)
@@ -173,14 +173,14 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
             assert others == [LogRow(9, 1, b".j"), LogRow(10, 1, b".k")]
             assert one.since(10) == others[1:]
             assert (one.since(0), one.since(5), two.since(0)) == ([], [], [])
-            tails.look_soon([ONE])
-            await heads.next_look()
+            watcher.poll_soon([ONE])
+            await heads.next_poll()
             assert one.is_beyond(4)
 
 
 async def test_others_have_their_turn_while_much_is_shown() -> None:
     heads = Heads()
-    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
+    watcher = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     turns_at, last = list[int](), asyncio.Event()
 
     class Shown:
@@ -194,46 +194,46 @@ async def test_others_have_their_turn_while_much_is_shown() -> None:
             """A head says nothing new."""
 
     few, each = [UUID(int=number) for number in range(4)], SHOWN_AT_ONCE
-    async with running(tails):
+    async with running(watcher):
         with ExitStack() as watched:
             for uuid in few:
-                tail = watched.enter_context(tails.watch(TENANT, uuid, DAY))
+                tail = watched.enter_context(watcher.watch(TENANT, uuid, DAY))
                 tail.readers.append(Shown())
-            await heads.next_look()
+            await heads.next_poll()
             heads.parts = [
                 (uuid.bytes, 1, LogRow(entry, 1, b".x")) for uuid in few for entry in range(each)
             ]
             async with counted_rounds() as rounds:
-                tails.look_soon(few)
+                watcher.poll_soon(few)
                 await last.wait()
     assert len(set(turns_at)) == len(few)
 
 
 async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:
     heads = Heads({ONE: head(2, "completed")})
-    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
+    watcher = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as one, watcher.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(moved(one, 100), moved(two, 100))
 
 
 async def test_an_outage_is_waited_for() -> None:
     heads = Heads({ONE: head(1)}, away=3)
-    tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as one:
+    watcher = LogWatcher(heads, interval_s=0.001, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as one:
             await moved(one, 0)
     assert len(heads.looks) == 4
 
 
 async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
     heads = Heads({ONE: head(1)})
-    tails = LogWatcher(heads, interval_s=0, pause_s=0)
-    async with running(tails):
-        tails.look_soon([ONE])
+    watcher = LogWatcher(heads, interval_s=0, pause_s=0)
+    async with running(watcher):
+        watcher.poll_soon([ONE])
         await turns()
         assert heads.looks == []
-        with tails.watch(TENANT, ONE, DAY) as one:
+        with watcher.watch(TENANT, ONE, DAY) as one:
             await moved(one, 0)
         await turns()
         looks = len(heads.looks)
@@ -244,11 +244,11 @@ async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
 async def test_whoever_writes_is_asked_to_tell_as_long_as_somebody_watches() -> None:
     asked: list[tuple[UUID, ...]] = []
     heads = Heads()
-    tails = LogWatcher(heads, interval_s=0, pause_s=0, follow=asked.append)
-    async with running(tails):
-        one = partial(tails.watch, TENANT, ONE, DAY)
-        with one(), one(), tails.watch(TENANT, TWO, DAY):
-            await heads.next_look()
+    watcher = LogWatcher(heads, interval_s=0, pause_s=0, follow=asked.append)
+    async with running(watcher):
+        one = partial(watcher.watch, TENANT, ONE, DAY)
+        with one(), one(), watcher.watch(TENANT, TWO, DAY):
+            await heads.next_poll()
             assert asked == []
             await turns()
             assert asked == [(ONE, TWO)]
@@ -256,32 +256,32 @@ async def test_whoever_writes_is_asked_to_tell_as_long_as_somebody_watches() -> 
 
 async def test_followers_of_one_response_share_its_tail() -> None:
     heads = Heads({ONE: head(1)})
-    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY) as first:
-            with tails.watch(TENANT, ONE, DAY) as second:
+    watcher = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY) as first:
+            with watcher.watch(TENANT, ONE, DAY) as second:
                 assert first is second
                 await moved(second, 0)
             heads.heads[ONE] = head(2)
-            tails.look_soon([ONE])
+            watcher.poll_soon([ONE])
             await moved(first, 1)
 
 
 async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> None:
     heads = Heads({ONE: head(0), TWO: head(0)})
-    tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
-    async with running(tails):
-        with tails.watch(TENANT, ONE, DAY), tails.watch(TENANT, TWO, DAY) as two:
+    watcher = LogWatcher(heads, interval_s=0.001, pause_s=0)
+    async with running(watcher):
+        with watcher.watch(TENANT, ONE, DAY), watcher.watch(TENANT, TWO, DAY) as two:
             heads.heads[TWO] = head(1)
             async with asyncio.TaskGroup() as group:
-                noise = group.create_task(keep_telling(tails))
+                noise = group.create_task(keep_telling(watcher))
                 await moved(two, 0)
                 noise.cancel()
 
 
-async def keep_telling(tails: LogWatcher) -> None:
+async def keep_telling(watcher: LogWatcher) -> None:
     while True:
-        tails.look_soon([ONE])
+        watcher.poll_soon([ONE])
         await asyncio.sleep(0)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.entries import Alive, Tokens, unpack
-from gateway.eventlog.log_writer import Fate, Outbox
+from gateway.eventlog.log_writer import BatchOutcome, Outbox
 from gateway.store.claims import Claim, LogHead
 from gateway.store.events import day_of
 from gateway.tenancy import TenantId
@@ -70,48 +70,50 @@ def test_an_entry_without_a_packed_form_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "fate"),
+    ("seen", "outcome"),
     [
-        (head(7), Fate.COMMITTED),
-        (head(5), Fate.ABSENT),
-        (head(6), Fate.FENCED),
-        (head(8), Fate.FENCED),
-        (head(7, epoch=4), Fate.FENCED),
-        (head(5, epoch=4), Fate.FENCED),
-        (head(7, status="cancelled"), Fate.FENCED),
-        (None, Fate.FENCED),
+        (head(7), BatchOutcome.COMMITTED),
+        (head(5), BatchOutcome.ABSENT),
+        (head(6), BatchOutcome.FENCED),
+        (head(8), BatchOutcome.FENCED),
+        (head(7, epoch=4), BatchOutcome.FENCED),
+        (head(5, epoch=4), BatchOutcome.FENCED),
+        (head(7, status="cancelled"), BatchOutcome.FENCED),
+        (None, BatchOutcome.FENCED),
     ],
 )
-def test_the_head_tells_what_became_of_a_parcel_in_doubt(seen: LogHead | None, fate: Fate) -> None:
+def test_the_head_tells_what_became_of_a_parcel_in_doubt(
+    seen: LogHead | None, outcome: BatchOutcome
+) -> None:
     box = outbox(7, 8)
     box.take()
-    assert box.learn(seen) is fate
+    assert box.learn(seen) is outcome
 
 
 def test_a_refused_parcel_that_is_in_was_committed_by_an_earlier_attempt() -> None:
     box = outbox(7)
     box.take()
-    assert box.learn(head(5)) is Fate.ABSENT
+    assert box.learn(head(5)) is BatchOutcome.ABSENT
     box.refused()
-    assert box.learn(head(6)) is Fate.COMMITTED
+    assert box.learn(head(6)) is BatchOutcome.COMMITTED
 
 
 def test_a_refused_parcel_that_is_not_in_never_will_be() -> None:
     box = outbox(7)
     box.take()
     box.refused()
-    assert box.learn(head(5)) is Fate.FENCED
+    assert box.learn(head(5)) is BatchOutcome.FENCED
 
 
 def test_a_refusal_says_nothing_of_the_next_parcel() -> None:
     box = outbox(7)
     box.take()
     box.refused()
-    assert box.learn(head(6)) is Fate.COMMITTED
+    assert box.learn(head(6)) is BatchOutcome.COMMITTED
     box.committed()
     box.put(Alive())
     box.take()
-    assert box.learn(head(6)) is Fate.ABSENT
+    assert box.learn(head(6)) is BatchOutcome.ABSENT
 
 
 def test_what_is_sent_again_is_what_was_sent() -> None:
@@ -136,13 +138,18 @@ def test_the_log_is_what_was_put_whatever_is_lost(flushes: list[tuple[int, str]]
         parcel = box.take()
         if what in {"kept", "lost"}:
             table.append([parcel])
-        if what != "kept" and box.learn(table.heads([(TENANT, new.uuid)])[new.uuid]) is Fate.ABSENT:
+        if (
+            what != "kept"
+            and box.learn(table.heads([(TENANT, new.uuid)])[new.uuid]) is BatchOutcome.ABSENT
+        ):
             # What was given up may be carried out before it is sent again.
             late = what == "late" and table.append([parcel])
             if not table.append([parcel]):
                 assert late
                 box.refused()
-                assert box.learn(table.heads([(TENANT, new.uuid)])[new.uuid]) is Fate.COMMITTED
+                assert (
+                    box.learn(table.heads([(TENANT, new.uuid)])[new.uuid]) is BatchOutcome.COMMITTED
+                )
         box.committed()
     log = [entry for row in table.rows[new.uuid].log for entry in unpack(row.entries)]
     assert log[1:] == [Tokens((number,)) for number in range(said)]

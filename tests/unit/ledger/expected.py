@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.ledger.questions import usage_query
+from gateway.ledger.usage_query import usage_query
 
 
 def refusal_of(report: Any, asked: list[tuple[str, str]]) -> InvalidRequest:

@@ -65,7 +65,7 @@ class Desk:
                 bucket.answered(granted, bucket.capacity * share - granted, self.clock)
         self.gates.elsewhere = dict.fromkeys(self.gates.reports(), 0)
         for _, meter in self.gates.meters():
-            meter.told(meter.rows(NOW), others=0, others_reserved=0)
+            meter.mark_written(meter.rows(NOW), others=0, others_reserved=0)
 
     def enter(self) -> Charge:
         attempt = 0
@@ -92,7 +92,7 @@ def test_what_is_settled_is_what_was_used(tokens: int, output: int, most: int) -
     desk.reserve(charge, tokens, most)
     charge.settle(used(tokens, output))
     charge.settle(used(10**6, 10**6))
-    charge.leave()
+    charge.hand_over()
     assert desk.held("/tokens/") == pytest.approx(100_000 - tokens - output)
     assert desk.held("output_tokens") == pytest.approx(50_000 - output)
 
@@ -266,7 +266,7 @@ def test_money_is_spent_at_the_price_of_the_model() -> None:
     charge.settle(Used(100, 0, 10, tool_calls=2))
     assert meter.spent(NOW) == 100 * 50 + 10 * 200 + 2 * 1_000
     assert not meter.reserved
-    assert not meter.is_told
+    assert not meter.is_written
 
 
 def test_another_process_settles_what_this_one_charged() -> None:
@@ -276,7 +276,7 @@ def test_another_process_settles_what_this_one_charged() -> None:
     here.reserve(charge, 100, 500)
     packed = charge.packed()
     assert packed is not None
-    charge.leave()
+    charge.hand_over()
     assert here.held("/tokens/") == 10_000 - 600
     adopted = there.gates.adopt(TENANT, MODEL, packed)
     adopted.settle(used(100, 50))
@@ -323,12 +323,12 @@ def test_what_was_spent_in_this_interval_is_not_forgotten() -> None:
     desk = Desk(caller(budgets=[budget(100)]))
     meter = desk.gates._meter(desk.gates._meters[TENANT], Meter("m", "usd", "month"))
     meter.spend(70, NOW)
-    meter.told(meter.rows(NOW), others=5, others_reserved=0)
+    meter.mark_written(meter.rows(NOW), others=5, others_reserved=0)
     desk.clock += 10_000
     ((_, again),) = desk.gates.meters()
     assert again.spent(NOW) == 75
     later = NOW + timedelta(days=31)
-    meter.told(meter.rows(later), others=0, others_reserved=0)
+    meter.mark_written(meter.rows(later), others=0, others_reserved=0)
     assert not list(desk.gates.meters())
 
 

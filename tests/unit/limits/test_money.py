@@ -85,7 +85,7 @@ def test_settlements_across_the_end_of_an_interval_are_each_in_one_row(
     midnight = datetime(2026, 11, 24, tzinfo=UTC)
     at = midnight - timedelta(hours=1)
     meter, wanted = SpendMeter(Meter("m", "usd", "day"), at), {at.date(): 0, midnight.date(): 0}
-    meter.told(meter.rows(at), others=0, others_reserved=0)
+    meter.mark_written(meter.rows(at), others=0, others_reserved=0)
     rows = {}
     for amount, second in sorted(spent, key=lambda one: one[1]):
         now = at + timedelta(seconds=second)
@@ -94,8 +94,8 @@ def test_settlements_across_the_end_of_an_interval_are_each_in_one_row(
         told = meter.rows(now)
         for row in told:
             rows[row.starts_at.date()] = row.total
-        meter.told(told, others=3, others_reserved=4)
-        assert meter.is_told
+        meter.mark_written(told, others=3, others_reserved=4)
+        assert meter.is_written
         assert meter.committed(now) == meter.spent(now) + 4
     assert {day: total for day, total in rows.items() if total} == {
         day: total for day, total in wanted.items() if total
@@ -123,16 +123,16 @@ class Forgetful(RuleBasedStateMachine):
     def tell(self, replica: int, is_lost: bool) -> None:
         meter = self.meter(replica)
         rows = meter.rows(self.at)
-        if not meter.is_told:
+        if not meter.is_written:
             self.rows[replica] = max(self.rows.get(replica, 0), rows[-1].total)
         if not is_lost:
             others = sum(amount for one, amount in self.rows.items() if one != replica)
             mine = self.rows.get(replica, 0)
-            meter.told(rows, others=others, others_reserved=0, mine=mine)
+            meter.mark_written(rows, others=others, others_reserved=0, mine=mine)
 
     @rule(replica=st.integers(0, 2))
     def forget(self, replica: int) -> None:
-        if replica in self.meters and self.meters[replica].is_told:
+        if replica in self.meters and self.meters[replica].is_written:
             del self.meters[replica]
 
     @invariant()

@@ -50,7 +50,7 @@ class Desk:
 
     def measured(self, account: str, size: int, *, age_s: float = 0.0) -> None:
         key = (TENANT, account)
-        self.storage.told([key], {key: Measurement(size, age_s)})
+        self.storage.update([key], {key: Measurement(size, age_s)})
 
 
 def stored(value: int, **more: object) -> Limit:
@@ -161,7 +161,7 @@ def test_no_byte_that_came_after_a_measurement_is_lost(
         now += pause_s
         account.add(size, now)
         begun.append((now, size))
-    account.told(Measurement(0, age_s), now)
+    account.update(Measurement(0, age_s), now)
     later = sum(size for at, size in begun if at > now - age_s)
     a_little_before = sum(size for at, size in begun if at > now - age_s - 2 * STEP_S)
     assert later <= account.added <= a_little_before
@@ -173,5 +173,5 @@ def test_a_long_time_without_a_measurement_is_remembered_in_bounded_space() -> N
         account.add(1, 2.0 * number)
     assert account.added == STEPS_MAX + 10
     assert len(account._added) == STEPS_MAX
-    account.told(None, 0.0)
+    account.update(None, 0.0)
     assert account.added == STEPS_MAX + 10

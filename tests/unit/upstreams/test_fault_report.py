@@ -19,7 +19,7 @@ def test_a_cause_is_told_once_with_the_url_and_its_end_too() -> None:
             troubles.begin("check", "refused")
         worst = [troubles.worst]
         for _ in range(2):
-            troubles.over("check")
+            troubles.clear("check")
             worst.append(troubles.worst)
     assert worst == ["refused", None, None]
     assert told(log) == [
@@ -42,8 +42,8 @@ def test_the_same_cause_from_two_sources_is_one_trouble() -> None:
         troubles = FaultReport("gpu-1", URL)
         troubles.begin("models", "refused")
         troubles.begin("check", "refused")
-        troubles.over("check")
-        troubles.over("models")
+        troubles.clear("check")
+        troubles.clear("models")
     assert told(log) == [
         ("warning", "backend does not say what it serves", "refused"),
         ("info", "backend is back", None),
@@ -55,5 +55,5 @@ def test_of_two_causes_the_weightier_one_is_told_and_then_what_is_left() -> None
         troubles = FaultReport("gpu-1", URL)
         troubles.begin("engine", "too old")
         troubles.begin("request", "answered 503")
-        troubles.over("engine")
+        troubles.clear("engine")
     assert [one["reason"] for one in log] == ["too old", "answered 503"]

@@ -166,7 +166,7 @@ async def play(
 
     async def complete() -> None:
         if waits:
-            stream.goes_over(body)
+            stream.attach(body)
             assert (await connection.head({}, stream))[0] == 200
         await stream.complete(body)
 
@@ -430,7 +430,7 @@ async def test_a_connection_that_is_given_back_serves_others_before_its_first_us
         await connection.send(b"first", {})
         stream = TokenStream(Heard(), reader_of(), Timeouts(), ReadTurns())
         body = ResponseBody(connection, {}, lambda one: released.set_result(one.finish()))
-        stream.goes_over(body)
+        stream.attach(body)
         await connection.head({"read": 60.0}, stream)
         await stream.complete(body)
 

@@ -19,7 +19,7 @@ from gateway.generation import AnyText, Constraint, FinishReason, Framing, Promp
 from gateway.models.chat.callee import offered_name
 from gateway.models.chat.families import NO_EFFORT
 from gateway.models.chat.messages import ANY, conversation, functions
-from gateway.models.chat.passthrough import told
+from gateway.models.chat.passthrough import lines
 from gateway.models.chat.passthrough.images import Gallery, ImageLimits
 from gateway.models.chat.passthrough.parsing import TextParser
 from gateway.models.chat.syntax.presets import NONE, REASONING
@@ -163,7 +163,7 @@ class PassThroughFormat:
             *_ABILITIES,
         )
 
-    def knowing(self, template_state: bytes) -> PassThroughFormat:  # noqa: ARG002 - there is nothing to know
+    def with_state(self, template_state: bytes) -> PassThroughFormat:  # noqa: ARG002 - there is nothing to know
         """The same format: it learns nothing of a server."""
         return self
 
@@ -215,11 +215,11 @@ class PassThroughFormat:
             fields["chat_template_kwargs"] = template_kwargs
         return fields
 
-    def begun_ids(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a server's template is its own
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a server's template is its own
         """0: nothing is put into the model's mouth."""
         return 0
 
-    def answered(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+    def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
         """The result stands behind the message that called."""
         return [*ids, *result]
 
@@ -231,11 +231,11 @@ class PassThroughFormat:
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
         """The line with what a tool returned."""
-        return tuple(told.returned(name, text))
+        return tuple(lines.result(name, text))
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
         """The line with a call."""
-        return tuple(told.called(name, arguments))
+        return tuple(lines.call(name, arguments))
 
     def count_ids(self, text: str) -> int:
         """About how many tokens a text is."""
@@ -275,15 +275,15 @@ class PassThroughFormat:
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """As many ids as these turns take of a prompt."""
-        return [one for _, said in turns for one in told.retold(said)]
+        return [one for _, said in turns for one in lines.rerendered(said)]
 
-    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it
+    def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it
         """The messages of turns; nothing of one that another turn says anew."""
         return [
             one
             for ids, finish in turns
             if finish is not FinishReason.LOST
-            for one in told.retold(ids)
+            for one in lines.rerendered(ids)
         ]
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:  # noqa: ARG002 - as above

@@ -42,6 +42,7 @@ from gateway.tools.python.engine import (
     RunStatus,
 )
 from gateway.tools.python.jupyter.channel import KernelChannel
+from gateway.tools.python.pieces import get_file, put_file
 from gateway.tools.python.worker import PACKAGES
 
 if TYPE_CHECKING:
@@ -324,9 +325,7 @@ class JupyterContainer(Container):
     @override
     async def put(self, path: str, content: bytes) -> None:
         async with self._turn:
-            for start in range(0, max(len(content), 1), PIECE_BYTES):
-                piece = base64.b64encode(content[start : start + PIECE_BYTES]).decode()
-                await self._file("put", path, at=start, content=piece)
+            await put_file(self._file, path, content, piece_bytes=PIECE_BYTES)
 
     @override
     async def get(self, path: str, *, bytes_max: int) -> bytes:
@@ -334,19 +333,8 @@ class JupyterContainer(Container):
             if len(image) > bytes_max:
                 raise FileRefused(f"{path} is longer than {bytes_max} bytes")
             return image
-        content = bytearray()
         async with self._turn:
-            while True:
-                told = await self._file("get", path, at=len(content), size=PIECE_BYTES)
-                try:
-                    piece = base64.b64decode(told.get("content", ""), validate=True)
-                except (binascii.Error, TypeError, ValueError) as error:
-                    raise EngineBroken("the kernel gave a file that is none") from error
-                content += piece
-                if len(content) > bytes_max:
-                    raise FileRefused(f"{path} is longer than {bytes_max} bytes")
-                if len(piece) < PIECE_BYTES:
-                    return bytes(content)
+            return await get_file(self._file, path, piece_bytes=PIECE_BYTES, bytes_max=bytes_max)
 
     @override
     async def remove(self, path: str) -> None:
@@ -393,7 +381,7 @@ class JupyterContainer(Container):
             await self.close()
         return is_ours or is_busy
 
-    async def _file(self, order: str, path: str, **given: object) -> Mapping[str, Any]:
+    async def _file(self, order: str, path: str, /, **given: object) -> Mapping[str, Any]:
         told = await self._ask(order, {"path": path.removeprefix(f"{DATA}/"), **given})
         if "refused" in told:
             raise FileRefused(f"{path}: {str(told['refused'])[:200]}")

@@ -122,14 +122,14 @@ def test_a_summary_that_was_just_made_is_told_by_its_ids() -> None:
 )
 def test_what_a_prompt_puts_into_the_models_mouth(tail: str, begun: str) -> None:
     ids = array("I", ids_of(f"<|im_start|>user\nhi<|im_end|>\n{tail}"))
-    assert FORMAT.begun_ids(ids) == len(ids_of(begun))
+    assert FORMAT.prefill_size(ids) == len(ids_of(begun))
 
 
 def test_markers_that_are_spelled_in_letters_are_found_too() -> None:
     format_ = loaded(reasoning="mistral")
     ids = ids_of(f"{OPENING}[THINK]hm")
-    assert format_.begun_ids(ids) == len(ids_of("[THINK]hm"))
-    assert loaded(reasoning="none").begun_ids(ids) == 0
+    assert format_.prefill_size(ids) == len(ids_of("[THINK]hm"))
+    assert loaded(reasoning="none").prefill_size(ids) == 0
 
 
 def know(format_: ChatFormat) -> ChatFormat:
@@ -142,25 +142,25 @@ def test_a_result_stands_between_a_call_and_the_next_turn() -> None:
     result = format_.render_result("srv.g", "ok <|im_end|>")
     assert ids_of("<|im_end|>")[0] not in result[3:-3]
     turn = ids_of(f"Well.\n{CALL}")
-    behind = format_.answered(turn, result)
+    behind = format_.with_result(turn, result)
     assert spelled(behind) == (
         f"Well.\n{CALL}<|im_end|>\n<|im_start|>user\n<tool_response>\nok <|im_end|>\n"
         f"</tool_response><|im_end|>\n{OPENING}"
     )
     prompt = ids_of(f"{CALL}<|im_end|>\n{OPENING}")
-    assert spelled(format_.answered(prompt, result)) == spelled(behind).removeprefix("Well.\n")
+    assert spelled(format_.with_result(prompt, result)) == spelled(behind).removeprefix("Well.\n")
 
 
 def test_a_run_that_began_elsewhere_brings_what_was_learned() -> None:
     format_, fresh = know(loaded()), loaded()
     assert fresh.template_state == b""
-    assert fresh.knowing(b"") is fresh
-    known = fresh.knowing(format_.template_state)
+    assert fresh.with_state(b"") is fresh
+    known = fresh.with_state(format_.template_state)
     assert known.render_result("srv.g", "ok") == format_.render_result("srv.g", "ok")
     assert known.framing.opening == tuple(ids_of(OPENING))
     assert fresh.framing.opening == ()
     assert fresh.render_result("srv.g", "ok") == tuple(ids_of("ok"))
-    assert fresh.answered(ids_of("a"), ids_of("b")) == ids_of("ab")
+    assert fresh.with_result(ids_of("a"), ids_of("b")) == ids_of("ab")
 
 
 def framing_otherwise(body: dict[str, Any]) -> str:
@@ -169,7 +169,7 @@ def framing_otherwise(body: dict[str, Any]) -> str:
 
 def test_a_template_is_learned_anew_and_runs_keep_what_they_know() -> None:
     format_ = know(loaded())
-    run = format_.knowing(format_.template_state)
+    run = format_.with_state(format_.template_state)
     before = format_.render_result("srv.g", "ok")
     format_.relearn()
     assert format_.render_result("srv.g", "ok") == before
@@ -195,10 +195,10 @@ def test_a_result_is_escaped_where_the_template_does_it() -> None:
     assert '\n"a \\"b\\""\n' in spelled(format_.render_result("srv.g", 'a "b"'))
 
 
-def retold(*said: str, rules: OutputRules = RULES) -> str:
+def rerendered(*said: str, rules: OutputRules = RULES) -> str:
     parser = partial(FORMAT.new_parser, rules)
     turns = [(ids_of(one), FinishReason.CUT) for one in said]
-    return spelled(FORMAT.retold(turns, parser))
+    return spelled(FORMAT.rerender(turns, parser))
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def retold(*said: str, rules: OutputRules = RULES) -> str:
     ],
 )
 def test_turns_that_are_over_are_told_as_the_model_goes_on_with_them(said: str, told: str) -> None:
-    assert retold(said) == told
+    assert rerendered(said) == told
 
 
 def test_words_before_a_call_that_is_owed_stay() -> None:
     owing = OutputRules(tools=RULES.tools, allowed=RULES.allowed, calls="required")
-    assert retold("Let me", rules=owing) == "Let me"
+    assert rerendered("Let me", rules=owing) == "Let me"
 
 
 def test_said_ids_are_those_of_all_turns_without_what_ended_them() -> None:

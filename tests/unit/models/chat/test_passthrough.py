@@ -184,14 +184,14 @@ def test_turns_are_told_again_without_thoughts_and_without_what_was_lost() -> No
     cut = turn(ANSWER, "x", CALL, "add", ARGUMENTS, '{"a')
     lost = turn(ANSWER, "lost")
     turns = [(said, FinishReason.STOP), (cut, FinishReason.CUT), (lost, FinishReason.LOST)]
-    first, second = told(FORMAT.retold(turns, lambda: TextParser(RULES)))
+    first, second = told(FORMAT.rerender(turns, lambda: TextParser(RULES)))
     (call,) = first.pop("tool_calls")
     assert first == {"role": "assistant", "content": "I look."}
     assert call["function"] == {"name": "srv.run", "arguments": '{"a": 1}'}
     assert second == {"role": "assistant", "content": "x"}
-    assert FORMAT.retold([(turn(THOUGHT, "x"), None)], lambda: TextParser(RULES)) == []
+    assert FORMAT.rerender([(turn(THOUGHT, "x"), None)], lambda: TextParser(RULES)) == []
     result = FORMAT.render_result("srv.run", "3 \ud83d".encode("utf-8", "replace").decode())
-    assert told(FORMAT.answered([], result))[0]["role"] == "tool"
+    assert told(FORMAT.with_result([], result))[0]["role"] == "tool"
     assert told(FORMAT.render_call("add", ""))[0]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
@@ -225,7 +225,7 @@ def test_the_server_is_told_of_the_rules() -> None:
 def test_it_puts_nothing_into_the_models_mouth() -> None:
     openings = FORMAT.answer_opening(RULES, attempt=2), FORMAT.call_opening(RULES)
     assert openings == ((), ())
-    assert (FORMAT.message_opening(), FORMAT.begun_ids([1])) == ((), 0)
+    assert (FORMAT.message_opening(), FORMAT.prefill_size([1])) == ((), 0)
     assert FORMAT.plain_header([ANSWER], 0) == 0
     assert [FORMAT.has_body(one) for one in ((), (CALL,), (CALL, ARGUMENTS), (ANSWER,))] == [
         False,
@@ -233,7 +233,7 @@ def test_it_puts_nothing_into_the_models_mouth() -> None:
         True,
         True,
     ]
-    assert FORMAT.knowing(b"anything") is FORMAT
+    assert FORMAT.with_state(b"anything") is FORMAT
     assert FORMAT.new_parser(RULES, trace=True).feed([ANSWER]) == []
     assert (FORMAT.template_state, FORMAT.misfits({})) == (TEXT_STATE, ())
     FORMAT.check()

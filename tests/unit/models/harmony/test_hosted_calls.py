@@ -284,5 +284,5 @@ def test_a_call_in_text_between_messages_ends_the_turn_too() -> None:
 
 
 def test_nothing_of_this_format_is_learned_from_servers() -> None:
-    assert harmony().knowing(b"any") is harmony()
+    assert harmony().with_state(b"any") is harmony()
     assert harmony().misfits({}) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import retold_ids
+from gateway.models.harmony.framing import rerendered_ids
 from gateway.models.harmony.messages import MessageWriter
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
@@ -27,7 +27,7 @@ ODD = vocabulary().encode("H") + vocabulary().encode("m")
 
 
 def told(ids: list[int], finish: FinishReason | None = STOP) -> list[int]:
-    return retold_ids(
+    return rerendered_ids(
         [(ids, finish)], lambda: Parser(vocabulary(), TOOLS), MessageWriter(vocabulary())
     )
 
@@ -105,12 +105,12 @@ def test_text_that_was_cut_or_framed_otherwise_is_told_as_later_prompts_tell_it(
 )
 def test_a_call_that_gets_a_result_is_always_told(said: str, shown: str) -> None:
     ids = script_ids(said)
-    retold = retold_ids(
+    rerendered = rerendered_ids(
         [(ids, STOP)],
         lambda: Parser(vocabulary(), TOOLS | HOSTED, hosted=HOSTED),
         MessageWriter(vocabulary()),
     )
-    assert retold == script_ids(shown + NEXT)
+    assert rerendered == script_ids(shown + NEXT)
 
 
 def test_a_call_that_was_cut_off_is_not_told() -> None:

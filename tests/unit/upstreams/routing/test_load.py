@@ -33,12 +33,12 @@ def test_a_delay_has_what_this_replica_sent_and_what_others_told() -> None:
 
 def test_what_is_told_is_an_average_of_the_last_seconds() -> None:
     one = member()
-    one.took(0.0, 1, 1_000)
-    assert one.told(0.0) == (0, 0)
-    assert one.told(30.0) == (1, 632)
-    one.took(30.0, -1, -1_000)
-    assert one.told(30.0) == (1, 632)
-    assert one.told(1_000.0) == (0, 0)
+    one.add(0.0, 1, 1_000)
+    assert one.averages(0.0) == (0, 0)
+    assert one.averages(30.0) == (1, 632)
+    one.add(30.0, -1, -1_000)
+    assert one.averages(30.0) == (1, 632)
+    assert one.averages(1_000.0) == (0, 0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 9), st.integers(0, 10**6))))
@@ -49,15 +49,15 @@ def test_an_average_is_never_more_than_what_there_was(
     for seconds, in_flight, owed in passed:
         now += seconds
         most = max(most[0], in_flight), max(most[1], owed)
-        average.passed(now, in_flight, owed)
-        told = average.told()
+        average.advance(now, in_flight, owed)
+        told = average.rounded()
         assert 0 <= told[0] <= most[0]
         assert 0 <= told[1] <= most[1]
 
 
 def test_requests_that_wait_there_count_until_they_must_be_done() -> None:
     one = member()
-    one.probed(4, 100.0)
+    one.note_waiting(4, 100.0)
     assert one.delay_s(RATE, 100.0) == pytest.approx(0.4)
     assert one.delay_s(RATE, 100.2) == pytest.approx(0.4 - 0.14)
     assert one.delay_s(RATE, 110.0) == 0
@@ -65,15 +65,15 @@ def test_requests_that_wait_there_count_until_they_must_be_done() -> None:
 
 def test_a_prompt_that_is_being_read_counts_less_and_less_and_those_behind_it_stay() -> None:
     one = member()
-    one.took(10.0, 1, 6_000)
-    one.took(10.1, 1, 4_000)
+    one.add(10.0, 1, 6_000)
+    one.add(10.1, 1, 4_000)
     assert one.delay_s(RATE, 10.0) == pytest.approx(1.0 + 2 * 0.004)
     assert one.delay_s(RATE, 10.5) == pytest.approx(1.0 - 0.7 * 0.5 + 2 * 0.004)
     assert one.delay_s(RATE, 99.0) == pytest.approx(0.5 + 2 * 0.004)
-    one.took(99.0, 0, -6_000)
+    one.add(99.0, 0, -6_000)
     assert one.delay_s(RATE, 99.0) == pytest.approx(0.4 + 2 * 0.004)
-    one.took(99.1, -1, -4_000)
-    one.took(200.0, 0, 1_000)
+    one.add(99.1, -1, -4_000)
+    one.add(200.0, 0, 1_000)
     assert one.delay_s(RATE, 200.0) == pytest.approx(0.1 + 0.004)
 
 
@@ -81,7 +81,7 @@ def test_a_rate_is_known_after_some_prompts_and_is_one_of_the_best() -> None:
     one = member()
     for rate in (3_000, 9_000, 12_000, 10_000, 2_500, 3_000, 2_500, 3_000)[:RATES_MIN]:
         assert one.rate is None
-        one.read(rate, 1.0)
+        one.note_prefill(rate, 1.0)
     assert one.rate == 10_000
 
 
@@ -89,7 +89,7 @@ def test_a_rate_is_known_after_some_prompts_and_is_one_of_the_best() -> None:
 def test_a_rate_stays_within_its_bounds(rates: list[float]) -> None:
     one = member()
     for rate in rates:
-        one.read(int(rate), 1.0)
+        one.note_prefill(int(rate), 1.0)
     assert one.rate is None or 2_000 <= one.rate <= 200_000
 
 
@@ -100,7 +100,7 @@ def test_a_rate_settles_near_the_best_and_less_so_where_hits_are_not_told(
     one = member()
     one.reports = reports
     for n in range(4_000):
-        one.read(10_000 + 100 * (n * 37 % 100), 1.0)
+        one.note_prefill(10_000 + 100 * (n * 37 % 100), 1.0)
     assert one.rate is not None
     assert 1_000 * least < one.rate < 1_000 * most
 
@@ -110,7 +110,7 @@ def test_what_others_sent_does_not_make_a_member_slow() -> None:
     one = member()
     one.reports = True
     for n in range(600):
-        one.read(6_000, 0.6 if n % 3 == 0 else 2.5)
+        one.note_prefill(6_000, 0.6 if n % 3 == 0 else 2.5)
     assert one.rate is not None
     assert one.rate > 9_000
 
@@ -118,32 +118,32 @@ def test_what_others_sent_does_not_make_a_member_slow() -> None:
 def test_short_prompts_say_nothing_of_the_rate() -> None:
     one = member()
     for _ in range(10):
-        one.read(100, 1.0)
-        one.read(10_000, 0.0)
+        one.note_prefill(100, 1.0)
+        one.note_prefill(10_000, 0.0)
     assert one.rate is None
 
 
 def test_a_process_that_began_later_has_another_cache() -> None:
     one = member()
-    assert not one.began(1_000, age_s=50.0, now=100.0)
+    assert not one.note_start(1_000, age_s=50.0, now=100.0)
     assert one.since == 50.0
-    assert not one.began(1_001, age_s=49.0, now=100.0)
-    assert one.began(2_000, age_s=3.0, now=110.0)
+    assert not one.note_start(1_001, age_s=49.0, now=100.0)
+    assert one.note_start(2_000, age_s=3.0, now=110.0)
     assert one.since == 107.0
 
 
 def test_until_it_reported_a_hit_it_reports_nothing() -> None:
     one = member()
     for _ in range(10):
-        assert not one.reported(5_000, 0, 1.0, 100.0)
+        assert not one.note_cached(5_000, 0, 1.0, 100.0)
     assert one.since == -math.inf
     assert not one.reports
 
 
 def test_hits_that_cannot_be_missing_mean_that_it_restarted() -> None:
     one = member()
-    one.reported(5_000, 4_000, 1.0, 90.0)
-    lost = [one.reported(5_000, 0, 1.0, 100.0) for _ in range(LOSSES_MAX)]
+    one.note_cached(5_000, 4_000, 1.0, 90.0)
+    lost = [one.note_cached(5_000, 0, 1.0, 100.0) for _ in range(LOSSES_MAX)]
     assert lost == [False] * (LOSSES_MAX - 1) + [True]
     assert one.since == 100.0
 
@@ -151,28 +151,28 @@ def test_hits_that_cannot_be_missing_mean_that_it_restarted() -> None:
 @pytest.mark.parametrize(("expected", "age_s"), [(2_000, 1.0), (5_000, 61.0)])
 def test_a_small_or_an_old_prefix_may_be_missing(expected: int, age_s: float) -> None:
     one = member()
-    one.reported(5_000, 4_000, 1.0, 90.0)
+    one.note_cached(5_000, 4_000, 1.0, 90.0)
     for _ in range(10):
-        assert not one.reported(expected, 0, age_s, 100.0)
+        assert not one.note_cached(expected, 0, age_s, 100.0)
 
 
 def test_a_hit_in_between_shows_that_it_is_the_same() -> None:
     one = member()
     for cached in (5_000, 0, 5_000, 0, 5_000, 0):
-        assert not one.reported(5_000, cached, 1.0, 100.0)
+        assert not one.note_cached(5_000, cached, 1.0, 100.0)
 
 
 def test_the_horizon_shrinks_to_the_age_of_what_is_missing_and_grows_with_what_is_not() -> None:
     one = member()
     for _ in range(30):
-        one.reported(5_000, 100, 60.0, 100.0)
+        one.note_cached(5_000, 100, 60.0, 100.0)
     assert one.horizon_s == pytest.approx(60, rel=0.02)
-    one.reported(5_000, 5_000, 30.0, 100.0)
-    one.reported(5_000, 100, 90.0, 100.0)
-    one.reported(5_000, 4_000, 30.0, 100.0)
+    one.note_cached(5_000, 5_000, 30.0, 100.0)
+    one.note_cached(5_000, 100, 90.0, 100.0)
+    one.note_cached(5_000, 4_000, 30.0, 100.0)
     assert one.horizon_s == pytest.approx(60, rel=0.02)
     for _ in range(30):
-        one.reported(5_000, 5_000, 600.0, 100.0)
+        one.note_cached(5_000, 5_000, 600.0, 100.0)
     assert one.horizon_s == pytest.approx(600, rel=0.02)
 
 
@@ -184,5 +184,5 @@ def test_the_horizon_shrinks_to_the_age_of_what_is_missing_and_grows_with_what_i
 def test_a_horizon_stays_within_its_bounds(reports: list[tuple[int, int, float]]) -> None:
     one = member()
     for expected, cached, age_s in reports:
-        one.reported(expected, cached, age_s, 1.0)
+        one.note_cached(expected, cached, age_s, 1.0)
     assert 5 <= one.horizon_s <= 86_400

@@ -1,8 +1,8 @@
-"""Which backends are wanted, by what the sources said last. No I/O here.
+"""Which backends the pool should have, by the last answers of the sources. No I/O here.
 
-Known     what is believed of one source
-merged    the wanted ones of all sources
-changes   what has to be done for the pool to have them
+SourceBackends  what is believed of one source
+merged          the desired ones of all sources
+changes         what has to be done for the pool to have them
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Answer = tuple["Backend", ...] | Fault
 """What a source says: all backends that there are, or that it cannot say."""
 
 
-class Known:
-    """What is believed of one source: the last that it said.
+class SourceBackends:
+    """The backends of one source, by its last answer.
 
-    A source that fails has said nothing new. An empty answer is believed once it has been given for
-    `empty_s`: name servers that have lost their data give it, too. Times are seconds of a clock
+    While a source fails its last answer stands. An empty answer is believed once it has been given
+    for `empty_s`: name servers that have lost their data give it, too. Times are seconds of a clock
     that never goes back.
     """
 
@@ -43,11 +43,11 @@ class Known:
 
     @property
     def is_doubted(self) -> bool:
-        """It says that there is nothing, and is not believed yet."""
+        """Its last answer was empty, and is not believed yet."""
         return self._empty_since is not None and bool(self.members)
 
-    def hear(self, answer: Answer, now: float) -> bool:
-        """Take in an answer; True if other backends are believed to be there now."""
+    def update(self, answer: Answer, now: float) -> bool:
+        """Take in an answer. Returns whether the `members` are others now."""
         if isinstance(answer, Fault):
             self.fault = answer.reason
             return False
@@ -62,14 +62,14 @@ class Known:
         return before != answer
 
 
-class Wanted(NamedTuple):
-    """The backends that are wanted by name, and what of the answers is not used, in words."""
+class Desired(NamedTuple):
+    """The backends that are desired by name, and what of the answers is not used, in words."""
 
     backends: dict[str, Backend]
     unused: tuple[str, ...] = ()
 
 
-def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Wanted:
+def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Desired:
     """The backends of all sources, in their order; of several with one name the first."""
     backends: dict[str, Backend] = {}
     unused, beyond = [], 0
@@ -85,7 +85,7 @@ def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Wanted
                 backends[backend.name] = backend
     if beyond:
         unused.append(f"{beyond} more backends are not used: membership.members_max is reached")
-    return Wanted(backends, tuple(unused))
+    return Desired(backends, tuple(unused))
 
 
 class Changes(NamedTuple):
@@ -95,11 +95,11 @@ class Changes(NamedTuple):
     leave: tuple[str, ...]
 
 
-def changes(known: Mapping[str, Backend], wanted: Mapping[str, Backend]) -> Changes:
-    """What leads from the backends that there are to those that are wanted."""
+def changes(known: Mapping[str, Backend], desired: Mapping[str, Backend]) -> Changes:
+    """What leads from the backends that there are to those that are desired."""
     return Changes(
-        join=tuple(name for name, one in wanted.items() if known.get(name) != one),
-        leave=tuple(name for name, one in known.items() if wanted.get(name) != one),
+        join=tuple(name for name, one in desired.items() if known.get(name) != one),
+        leave=tuple(name for name, one in known.items() if desired.get(name) != one),
     )
 
 

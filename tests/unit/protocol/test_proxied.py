@@ -7,7 +7,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.passed import PassedKind, PassedRequest, parse_passed
+from gateway.protocol.proxied import ProxiedKind, ProxiedRequest, parse_proxied
 
 LIMITS = InputLimits(
     json_depth_max=8,
@@ -19,8 +19,8 @@ LIMITS = InputLimits(
 )
 
 
-def parsed(kind: PassedKind, **fields: Any) -> PassedRequest:
-    return parse_passed(orjson.dumps(fields), kind, limits=LIMITS)
+def parsed(kind: ProxiedKind, **fields: Any) -> ProxiedRequest:
+    return parse_proxied(orjson.dumps(fields), kind, limits=LIMITS)
 
 
 @pytest.mark.parametrize("given", ["text", ["a", "b"], [1, 2], [[1], [2]]])
@@ -59,4 +59,4 @@ DEEP = b'{"model":"m","input":' + b"[" * 20 + b"]" * 20 + b"}"
 @pytest.mark.parametrize("body", [b"[]", b"{", DEEP])
 def test_what_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
-        parse_passed(body, "embeddings", limits=LIMITS)
+        parse_proxied(body, "embeddings", limits=LIMITS)

@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
+from gateway.upstreams.membership.desired import (
+    Answer,
+    Fault,
+    SourceBackends,
+    changes,
+    merged,
+    named,
+)
 from gateway.upstreams.membership.membership import Membership
-from gateway.upstreams.membership.wanted import Answer, Fault, Known, changes, merged, named
 
 NAMES = st.sampled_from("abcdef")
 BACKENDS = st.builds(
@@ -54,12 +61,12 @@ def test_what_is_beyond_the_bound_is_told() -> None:
 def test_a_source_is_believed_but_for_faults_and_what_is_empty_for_too_short(
     said: list[tuple[float, Answer]],
 ) -> None:
-    known, now = Known(empty_s=60), 0.0
+    known, now = SourceBackends(empty_s=60), 0.0
     believed: tuple[Backend, ...] = ()
     empty_since: float | None = None
     for seconds, answer in said:
         now += seconds
-        has_changed = known.hear(answer, now)
+        has_changed = known.update(answer, now)
         before = believed
         if isinstance(answer, Fault):
             assert known.fault == "away"
@@ -74,9 +81,9 @@ def test_a_source_is_believed_but_for_faults_and_what_is_empty_for_too_short(
 
 
 def test_an_empty_answer_is_believed_at_once_where_it_need_not_be_doubted() -> None:
-    known = Known()
-    assert known.hear((Backend("a", "http://a:1"),), 0)
-    assert known.hear((), 0)
+    known = SourceBackends()
+    assert known.update((Backend("a", "http://a:1"),), 0)
+    assert known.update((), 0)
     assert known.members == ()
 
 
@@ -103,7 +110,7 @@ def test_after_any_answers_the_pool_has_what_was_said_last_and_nothing_else(
     )
     last: dict[str, tuple[Backend, ...]] = {"one": (), "two": ()}
     for source, answer in said:
-        membership.hear(source, answer)
+        membership.update(source, answer)
         if not isinstance(answer, Fault):
             last[source] = answer
         assert applied[-1] == list(merged({"": fixed, **last}, 100).backends.values())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.ledger.questions import GROUPS, TIME_MAX, WIDTHS_S, Width, usage_query
+from gateway.ledger.usage_query import GROUPS, TIME_MAX, WIDTHS_S, Width, usage_query
 from tests.unit.ledger.expected import refusal_of
 
 NOW = 1_790_000_000

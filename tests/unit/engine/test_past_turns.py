@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from gateway.engine.retold import INLINE_IDS, Retold
+from gateway.engine.past_turns import INLINE_IDS, PastTurns
 from gateway.eventlog.fold.fold import Turn
 from gateway.generation import FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING
@@ -55,39 +55,42 @@ def last() -> Turn:
 
 async def test_a_turn_that_is_over_is_worked_off_once_however_often_it_is_sent() -> None:
     parsers = Counted()
-    retold = Retold(harmony(), parsers.new_parser, Elsewhere())
+    past_turns = PastTurns(harmony(), parsers.new_parser, Elsewhere())
     turns = [over(THOUGHT), last()]
-    await retold.keep_up(turns[:-1])
+    await past_turns.update(turns[:-1])
     once = parsers.count
     assert once
     for _ in range(3):
-        await retold.keep_up(turns[:-1])
+        await past_turns.update(turns[:-1])
         sent = [*script_ids(THOUGHT), END, *OPENING, *FINAL_HEADER]
-        assert retold.before(turns[-1]) == sent
-        assert retold.generated(turns[-1]) == len(sent)
+        assert past_turns.ids_with(turns[-1]) == sent
+        assert past_turns.generated_with(turns[-1]) == len(sent)
     assert parsers.count == once
     turns.insert(1, over(THOUGHT))
-    await retold.keep_up(turns[:-1])
+    await past_turns.update(turns[:-1])
     assert parsers.count == 2 * once
-    assert retold.before(turns[-1]) == [*([*script_ids(THOUGHT), END, *OPENING] * 2), *FINAL_HEADER]
+    assert past_turns.ids_with(turns[-1]) == [
+        *([*script_ids(THOUGHT), END, *OPENING] * 2),
+        *FINAL_HEADER,
+    ]
 
 
 @pytest.mark.parametrize("is_long", [True, False])
 async def test_a_long_turn_is_worked_off_in_a_thread(*, is_long: bool) -> None:
     threads = Elsewhere()
-    retold = Retold(harmony(), Counted().new_parser, threads)
+    past_turns = PastTurns(harmony(), Counted().new_parser, threads)
     size = len(script_ids(THOUGHT))
-    await retold.keep_up([over(THOUGHT, INLINE_IDS // size + is_long)])
+    await past_turns.update([over(THOUGHT, INLINE_IDS // size + is_long)])
     assert threads.count == is_long
 
 
 async def test_a_result_stands_between_the_call_and_what_is_said_to_it() -> None:
-    retold = Retold(harmony(), Counted().new_parser, Elsewhere())
+    past_turns = PastTurns(harmony(), Counted().new_parser, Elsewhere())
     call, result = over(CALL + "<|call|>"), script_ids(RESULT)
     call.finish, call.result = FinishReason.STOP, tuple(result)
-    await retold.keep_up([call])
+    await past_turns.update([call])
     told = script_ids(CALL + "<|call|>" + RESULT + "<|start|>assistant")
-    assert retold.before(last()) == [*told, *FINAL_HEADER]
-    assert len(retold.ids) == len(told)
-    assert retold.behind(last()) == len(told) + len(FINAL_HEADER)
-    assert retold.generated(last()) == retold.behind(last()) - len(result)
+    assert past_turns.ids_with(last()) == [*told, *FINAL_HEADER]
+    assert len(past_turns.ids) == len(told)
+    assert past_turns.size_with(last()) == len(told) + len(FINAL_HEADER)
+    assert past_turns.generated_with(last()) == past_turns.size_with(last()) - len(result)

@@ -1,4 +1,4 @@
-"""Questions about usage and costs, as `GET /v1/organization/usage/*` and `/costs` ask them.
+"""What `GET /v1/organization/usage/*` and `/costs` ask for.
 
 The parameters and their bounds are those of OpenAI's reference; what is beyond a bound is refused,
 not cut. Times are Unix seconds. Buckets begin at full minutes, hours or days of UTC; the first and

@@ -1,4 +1,4 @@
-"""What was said in a turn of text, as the messages that tell it again."""
+"""Turns of text, calls and their results, as packed lines of JSON: a message of the prompt each."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _BEHIND_NAME: Final = "\0"
 """Between the name of a call and its arguments."""
 
 
-def retold(ids: Sequence[int]) -> array[int]:
-    """The line with the assistant's message; empty where it says nothing. Thoughts are not told
-    again, nor is a call that was cut off.
+def rerendered(ids: Sequence[int]) -> array[int]:
+    """The line with the assistant's message of a finished turn; empty where it says nothing.
+
+    Thoughts are left out, and so is a call that was cut off.
     """
     said, calls = "", list[dict[str, Any]]()
     for mark, text, is_closed in _parts(ids):
@@ -44,12 +45,12 @@ def assistant(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
     return packed_lines((orjson.dumps(message),))
 
 
-def called(name: str, arguments: str) -> array[int]:
+def call(name: str, arguments: str) -> array[int]:
     """The line with one call."""
     return assistant("", [_call("call", name, arguments)])
 
 
-def returned(name: str, text: str) -> array[int]:
+def result(name: str, text: str) -> array[int]:
     """The line with what the call before it returned, whose id is filled in when it is sent."""
     message = {"role": "tool", "name": offered_name(name), "content": text}
     return packed_lines((orjson.dumps(message),))

@@ -1,4 +1,4 @@
-"""Requests that a backend answers as a whole, at whichever member of the model takes them."""
+"""Requests that a backend answers with one body, such as embeddings: no stream, no queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.pool import Pool
 
 
-class Passing:
+class UnaryClient:
     """Asks one member after the other until one answers."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Passing:
         self._turn += 1
         turn, losses = self._turn, 0
         reasons: dict[str, str] = {}
-        told_s: list[float] = []
+        retry_after_s: list[float] = []
         while len(reasons) < self._attempts_max:
             left = candidates(self._pool.serving(model), tried=reasons)
             if not left:
@@ -49,7 +49,7 @@ class Passing:
                 answer = await member.ask(path, model, body, bytes_max=self._answer_bytes_max)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
-                told_s += self._pool.told_s(error)
+                retry_after_s += self._pool.note_unavailable(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._losses_max:
                     raise
@@ -58,5 +58,5 @@ class Passing:
         raise NoUpstreamAvailable(
             model,
             "; ".join(reasons.values()),
-            retry_after_s=min(told_s, default=self._pool.retry_after_s(model)),
+            retry_after_s=min(retry_after_s, default=self._pool.retry_after_s(model)),
         )

@@ -16,10 +16,10 @@ from gateway.protocol.json_body import parse_object
 if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits
 
-PassedKind = Literal["embeddings", "rerank"]
+ProxiedKind = Literal["embeddings", "rerank"]
 
-PATHS: Final[dict[PassedKind, str]] = {"embeddings": "/v1/embeddings", "rerank": "/v1/rerank"}
-_NEEDED: Final[dict[PassedKind, dict[str, tuple[type, ...]]]] = {
+PATHS: Final[dict[ProxiedKind, str]] = {"embeddings": "/v1/embeddings", "rerank": "/v1/rerank"}
+_NEEDED: Final[dict[ProxiedKind, dict[str, tuple[type, ...]]]] = {
     "embeddings": {"model": (str,), "input": (str, list)},
     "rerank": {"model": (str,), "query": (str, dict), "documents": (list, dict)},
 }
@@ -27,17 +27,17 @@ _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an o
 
 
 @dataclass(frozen=True, slots=True)
-class PassedRequest:
+class ProxiedRequest:
     """One request; `fields` are all of its body."""
 
-    kind: PassedKind
+    kind: ProxiedKind
     model: str
     fields: dict[str, Any]
 
 
-def parse_passed(
-    body: bytes, kind: PassedKind, *, limits: InputLimits, strict: bool = False
-) -> PassedRequest:
+def parse_proxied(
+    body: bytes, kind: ProxiedKind, *, limits: InputLimits, strict: bool = False
+) -> ProxiedRequest:
     """Raises `InvalidRequest`. What is not known is for the server to judge, `strict` or not."""
     del strict
     fields = parse_object(body, limits)
@@ -53,4 +53,4 @@ def parse_passed(
             raise InvalidRequest(
                 f"Invalid type for '{name}': expected {wanted}.", code="invalid_type", param=name
             )
-    return PassedRequest(kind, fields["model"], fields)
+    return ProxiedRequest(kind, fields["model"], fields)

@@ -1,4 +1,4 @@
-"""Embeddings and reranking: who may, at which model, and what it took."""
+"""Embeddings and reranking: what a key may use, the backend that answers, what it costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.errors import (
 )
 from gateway.generation import TokenUsage
 from gateway.limits.charge import Used
-from gateway.protocol.passed import PATHS
+from gateway.protocol.proxied import PATHS
 from gateway.store.usage import Metered, UsageLine
 from gateway.telemetry.logs import EventLog
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.limits.refusal import Headers
-    from gateway.protocol.passed import PassedRequest
+    from gateway.protocol.proxied import ProxiedRequest
     from gateway.replication.limiter import Limiter
     from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import Principal, TenantId
-    from gateway.upstreams.passing import Passing
+    from gateway.upstreams.unary import UnaryClient
 
 _log = EventLog("gateway.passing")
 
@@ -47,20 +47,20 @@ TOKENS_MAX: Final = 2**31 - 1
 """Of one request. What a server says beyond that is not believed, and no usage line could hold."""
 
 
-class Passed(NamedTuple):
-    """The answer of a server, of which `model`, with headers that tell of the key's limits."""
+class ProxiedAnswer(NamedTuple):
+    """What a backend answered for `model`, with headers that tell of the key's limits."""
 
     model: str
-    answer: bytes
+    body: bytes
     headers: Headers
 
 
-class PassThrough:
-    """One use case: a request goes to a member of its model, its answer to the client."""
+class Proxy:
+    """One use case: a backend of the model gets the request, and the client gets its answer."""
 
     def __init__(
         self,
-        passing: Passing,
+        client: UnaryClient,
         models: Models,
         executor: ThreadExecutor,
         metrics: Metrics,
@@ -70,12 +70,12 @@ class PassThrough:
         """`book` has a usage line written; it waits for nothing."""
         self._book = book
         self._limiter = limiter
-        self._passing = passing
+        self._client = client
         self._models = models
         self._executor = executor
         self._metrics = metrics
 
-    async def ask(self, principal: Principal, request: PassedRequest) -> Passed:
+    async def ask(self, principal: Principal, request: ProxiedRequest) -> ProxiedAnswer:
         """JSON of the answer, which names the model as clients do.
 
         Raises `ModelNotFound`, `InvalidRequest` for a model that cannot do that, or for what its
@@ -102,14 +102,14 @@ class PassThrough:
             metered=Metered(kind=request.kind),
         )
         self._book(principal.tenant_id, line)
-        return Passed(model.id, answer, () if charge is None else charge.headers)
+        return ProxiedAnswer(model.id, answer, () if charge is None else charge.headers)
 
-    async def _ask(self, model: Model, request: PassedRequest) -> tuple[bytes, int]:
+    async def _ask(self, model: Model, request: ProxiedRequest) -> tuple[bytes, int]:
         """The answer, and how many tokens it read."""
         begun, outcome, upstream, tokens = time.perf_counter(), "failed", "", 0
         try:
             path = PATHS[request.kind]
-            upstream, body = await self._passing.post(model.id, path, request.fields)
+            upstream, body = await self._client.post(model.id, path, request.fields)
             answer, tokens = await self._executor.run(
                 lambda: _read(body, model.id, upstream), size_bytes=len(body)
             )
