@@ -251,6 +251,14 @@ async def test_what_has_no_effect_is_named(client: httpx2.AsyncClient) -> None:
     assert answer.headers["x-ignored-parameters"] == "tools"
 
 
+async def test_who_names_a_conversation_is_told_how_it_is_compacted(
+    client: httpx2.AsyncClient,
+) -> None:
+    error = await refused(client, 400, model=MODEL, input="x", conversation="conv_1")
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "conversation")
+    assert "compaction_trigger" in error["message"]
+
+
 async def test_a_client_that_hangs_up_stops_the_summary(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
