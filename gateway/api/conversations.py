@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.api.client_connection import BodyReader
+    from gateway.protocol.conversations import Asked
     from gateway.services.conversations import Conversations
 
-T = TypeVar("T")
+AnyAsked = TypeVar("AnyAsked", bound="Asked")
 
 
 class ConversationEndpoints:
@@ -98,10 +99,13 @@ class ConversationEndpoints:
         )
         return Response(found, media_type="application/json")
 
-    async def _read(self, request: Request, parse: Callable[..., T]) -> tuple[T, int]:
+    async def _read(self, request: Request, parse: Callable[..., AnyAsked]) -> tuple[AnyAsked, int]:
         """The parsed body, and its length in bytes."""
         body = await self._bodies.read(request.scope, request.receive)
-        return await self._bodies.parse(body, parse), len(body)
+        asked = await self._bodies.parse(body, parse)
+        if asked.ignored:
+            request.scope["record"].facts["ignored_parameters"] = ", ".join(asked.ignored)
+        return asked, len(body)
 
 
 def _caller_and_id(request: Request) -> tuple[Any, str]:

@@ -43,6 +43,12 @@ _BUG: Final = (
     "The server had an error while processing your request. Please try again; if it stays, report "
     "the x-request-id of this response to the operator."
 )
+_WEBSOCKET: Final = ("GET", "/v1/responses")
+_NO_UPGRADE: Final = (
+    " A WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`; a proxy has to pass "
+    "both on."
+)
+"""Many proxies drop them unless they are told not to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +276,8 @@ def routing_error_response(scope: Scope, error: HTTPException) -> Response:
     elif error.status_code == 405:
         answer = ErrorStatus(405, INVALID_REQUEST, "method_not_supported")
         message = f"Not allowed: {place}. Use one of the methods in the Allow header."
+        if (scope["method"], path_of(scope)) == _WEBSOCKET:
+            message += _NO_UPGRADE
     else:
         return error_response(error)
     response = _response(answer, ErrorDetail(message, answer.code))

@@ -15,7 +15,12 @@ from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
 from gateway.protocol.request_errors import array_too_long, unknown, unsupported, validated
-from gateway.protocol.responses.create import check_items, check_media, check_metadata
+from gateway.protocol.responses.create import (
+    check_items,
+    check_media,
+    check_metadata,
+    presentable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +35,7 @@ ADDED_ITEMS_MAX: Final = 20
 
 _TEXT_PARTS: Final = frozenset({"text", "summary_text", "reasoning_text"})
 
-Wire = TypeVar("Wire", bound=WireModel)
+AnyAsked = TypeVar("AnyAsked", bound="Asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +83,28 @@ def _plain_part(part: object) -> object:
 _Item = Annotated[ReadItem, BeforeValidator(_plain_parts)]
 
 
-class NewConversation(WireModel):
+class Asked(WireModel):
+    """A body of a request, read."""
+
+    ignored: tuple[str, ...] = Field((), exclude=True)
+    """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
+    header. Not a parameter itself."""
+
+
+class NewConversation(Asked):
     """The body of `POST /v1/conversations`: what a conversation begins with."""
 
     items: Many[_Item] = ()
     metadata: Metadata = Field(default_factory=dict)
 
 
-class NewItems(WireModel):
+class NewItems(Asked):
     """The body of a request that adds items to a conversation."""
 
     items: Annotated[Many[_Item], Field(min_length=1)]
 
 
-class NewMetadata(WireModel):
+class NewMetadata(Asked):
     """The body of a request that replaces the metadata of a conversation."""
 
     metadata: Metadata
@@ -124,15 +137,18 @@ def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) ->
     return _read(NewMetadata, document, strict=strict)
 
 
-def _read(model: type[Wire], raw: dict[str, Any], *, strict: bool) -> Wire:
+def _read(model: type[AnyAsked], raw: dict[str, Any], *, strict: bool) -> AnyAsked:
     document = without_nulls(raw)
     items = document.get("items")
     if isinstance(items, list) and len(items) > ADDED_ITEMS_MAX:
         raise array_too_long("items", len(items), ADDED_ITEMS_MAX)
     check_metadata(document)
-    if strict and (unknown_names := document.keys() - model.model_fields.keys()):
-        raise unknown(min(unknown_names))
-    return validated(model, document)
+    parameters = model.model_fields.keys() - Asked.model_fields.keys()
+    others = tuple(name for name in document if name not in parameters)
+    if strict and others:
+        raise unknown(min(others))
+    asked = validated(model, {name: document[name] for name in document.keys() & parameters})
+    return asked.model_copy(update={"ignored": presentable(others)}) if others else asked
 
 
 def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: bool) -> None:

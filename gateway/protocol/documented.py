@@ -124,6 +124,11 @@ IN_RESPONSES: Final[Remedies] = {
     "logit_bias": "'instructions' that tell what to say and what not",
 }
 """What stands for parameters of the other APIs in `POST /v1/responses`."""
+IN_COMPACTIONS: Final[Remedies] = {
+    **IN_RESPONSES,
+    "conversation": "POST /v1/responses with it and a 'compaction_trigger' as the last input item",
+}
+"""The same in `POST /v1/responses/compact`, where OpenAI has no conversations."""
 IN_CHATS: Final[Remedies] = {
     "input": "'messages'",
     "prompt": "'messages'",

@@ -364,8 +364,8 @@ class Creation:
     async def compact(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
     ) -> tuple[CompactedContext, Headers]:
-        """All messages of the user, and a compaction item that stands for everything else; and the
-        headers of the limits.
+        """All messages of user and operator, and a compaction item that stands for everything else;
+        and the headers of the limits.
 
         Raises what `RunBuilder.compact` does, and `RateLimited`.
         """

@@ -228,5 +228,6 @@ def not_found(response_id: str) -> ResourceNotFound:
     """An unknown response, a deleted one, another tenant's and one not stored look the same."""
     return ResourceNotFound(
         f"Response with id '{shown(response_id)}' not found. Responses are kept only when `store` "
-        "is true, until they are deleted or expire."
+        "is true, until they are deleted or expire; without `background` they are found once they "
+        "have ended."
     )

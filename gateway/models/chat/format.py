@@ -24,7 +24,14 @@ from gateway.models.chat.callee import offered_name
 from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.grammar import turn_constraint
 from gateway.models.chat.lexicon import lexicon_of
-from gateway.models.chat.messages import Conversation, Markers, conversation, functions, question
+from gateway.models.chat.messages import (
+    Conversation,
+    Markers,
+    conversation,
+    functions,
+    question,
+    require_some,
+)
 from gateway.models.chat.model_files import ModelFacts
 from gateway.models.chat.parsing import ChatParser
 from gateway.models.chat.passthrough.format import PassThroughFormat
@@ -223,6 +230,7 @@ class ChatFormat:
         template = self.template(options.rendered)
         _require(template, options)
         made = conversation(items, options, template.habits)
+        require_some(made.messages)
         kwargs = self._family.switched(options.asked_effort, options.effort) | self._kwargs
         asked = question(made.messages, functions(options), kwargs, markers=self._markers)
         return self._prompt(made, asked, options.rendered)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, PYTHON_TOOL, Span
 from gateway.models.chat.builtins import declarations
 from gateway.models.chat.callee import offered_name
@@ -352,6 +353,17 @@ def conversation(
         _tell(made, one)
     made.close()
     return made
+
+
+def require_some(messages: Sequence[ChatMessage]) -> None:
+    """Raises `InvalidRequest` for no messages: servers refuse those, each in its own words."""
+    if not messages:
+        raise InvalidRequest(
+            "There is nothing to answer: neither what was sent nor what it continues has anything "
+            "that this model is shown. Send a message.",
+            code="missing_required_parameter",
+            param="input",
+        )
 
 
 def _tell(made: Conversation, placed: Placed) -> None:

@@ -30,6 +30,7 @@ from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
     CREATE_PARAMETERS,
+    IN_COMPACTIONS,
     IN_RESPONSES,
     Includable,
     ServiceTier,
@@ -76,7 +77,7 @@ from gateway.protocol.responses.tool_checks import (
 from gateway.protocol.tools import AnyTool, HostedTool, Tool, flat_name, without_unserved
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
@@ -264,25 +265,28 @@ _PART_TEXTS: Final = {
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """Names of parameters: `served` have the effect that they have on a response, `documented` are
-    no mistake.
+    no mistake, and what has a remedy is refused with it.
     """
 
     served: frozenset[str]
     documented: frozenset[str]
+    remedies: Mapping[str, str]
 
     @classmethod
-    def of(cls, documented: frozenset[str]) -> Parameters:
+    def of(
+        cls, documented: frozenset[str], remedies: Mapping[str, str] = IN_RESPONSES
+    ) -> Parameters:
         """Those of an API that has some of the parameters of a response."""
-        return cls(documented & PARAMETERS, documented)
+        return cls(documented & PARAMETERS, documented, remedies)
 
 
-CREATION: Final = Parameters(PARAMETERS, CREATE_PARAMETERS)
+CREATION: Final = Parameters(PARAMETERS, CREATE_PARAMETERS, IN_RESPONSES)
 """`POST /v1/responses`; `image` and `access_programs` are documented, and have no effect."""
 _COUNTED: Final = Parameters.of(COUNT_PARAMETERS)
 # With `truncation: auto` the prompt depends on how much room the answer wants.
 COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
 """`POST /v1/responses/input_tokens`"""
-COMPACTION: Final = Parameters.of(COMPACT_PARAMETERS)
+COMPACTION: Final = Parameters.of(COMPACT_PARAMETERS, IN_COMPACTIONS)
 """`POST /v1/responses/compact`"""
 
 
@@ -322,8 +326,8 @@ def parse_create(
     document, ignored = without_nulls(fields), tuple[str, ...]()
     if "model" not in document:
         raise missing("model")
-    if not document.keys().isdisjoint(IN_RESPONSES):
-        check_own(document, IN_RESPONSES)
+    if not document.keys().isdisjoint(parameters.remedies):
+        check_own(document, parameters.remedies)
     if _CONTEXTS.isdisjoint(document.keys() & parameters.served):
         raise missing("input")
     if not document.keys() <= parameters.served:

@@ -86,11 +86,11 @@ class CompactedContext(NamedTuple):
     def body(self) -> bytes:
         """The answer as JSON; its `output` may be the input of the next request as it is."""
         head = self.plan.spec.head
-        users: list[dict[str, Any]] = [
-            orjson.loads(item.json) for item in self.plan.items if item.role == "user"
+        kept: list[dict[str, Any]] = [
+            orjson.loads(item.json) for item in self.plan.items if item.outlives_compaction
         ]
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, head.uuid, 0)
-        output = [*users, compaction_body(item_id, self.made.compacted.seal)]
+        output = [*kept, compaction_body(item_id, self.made.compacted.seal)]
         usage = self.made.summary.usage
         return orjson.dumps(compacted_response(head.uuid, head.created_at, output, usage))
 

@@ -24,7 +24,7 @@ COMPACTION = rules(
     (
         "compact.output",
         "output",
-        "The output has all messages of the user, completed, and then one compaction.",
+        "The output has all messages of user and operator, completed, and then one compaction.",
     ),
     ("compact.accepted-back", "output", "The output is accepted as the input of a later request."),
     (

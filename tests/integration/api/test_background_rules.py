@@ -263,6 +263,8 @@ async def test_what_is_generated_for_a_waiting_client_is_not_there_yet(
             await second.delete(path),
         ]
     assert [answer.status_code for answer in answers] == [404] * 5
+    for answer in answers:
+        assert "once they have ended" in answer.json()["error"]["message"]
 
 
 @pytest.mark.requirement("background.input-items")

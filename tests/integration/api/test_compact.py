@@ -86,6 +86,29 @@ async def test_the_messages_of_the_user_and_one_compaction_are_left(
     assert (await client.get(f"/v1/responses/{compacted['id']}")).status_code == 404
 
 
+@pytest.mark.requirement("compact.output")
+async def test_what_the_operator_says_is_left_where_it_stood(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    history = [
+        {"role": "developer", "content": "Answer in French."},
+        user("My name is Ada."),
+        {"role": "assistant", "content": "Bonjour, voyageuse."},
+        {"role": "system", "content": "Be brief."},
+        user("Where am I?"),
+    ]
+    compacted = await compact(client, input=history)
+    *kept, item = compacted["output"]
+    assert [one["role"] for one in kept] == ["developer", "user", "system", "user"]
+    assert item["type"] == "compaction"
+    answer = await create(client, input=[*compacted["output"], user("Go on")], store=False)
+    (seen,) = await backends.of_response(answer["id"])
+    prompt = vocabulary().decode(seen["prompt_ids"])
+    assert "Answer in French." in prompt
+    assert "Be brief." in prompt
+    assert "voyageuse" not in prompt
+
+
 @pytest.mark.requirement("compact.accepted-back")
 @pytest.mark.requirement("kinds.compaction")
 async def test_the_output_is_the_next_input_and_can_be_compacted_again(
@@ -226,6 +249,14 @@ async def test_what_has_no_effect_is_named(client: httpx2.AsyncClient) -> None:
         "/v1/responses/compact", json={"model": MODEL, "input": "x", "tools": [WEATHER]}
     )
     assert answer.headers["x-ignored-parameters"] == "tools"
+
+
+async def test_who_names_a_conversation_is_told_how_it_is_compacted(
+    client: httpx2.AsyncClient,
+) -> None:
+    error = await refused(client, 400, model=MODEL, input="x", conversation="conv_1")
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "conversation")
+    assert "compaction_trigger" in error["message"]
 
 
 async def test_a_client_that_hangs_up_stops_the_summary(

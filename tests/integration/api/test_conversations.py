@@ -207,6 +207,19 @@ async def test_what_cannot_be_kept_is_refused(
     assert (error["code"], error["param"]) == (code, param)
 
 
+async def test_what_means_nothing_is_named_in_a_header(client: httpx2.AsyncClient) -> None:
+    made = (await client.post("/v1/conversations", json={})).json()["id"]
+    bodies: dict[str, Json] = {
+        "": {"messages": [HELLO]},
+        f"/{made}": {"metadata": {}, "messages": [HELLO]},
+        f"/{made}/items": {"items": [HELLO], "messages": [HELLO]},
+    }
+    for path, body in bodies.items():
+        answer = await client.post(f"/v1/conversations{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-ignored-parameters"] == "messages"
+
+
 @pytest.mark.requirement("conversations.update")
 @pytest.mark.requirement("conversations.items.create")
 async def test_an_answer_to_an_approval_request_is_sent_to_a_response(

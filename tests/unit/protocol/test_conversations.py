@@ -152,10 +152,15 @@ def test_images_are_refused_where_they_are_refused_in_requests() -> None:
 @pytest.mark.parametrize("parse", [parse_conversation, parse_items, parse_metadata])
 def test_unknown_keys_are_refused_only_if_strict(parse: Any) -> None:
     body = orjson.dumps({"items": [HELLO], "metadata": {}, "zeta": 1, "alpha": 2})
-    parse(body, limits=LIMITS)
+    assert {"zeta", "alpha"} <= set(parse(body, limits=LIMITS).ignored)
     with pytest.raises(InvalidRequest) as refusal:
         parse(body, limits=LIMITS, strict=True)
     assert refusal.value.code == "unknown_parameter"
+
+
+def test_what_is_ignored_is_no_parameter_itself() -> None:
+    asked = parse_conversation(b'{"ignored":["metadata"],"a b":1,"items":null}', limits=LIMITS)
+    assert asked.ignored == ("ignored",)
 
 
 def test_metadata_must_be_there_and_may_be_null() -> None:

@@ -15,7 +15,13 @@ from gateway.protocol.chat.to_responses import (
     parse_chat,
     parse_completion,
 )
-from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, IN_RESPONSES, is_harmless
+from gateway.protocol.documented import (
+    IN_CHATS,
+    IN_COMPACTIONS,
+    IN_COMPLETIONS,
+    IN_RESPONSES,
+    is_harmless,
+)
 from gateway.protocol.responses.create import (
     COMPACTION,
     COUNTING,
@@ -41,7 +47,7 @@ BODIES: dict[str, tuple[Callable[[bytes], Any], Json]] = {
 REMEDIES = {
     "responses": IN_RESPONSES,
     "count": IN_RESPONSES,
-    "compact": IN_RESPONSES,
+    "compact": IN_COMPACTIONS,
     "chat": IN_CHATS,
     "completions": IN_COMPLETIONS,
 }
@@ -71,6 +77,7 @@ def test_a_parameter_of_another_api_is_refused_with_the_one_to_use(
     ("api", "fields", "name"),
     [
         ("responses", {"input": ..., "messages": MESSAGES}, "messages"),
+        ("compact", {"input": ..., "conversation": "conv_1"}, "conversation"),
         ("chat", {"messages": ..., "input": "hi"}, "input"),
         ("completions", {"prompt": ..., "messages": MESSAGES}, "messages"),
     ],
@@ -108,6 +115,7 @@ def test_a_number_is_not_taken_for_a_boolean() -> None:
 
 def test_only_parameters_that_have_no_effect_are_refused() -> None:
     assert IN_RESPONSES.keys().isdisjoint(PARAMETERS)
+    assert IN_COMPACTIONS.keys().isdisjoint(COMPACTION.served)
     assert IN_CHATS.keys().isdisjoint(CHAT_PARAMETERS)
     assert IN_COMPLETIONS.keys().isdisjoint(COMPLETION_PARAMETERS)
 

@@ -18,7 +18,7 @@ from gateway.errors import ConfigError
 from gateway.generation import AnyText, Constraint, FinishReason, Framing, Prompt
 from gateway.models.chat.callee import offered_name
 from gateway.models.chat.families import NO_EFFORT
-from gateway.models.chat.messages import ANY, conversation, functions
+from gateway.models.chat.messages import ANY, conversation, functions, require_some
 from gateway.models.chat.passthrough import lines
 from gateway.models.chat.passthrough.images import Gallery, ImageLimits
 from gateway.models.chat.passthrough.parsing import TextParser
@@ -192,6 +192,7 @@ class PassThroughFormat:
             see = Gallery(items, options.rendered, self._images, options.new_items).part
         made = conversation(items, options, ANY, see)
         messages = made.messages if self._switched else _without_thoughts(made.messages)
+        require_some(messages)
         lines = [orjson.dumps(self._options(options)), *map(orjson.dumps, messages)]
         ids = packed_lines(lines)
         tokens = prompt_tokens(ids)

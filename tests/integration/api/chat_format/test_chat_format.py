@@ -122,6 +122,12 @@ async def test_what_the_template_refuses_is_the_callers_to_mend(chatting: Chatti
     chatting.server.template = chatml
 
 
+async def test_an_empty_conversation_is_nothing_to_answer(chatting: Chatting) -> None:
+    empty = (await chatting.client.post("/v1/conversations", json={})).json()["id"]
+    error = await refused(chatting.client, 400, model=MODEL, conversation=empty)
+    assert (error["param"], error["code"]) == ("input", "missing_required_parameter")
+
+
 async def test_without_a_server_that_renders_the_model_is_not_available(
     chatting: Chatting,
 ) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 UNKNOWN = "resp_" + "0" * 32
 MISSING = (
     f"Response with id '{UNKNOWN}' not found. Responses are kept only when `store` is true, until "
-    "they are deleted or expire."
+    "they are deleted or expire; without `background` they are found once they have ended."
 )
 
 

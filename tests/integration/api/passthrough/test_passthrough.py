@@ -396,6 +396,32 @@ async def test_refusals_are_told_in_the_words_of_the_api(
     assert made["code"] == code
 
 
+_THOUGHT_ALONE = {
+    "type": "reasoning",
+    "id": "rs_alone",
+    "summary": [],
+    "content": [{"type": "reasoning_text", "text": "Hm."}],
+}
+
+
+@pytest.mark.parametrize("item", [_THOUGHT_ALONE, {"role": "assistant", "content": []}])
+async def test_items_that_the_model_is_not_shown_are_nothing_to_answer(
+    passing: Passing, item: dict[str, Any]
+) -> None:
+    made = await refused(passing.client, 400, model="toy-vllm", input=[item])
+    assert (made["param"], made["code"]) == ("input", "missing_required_parameter")
+    assert not passing.servers["toy-vllm"].asked
+
+
+async def test_an_empty_conversation_is_nothing_to_answer(passing: Passing) -> None:
+    empty = (await passing.client.post("/v1/conversations", json={})).json()["id"]
+    made = await refused(passing.client, 400, model="toy-vllm", conversation=empty)
+    assert "Send a message" in made["message"]
+    assert not passing.servers["toy-vllm"].asked
+    asked = await create(passing.client, model="toy-vllm", conversation=empty, input="go")
+    assert asked["status"] == "completed"
+
+
 async def test_a_failure_in_a_stream_fails_the_response(passing: Passing) -> None:
     server = passing.servers["toy-ollama"]
     server.script = lambda _: text("A long answer, in pieces.")

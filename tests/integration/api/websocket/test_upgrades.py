@@ -64,6 +64,7 @@ async def test_there_is_one_path_for_it(gateway: RunningGateway) -> None:
 async def test_the_path_without_an_upgrade_names_its_methods(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/v1/responses")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert "Connection: Upgrade" in answer.json()["error"]["message"]
 
 
 @pytest.mark.requirement("websocket.codex")

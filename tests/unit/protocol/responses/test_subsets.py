@@ -69,6 +69,6 @@ def test_mistakes_are_found_in_the_order_of_a_response(subset: Parameters) -> No
 
 def test_a_conversation_stands_for_input_only_where_it_is_served() -> None:
     body = b'{"model": "m", "conversation": "conv_1"}'
-    assert refusal(COMPACTION, body) == ("missing_required_parameter", "input")
+    assert refusal(COMPACTION, body) == ("unsupported_parameter", "conversation")
     request = parse_subset(body, COUNTING, limits=LIMITS)
     assert request.conversation is not None
