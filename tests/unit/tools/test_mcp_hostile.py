@@ -141,6 +141,18 @@ async def test_whatever_a_call_is_answered_with_is_an_error(name: str) -> None:
     assert len(str(called.value)) < 500
 
 
+@pytest.mark.parametrize(
+    ("code", "told"), [(-(2**31) + 1, -(2**31) + 1), (2**31, -32603), (-(10**30), -32603)]
+)
+async def test_the_code_of_an_error_is_an_integer_of_every_client(code: int, told: int) -> None:
+    said = json.dumps({"code": code, "message": "no"}).encode()
+    hostile = answer(b'{"jsonrpc":"2.0","id":ID,"error":' + said + b"}")
+    async with serving(hostile, methods=("tools/call",)) as url, pool() as sessions:
+        with pytest.raises(McpError) as called:
+            await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
+    assert (called.value.code, str(called.value)) == (told, "no")
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_whatever_a_handshake_is_answered_with_is_an_error(name: str) -> None:
     hostile = ANSWERS[name]
