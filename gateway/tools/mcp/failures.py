@@ -46,7 +46,8 @@ _STATUS_STAND_INS: Final = frozenset(
     {"Server returned an error response", "Not Found", "Session terminated"}
 )
 """What the SDK says for an HTTP error that has no JSON-RPC error in it."""
-
+_UNREAD: Final = ("Unexpected content type", "server answered a request with 202 Accepted")
+"""How the SDK begins to tell of an answer that it did not read."""
 
 _log = EventLog("gateway.mcp")
 
@@ -140,6 +141,9 @@ def _protocol_error(code: int, message: str, exchange: Exchange) -> McpError:
         return _http_error(status)
     if code == PARSE_ERROR or message.startswith("SSE stream failed"):
         return McpError("http_error", 0, UNREADABLE, sent=sent)
+    if message.startswith(_UNREAD):
+        # What was asked may have been done all the same.
+        return McpError("http_error", 0, message, sent=sent)
     if code == CONNECTION_CLOSED:
         return McpError("http_error", 0, LOST, sent=sent)
     if code == URL_ELICITATION or (code == INVALID_REQUEST and _ASKS_USER.search(message)):
