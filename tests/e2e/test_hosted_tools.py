@@ -130,6 +130,20 @@ def test_pages_and_cursors_go_on_with_the_next_response(tools_client: OpenAI) ->
 
 
 @pytest.mark.client("openai (Python)", "hosted tools")
+def test_what_was_opened_before_is_cited_without_a_search(tools_client: OpenAI) -> None:
+    first = tools_client.responses.create(model=MODEL, input=RESEARCH, tools=[SEARCH])
+    before = first.id
+    for _ in range(2):
+        following = tools_client.responses.create(
+            model=MODEL, input="again [[sim steps=cite@1]]", previous_response_id=before
+        )
+        assert not MARKERS.search(following.output_text)
+        ((_, citation),) = annotated(following)
+        assert citation.url == all_of(first, "web_search_call")[1].action.url
+        before = following.id
+
+
+@pytest.mark.client("openai (Python)", "hosted tools")
 def test_code_is_streamed_and_its_output_included(tools_client: OpenAI) -> None:
     code = r"total = sum(range(10))\nprint(total)"
     with tools_client.responses.stream(

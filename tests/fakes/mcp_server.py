@@ -301,6 +301,14 @@ def open_(
     return _shown(ctx, title, url, f"It is so, opened from {place} at {loc}.")
 
 
+@server.tool(structured_output=False)
+def find(ctx: Context, pattern: str, cursor: int = -1) -> str:
+    """Find a text on a page; what is found has a URL of its own, as gpt-oss's browser has it."""
+    pages = SHOWN[dict(ctx.headers or {}).get("x-session-id", "")]
+    searched = f"{pages[cursor]}/find?pattern={pattern}"
+    return _shown(ctx, f"Find results for text: `{pattern}` in `Page`", searched, "It is so.")
+
+
 def app(mode: str = "modern") -> Any:
     """The server as an ASGI application, with the headers it was sent kept in `/headers`."""
     server.mode = mode

@@ -112,8 +112,8 @@ class Fold:
         transcribe: Transcribe | None = None,
     ) -> None:
         self._hosted = HostedCalls(rules, head.grants)
-        has_browser = head.grants is not None and head.grants.browser is not None
-        pages = self._hosted.pages if has_browser else None
+        cites = head.grants is not None and head.grants.cited_pages is not None
+        pages = self._hosted.pages if cites else None
         files = self._hosted.files
         self._builder = Builder(head, rules, self._seal_item if seal else None, pages, files)
         self._approved = head.grants.approved if head.grants else None

@@ -120,7 +120,7 @@ class HostedCalls:
         """How many of them searched the web."""
         self.states: list[dict[str, Any]] = []
         """What later calls have to know of those that were answered."""
-        self.pages = Pages(grants.browser.pages if grants.browser else ())
+        self.pages = Pages(grants.cited_pages or ())
         """What the browser showed, in this response and those before it."""
         self.files = Files()
         """Files that Python wrote to its container, which an answer may cite by their path."""
@@ -185,9 +185,12 @@ class HostedCalls:
 
     def state_json(self) -> bytes | None:
         """What responses that continue this one have to know: `pages` and `container_id`, as JSON;
-        None for nothing.
+        None for nothing, and where nothing could be called: then they know what this one did.
         """
-        pages = [*self._grants.unused_pages, *self.pages][-KEPT_PAGES_MAX:]
+        if not self._grants.has_tools:
+            return None
+        unused = self._grants.unused_pages if self._grants.cited_pages is None else ()
+        pages = [*unused, *self.pages][-KEPT_PAGES_MAX:]
         state: dict[str, Any] = {}
         if pages:
             dump = _PAGE.dump_python

@@ -152,7 +152,8 @@ class ToolBudget:
 class Grants:
     """All hosted tools of one response. `include` are values of the request's `include` that
     concern them. `unused_pages` and `unused_container` are those of the chain where the response
-    has no such tool: they go on to the responses that continue it.
+    has no such tool: they go on to the responses that continue it. `cites_unused`: answers may cite
+    those pages, as the earlier answers in the prompt do.
     """
 
     browser: BrowserGrant | None = None
@@ -163,6 +164,21 @@ class Grants:
     include: tuple[str, ...] = ()
     unused_pages: tuple[ShownPage, ...] = ()
     unused_container: str | None = None
+    cites_unused: bool = False
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether there is anything to call."""
+        return self.browser is not None or self.python is not None or bool(self.servers)
+
+    @property
+    def cited_pages(self) -> tuple[ShownPage, ...] | None:
+        """The pages of earlier responses that answers may cite; None: what looks like a citation is
+        text.
+        """
+        if self.browser is not None:
+            return self.browser.pages
+        return self.unused_pages if self.cites_unused else None
 
 
 _GRANTS: Final = TypeAdapter(Grants)

@@ -279,7 +279,7 @@ class SpecBuilder:
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
             scope=given.command.principal.tenant_id.bytes,
-            runs_tools=grants is not None,
+            runs_tools=grants is not None and grants.has_tools,
             asked_effort=request.reasoning.effort,
             rendered=given.rendered,
             new_items=request.input,

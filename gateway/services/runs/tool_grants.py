@@ -203,8 +203,9 @@ class ToolGrants:
         offered = run_tools(request.tools)
         is_asked = "mcp" in self.served(principal.policy)
         answers = pending(request.input) if is_asked else ()
-        if self._sources is None or not (offered or answers):
-            return NOTHING_GRANTED
+        state, sources = tool_state_of(history.tool_state), self._sources
+        if sources is None or not (offered or answers):
+            return _carried(state)
         if answers and request.input[-1].type == "compaction_trigger":
             raise InvalidRequest(
                 "Invalid 'input': an approval begins a call, and a compaction_trigger allows none. "
@@ -212,7 +213,6 @@ class ToolGrants:
                 code="invalid_value",
                 param="input",
             )
-        state, sources = tool_state_of(history.tool_state), self._sources
         python = None
         listings: Sequence[ServerListing] = ()
         if request.tool_choice != "none":
@@ -227,7 +227,7 @@ class ToolGrants:
         known = _questions(request, history, stored) if answers else {}
         decided = decisions(answers, known, servers)
         if not offered:
-            return NOTHING_GRANTED
+            return _carried(state)
         approved = next((one.call for one in decided if one.call is not None), None)
         shown = _listed(request, stored, history.items)
         fresh = [listing for listing in listings if _identity(listing) not in shown]
@@ -242,6 +242,7 @@ class ToolGrants:
             include=tuple(value for value in request.include if value in INCLUDED),
             unused_pages=state.pages if browser is None else (),
             unused_container=state.container_id if python is None else None,
+            cites_unused=browser is None and bool(state.pages),
         )
         _check_names(request, grants)
         _check_forced(request, grants, listings)
@@ -276,6 +277,18 @@ class ToolGrants:
             result_ids_max=policy.tool_result_ids_max,
             result_bytes_max=policy.tool_result_bytes_max,
         )
+
+
+def _carried(state: ToolState) -> Granted:
+    """What a response has that may call nothing: the answers in its prompt cite pages with the
+    markers that the model wrote, and so may its own.
+
+    Of a page that has an address nothing else is kept: it cannot be opened here.
+    """
+    if not state.pages:
+        return NOTHING_GRANTED
+    pages = (replace(page, links=(), hits=()) if page.url else page for page in state.pages)
+    return Granted(Grants(unused_pages=tuple(pages), cites_unused=True))
 
 
 async def _python(

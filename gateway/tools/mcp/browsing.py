@@ -99,9 +99,9 @@ class Browsing:
         self._theirs[cursor] = int(found["cursor"])
         self._is_told = False
 
-    def shown(self, function: str, output: str) -> tuple[str, dict[str, Any]]:
+    def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
         """What the model is shown of a server's display, and the state of its call; no state for
-        what is no page.
+        what is no page. `about` is the cursor that the call was about, None for the last one.
 
         Raises `NotShown` for a page that this response may not read.
         """
@@ -110,12 +110,28 @@ class Browsing:
             return output, {}
         if not self._may_read(page["url"]):
             raise NotShown("Error: the domain is not among those that may be read.")
+        if function == "find" and (searched := self._searched(about)) is not None:
+            # gpt-oss's browser gives what it found a URL that leads nowhere.
+            page |= {"url": "", "of": searched.cursor}
         state = {"page": {**page, "cursor": self._next}, "theirs": page["cursor"]}
         self._remember(state)
         self._is_told = True
         shown = f"[{self._next}]{output.partition(']')[2]}"
         self._next += 1
         return shown, state
+
+    def address(self, page: Mapping[str, Any]) -> str:
+        """The URL of a page that was shown; of what was found on one, the URL of that."""
+        searched = self._pages.get(page.get("of", -1))
+        return str(page["url"]) if searched is None else searched.url
+
+    def _searched(self, cursor: int | None) -> ShownPage | None:
+        """The page that something was looked for on; None: only the server knows."""
+        last = max(self._pages, default=-1)
+        page = self._pages.get(last if cursor is None else cursor)
+        if page is not None and page.of is not None:
+            return self._pages.get(page.of)
+        return page
 
     def _remember(self, state: ToolState) -> None:
         try:

@@ -124,7 +124,7 @@ class BuiltinSession:
             output = plain(cut(result.output, self._limits.output_bytes_max))
             if result.is_error:
                 return self._ended(call, output, "tool_error")
-            shown, state = browsing.shown(function, output)
+            shown, state = browsing.shown(function, output, cursor)
             return self._ended(call, shown, state=state)
         except NotShown as error:
             return self._ended(call, str(error), "tool_error")
@@ -159,7 +159,7 @@ class BuiltinSession:
         if call.name == PYTHON:
             outputs = [{"type": "logs", "logs": output}]
             return ToolResult(output, outcome, shown={"outputs": outputs}, ids_max=ids_max)
-        url = state["page"]["url"] if state else ""
+        url = self._browsing.address(state["page"]) if state else ""
         shown = {"action": _action(call, url)}
         return ToolResult(output, outcome, shown=shown, state=state, ids_max=ids_max)
 

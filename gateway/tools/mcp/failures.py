@@ -35,6 +35,8 @@ HEADER_MISMATCH: Final = -32020
 URL_ELICITATION: Final = -32042
 """JSON-RPC's codes, and MCP's: a call without an answer, a connection that ended under one, a
 header that does not say what the arguments do, a page that a user has to visit first."""
+CODE_BITS_MAX: Final = 31
+"""Of a code that is told, beside its sign: clients read it into an integer."""
 NEEDS_USER: Final = "the tool asks its user for input, which nobody can give here"
 LOST: Final = "the connection to the server was lost"
 UNREADABLE: Final = "the server's answer is too long, or cannot be read"
@@ -44,7 +46,8 @@ _STATUS_STAND_INS: Final = frozenset(
     {"Server returned an error response", "Not Found", "Session terminated"}
 )
 """What the SDK says for an HTTP error that has no JSON-RPC error in it."""
-
+_UNREAD: Final = ("Unexpected content type", "server answered a request with 202 Accepted")
+"""How the SDK begins to tell of an answer that it did not read."""
 
 _log = EventLog("gateway.mcp")
 
@@ -138,11 +141,15 @@ def _protocol_error(code: int, message: str, exchange: Exchange) -> McpError:
         return _http_error(status)
     if code == PARSE_ERROR or message.startswith("SSE stream failed"):
         return McpError("http_error", 0, UNREADABLE, sent=sent)
+    if message.startswith(_UNREAD):
+        # What was asked may have been done all the same.
+        return McpError("http_error", 0, message, sent=sent)
     if code == CONNECTION_CLOSED:
         return McpError("http_error", 0, LOST, sent=sent)
     if code == URL_ELICITATION or (code == INVALID_REQUEST and _ASKS_USER.search(message)):
         message = NEEDS_USER
-    return McpError("mcp_protocol_error", code, message, sent=sent)
+    told = code if code.bit_length() <= CODE_BITS_MAX else INTERNAL_ERROR
+    return McpError("mcp_protocol_error", told, message, sent=sent)
 
 
 def _may_hold_an_error(status: int) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -210,10 +211,22 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a server listed, and until when that counts."""
+    """What a server listed when it was asked at `asked_at`, and until when that counts."""
 
     pages: ToolPages
     until: float
+    asked_at: float = -inf
+
+
+class _Asking:
+    """Who asks one server for its tools: one at a time, and those who wait are told what came of
+    it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.failure: McpError | None = None
+        self.failed_at = -inf
 
 
 class McpServers:
@@ -226,7 +239,7 @@ class McpServers:
         self._sessions = sessions
         self._limits = limits
         self._kept: LruCache[Peer, _Kept] = LruCache(size_max=limits.cache_bytes_max)
-        self._listing: WeakValueDictionary[Peer, asyncio.Lock] = WeakValueDictionary()
+        self._asking: WeakValueDictionary[Peer, _Asking] = WeakValueDictionary()
         sessions.on_list_changed = self._forget
 
     async def list(
@@ -291,19 +304,28 @@ class McpServers:
 
     async def _pages(self, peer: Peer, *, anew: bool = False) -> ToolPages:
         """The server's tools, as they were listed lately or are now. Raises `McpError`."""
-        # One at a time: the others find what the first was told.
-        lock = self._listing.get(peer)
-        if lock is None:
-            lock = self._listing[peer] = asyncio.Lock()
+        asking = self._asking.get(peer)
+        if asking is None:
+            asking = self._asking[peer] = _Asking()
         clock = asyncio.get_running_loop().time
-        async with lock:
+        came_at = clock()
+        async with asking.lock:
             kept = self._kept.get(peer)
-            if kept is not None and kept.until > clock() and not anew:
+            may_be_older = not anew or (kept is not None and kept.asked_at >= came_at)
+            if kept is not None and kept.until > clock() and may_be_older:
                 return kept.pages
-            pages = await self._sessions.list_tools(peer)
-            until = clock() + self._ttl_s(pages)
+            if (failure := asking.failure) is not None and asking.failed_at >= came_at:
+                # Or a server that hangs would keep each of those who wait for as long again.
+                raise McpError(failure.type, failure.code, str(failure), sent=failure.sent)
+            asked_at = clock()
+            try:
+                pages = await self._sessions.list_tools(peer)
+            except McpError as error:
+                asking.failure, asking.failed_at = error, clock()
+                raise
+            kept = _Kept(pages, clock() + self._ttl_s(pages), asked_at)
             size = sum(len(str(tool.input_schema)) + len(tool.description) for tool in pages.tools)
-            self._kept.put(peer, _Kept(pages, until), size=size + len(pages.instructions) + 256)
+            self._kept.put(peer, kept, size=size + len(pages.instructions) + 256)
             return pages
 
     def _ttl_s(self, pages: ToolPages) -> float:

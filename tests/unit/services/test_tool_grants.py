@@ -168,10 +168,29 @@ def test_what_is_served_is_what_runs_here_and_the_tenant_may_use() -> None:
     assert ToolGrants(web, BUDGET).served(only_mcp) == frozenset()
 
 
-@pytest.mark.parametrize("tools", [[], [FUNCTION], [{"type": "file_search"}]])
+NO_HOSTED: list[list[Any]] = [[], [FUNCTION], [{"type": "file_search"}]]
+
+
+@pytest.mark.parametrize("tools", NO_HOSTED)
 async def test_without_a_hosted_tool_nothing_is_granted(tools: list[Any]) -> None:
     rooms = Rooms((LISTED,))
-    assert await decide(rooms, AFTER, tools=tools) is NOTHING_GRANTED
+    only_container = History(ids.new_uuid(), (), 1, tool_state=b'{"container_id":"cntr_0"}')
+    for history in (NOTHING, only_container):
+        assert await decide(rooms, history, tools=tools) is NOTHING_GRANTED
+    assert rooms.asked == []
+
+
+@pytest.mark.parametrize("tools", NO_HOSTED)
+async def test_pages_of_the_chain_can_be_cited_without_a_hosted_tool(tools: list[Any]) -> None:
+    linking = replace(PAGE, cursor=5, links=("https://c.example",), hits=((2, "C"),))
+    results = replace(linking, cursor=6, kind="search", url="")
+    state = orjson.dumps({"pages": [PAGE, linking, results]})
+    rooms = Rooms((LISTED,))
+    grants = (await decide(rooms, replace(AFTER, tool_state=state), tools=tools)).grants
+    assert grants is not None
+    assert not grants.has_tools
+    # Of a page with an address that is all that a citation shows.
+    assert grants.cited_pages == (PAGE, replace(PAGE, cursor=5), results)
     assert rooms.asked == []
 
 
@@ -194,6 +213,7 @@ async def test_pages_and_container_of_the_chain_go_on_where_no_tool_has_them(
     assert grants is not None
     assert [page.cursor for page in grants.unused_pages] == pages
     assert grants.unused_container == container
+    assert [page.cursor for page in grants.cited_pages or ()] == [4]
 
 
 async def test_a_search_is_granted_as_the_request_has_it_and_goes_on_with_its_cursors() -> None:

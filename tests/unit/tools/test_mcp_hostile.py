@@ -13,6 +13,7 @@ import pytest
 
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.pool import PoolLimits
+from gateway.tools.mcp.tool import outcome_of
 from tests.fakes.mcp_peers import peer, pool
 
 if TYPE_CHECKING:
@@ -139,6 +140,29 @@ async def test_whatever_a_call_is_answered_with_is_an_error(name: str) -> None:
     assert called.value.code != -32001  # nobody had to wait for the end of time
     assert called.value.sent
     assert len(str(called.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["no JSON", "nothing", "a page", "no type", "accepted"])
+async def test_an_answer_that_nobody_reads_is_none(name: str) -> None:
+    """So nobody knows what came of the call."""
+    async with serving(ANSWERS[name], methods=("tools/call",)) as url, pool() as sessions:
+        with pytest.raises(McpError) as called:
+            await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
+    error = called.value
+    assert (error.type, error.code, error.sent) == ("http_error", 0, True)
+    assert outcome_of(error, only_reads=False) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(-(2**31) + 1, -(2**31) + 1), (2**31, -32603), (-(10**30), -32603)]
+)
+async def test_the_code_of_an_error_is_an_integer_of_every_client(code: int, told: int) -> None:
+    said = json.dumps({"code": code, "message": "no"}).encode()
+    hostile = answer(b'{"jsonrpc":"2.0","id":ID,"error":' + said + b"}")
+    async with serving(hostile, methods=("tools/call",)) as url, pool() as sessions:
+        with pytest.raises(McpError) as called:
+            await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
+    assert (called.value.code, str(called.value)) == (told, "no")
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -19,6 +19,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.domains import DomainRules
 from gateway.protocol.hosted.grants import Grants, grants_json, grants_of
 from gateway.tenancy import TenantId
+from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.listing import (
     ApprovalRule,
     AskedServer,
@@ -236,6 +237,57 @@ async def test_lists_are_kept_for_one_tenant_and_one_set_of_credentials() -> Non
     assert len(sessions.asked) == 3
     sessions.on_list_changed(sessions.asked[0])
     assert list(by_name(await listed(servers, wanted))) == ["new"]
+
+
+class Slow(Counted):
+    """Those whose answer comes when everybody else waits for it; without a tool it is an error."""
+
+    def __init__(self, *pages: ToolPages) -> None:
+        super().__init__(*pages)
+        self.is_asked = asyncio.Event()
+
+    @override
+    async def list_tools(self, peer: Peer) -> ToolPages:
+        pages = await super().list_tools(peer)
+        self.is_asked.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if not pages.tools:
+            raise McpError("mcp_protocol_error", REQUEST_TIMEOUT, "no answer in 10 s")
+        return pages
+
+
+WANTED = asked("a", "http://127.0.0.1:1/mcp")
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+async def test_who_waits_for_a_server_is_told_how_it_failed(*, is_anew: bool) -> None:
+    """Each would wait for as long again otherwise."""
+    sessions = Slow(ToolPages(()), ToolPages((a_tool(),)))
+    servers = servers_of(sessions)
+    asking = [servers.list(TENANT, [WANTED], anew=is_anew) for _ in range(3)]
+    told = [listing.error for (listing,) in await asyncio.gather(*asking)]
+    assert told == ["The tools of the MCP server 'a' could not be listed: no answer in 10 s."] * 3
+    assert len(sessions.asked) == 1
+    assert (await listed(servers, WANTED)).error is None, "who comes later asks again"
+
+
+async def test_who_waits_for_what_a_server_has_now_is_told_what_was_asked_since() -> None:
+    sessions = Slow(ToolPages((a_tool("old"),)), ToolPages((a_tool("new"),)))
+    servers = servers_of(sessions)
+    asking = [servers.list(TENANT, [WANTED], anew=True) for _ in range(4)]
+    told = [list(by_name(listing)) for (listing,) in await asyncio.gather(*asking)]
+    assert told == [["old"], ["new"], ["new"], ["new"]]
+    assert len(sessions.asked) == 2
+
+
+async def test_who_stops_waiting_for_a_server_stops_nobody_else() -> None:
+    sessions = Slow(ToolPages((a_tool(),)))
+    servers = servers_of(sessions)
+    first, second = (asyncio.create_task(listed(servers, WANTED)) for _ in range(2))
+    await sessions.is_asked.wait()
+    first.cancel()
+    assert list(by_name(await second)) == ["find"]
 
 
 async def test_a_list_that_is_kept_is_not_what_a_server_has_now() -> None:

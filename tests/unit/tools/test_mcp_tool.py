@@ -393,11 +393,18 @@ async def test_browser_of_an_operators_server(server: Process) -> None:
         }
         page = result.state["page"]
         assert (page["cursor"], page["title"], page["first"], page["end"]) == (1, "Found", 0, 2)
-        result = await session.run(
-            ToolCall(2, "builtin:browser.find", '{"pattern":"x"}'), lambda _: None
-        )
-        assert (result.outcome, result.shown["action"]["pattern"]) == ("tool_error", "x")
-        result = await session.run(ToolCall(3, "builtin:browser.open", "[]"), lambda _: None)
+        for ordinal, given in enumerate(('{"pattern":"x"}', '{"pattern":"x","cursor":2}'), 2):
+            find = ToolCall(ordinal, "builtin:browser.find", given)
+            result = await session.run(find, lambda _: None)
+            assert "(https://example.org/found/find?pattern=x" in result.output, "what it is told"
+            found = {"type": "find_in_page", "url": "https://example.org/found", "pattern": "x"}
+            assert (result.outcome, result.shown["action"]) == ("ok", found)
+            page = result.state["page"]
+            # What is found on what was found is of the same page.
+            assert (page["kind"], page["url"], page["of"]) == ("find", "", 1)
+        result = await session.run(ToolCall(4, "builtin:browser.find", "{}"), lambda _: None)
+        assert result.outcome == "tool_error"
+        result = await session.run(ToolCall(5, "builtin:browser.open", "[]"), lambda _: None)
         assert result.outcome == "tool_error"
 
 

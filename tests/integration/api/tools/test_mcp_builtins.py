@@ -85,6 +85,17 @@ async def test_server_of_the_operator_browses_runs_python_and_is_called_by_its_l
     assert items(response, "mcp_call")[0]["output"] == "hi"
 
 
+async def test_what_is_found_on_a_page_is_cited_as_that_page(client: httpx2.AsyncClient) -> None:
+    search: Json = {"type": "web_search"}
+    first = await ask(client, "open https://example.org/a; find x; cite", search)
+    following = await ask(client, "cite@1", search, previous_response_id=first["id"])
+    _, found = items(first, "web_search_call")
+    assert found["action"]["url"] == "https://example.org/a"
+    for response in (first, following):
+        (part,) = items(response, "message")[0]["content"]
+        assert [one["url"] for one in part["annotations"]] == ["https://example.org/a"]
+
+
 async def test_cursors_of_the_operators_browser_go_on_along_a_chain(
     client: httpx2.AsyncClient,
 ) -> None:

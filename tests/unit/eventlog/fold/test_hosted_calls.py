@@ -572,6 +572,24 @@ def test_what_a_response_has_no_tool_for_goes_on_behind_it() -> None:
     assert ([one["cursor"] for one in kept["pages"]], kept["container_id"]) == ([9], "cntr_1")
 
 
+def test_pages_of_the_chain_are_cited_where_no_browser_is() -> None:
+    page = ShownPage(1, "k", "page", "https://a.example", "A")
+    log = [*turn(FINAL, say("【1†L2-L3】"), say("x【2†a】y"), END), COMPLETED]
+    for grants in (Grants(), Grants(servers=(SERVER,))):
+        cites = replace(grants, unused_pages=(page,), cites_unused=True)
+        fold, events = fold_of(log, grants=cites)
+        (part,) = check_stream(events).items[0]["content"]
+        assert part["text"] == "([A](https://a.example))xy"
+        assert [one["url"] for one in part["annotations"]] == ["https://a.example"]
+        kept = orjson.loads(fold.tool_state() or b"{}").get("pages", [])
+        # Where nothing can be called, what goes on is what went on before.
+        assert [one["cursor"] for one in kept] == ([1] if grants.has_tools else [])
+    # Logs of before that was told are folded as they were.
+    _, events = fold_of(log, grants=Grants(servers=(SERVER,), unused_pages=(page,)))
+    (part,) = check_stream(events).items[0]["content"]
+    assert part["text"] == "【1†L2-L3】x【2†a】y"
+
+
 def test_without_pages_and_python_there_is_nothing_to_keep() -> None:
     for grants in (Grants(), Grants(servers=(SERVER,))):
         fold, _ = fold_of(failing("ok"), grants=grants)
