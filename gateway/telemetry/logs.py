@@ -203,7 +203,18 @@ def _console(*, colors: bool) -> Render:
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415
 
     render = ConsoleRenderer(colors=colors)
-    return lambda event: render(None, event["level"], event)
+    return lambda event: render(
+        None, event["level"], {name: _plain(name, event[name]) for name in event}
+    )
+
+
+def _plain(name: str, value: object) -> object:
+    """A value of which a terminal obeys nothing. A stack is of our own making, and has lines."""
+    if name == "stack" or not isinstance(value, str) or value.isprintable():
+        return value
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in value
+    )
 
 
 def _json(event: Event) -> str:
