@@ -209,11 +209,16 @@ def _console(*, colors: bool) -> Render:
 
 
 def _plain(name: str, value: object) -> object:
-    """A value of which a terminal obeys nothing. A stack is of our own making, and has lines."""
-    if name == "stack" or not isinstance(value, str) or value.isprintable():
-        return value
+    """A stack is of our own making, and has lines."""
+    return printable(value) if isinstance(value, str) and name != "stack" else value
+
+
+def printable(text: str) -> str:
+    """One line of which a terminal obeys nothing: what it would is escaped."""
+    if text.isprintable():
+        return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in value
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
     )
 
 
