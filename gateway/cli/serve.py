@@ -60,7 +60,8 @@ def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
     if admin.port is None:
         yield None
         return
-    with listen(admin.host, admin.port, settings.server.backlog_max) as listener:
+    set_by = ("admin.host", "admin.port")
+    with listen(admin.host, admin.port, settings.server.backlog_max, set_by=set_by) as listener:
         yield listener
 
 

@@ -17,6 +17,7 @@ from gateway.errors import (
     StoreError,
     StoreUnavailable,
 )
+from gateway.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,19 +86,22 @@ def step(mark: str, name: str, detail: str, seconds: float | None = None) -> Non
     from rich.text import Text
 
     line = Text("  ").append(f"{mark} ", style=_STYLES[mark])
-    line.append(f"{name:<11} ").append(detail)
+    line.append(f"{printable(name):<11} ").append(printable(detail))
     if seconds is not None:
         line.append(f"   {seconds:.1f} s", style="dim")
     _console().print(line)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under headings, without frames. Nothing is cut, however narrow the terminal is."""
+    """Rows under headings, without frames. Nothing is cut, however narrow the terminal is. What a
+    backend or a page said in a cell is one line, and tells the terminal nothing.
+    """
     from rich.cells import cell_len
     from rich.text import Text
 
-    widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
-    for number, row in enumerate([headings, *rows]):
+    lines = [headings, *(tuple(map(printable, row)) for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for number, row in enumerate(lines):
         cells = (
             cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
         )

@@ -246,7 +246,7 @@ def delivery_id(firing: Firing) -> str:
 def described(firing: Firing) -> dict[str, Any]:
     """What a webhook is told. Amounts are nano-dollars, or tokens."""
     alert = firing.alert
-    scope = "project" if alert.scope == "project" else "organization"
+    scope = alert.scope if alert.scope in {"project", "key"} else "organization"
     return {
         "type": "spend_alert.reached",
         "id": delivery_id(firing),
@@ -257,6 +257,7 @@ def described(firing: Firing) -> dict[str, Any]:
             "tenant": firing.tenant_name,
             "scope": scope,
             "project_id": ids.project_id(alert.scope_id) if scope == "project" else None,
+            "api_key_id": ids.api_key_id(alert.scope_id) if scope == "key" else None,
             "unit": alert.unit,
             "interval": alert.interval,
             "interval_start": int(firing.starts_at.timestamp()),
@@ -288,6 +289,8 @@ def written(firing: Firing, recipients: Sequence[str]) -> EmailMessage:
     owner = firing.tenant_name
     if alert.scope == "project":
         owner = f"project {ids.project_id(alert.scope_id)} of {owner}"
+    elif alert.scope == "key":
+        owner = f"key {ids.api_key_id(alert.scope_id)} of {owner}"
     span = {"day": "today", "month": "this month", "none": "in all"}[alert.interval]
     prefix = alert.channel.get("subject_prefix")
     message = EmailMessage()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_PATH: Final = "/:@!$&'()*+,;="
+"""What stands in a path as it is, besides letters, digits and `-._~`."""
 
 
 class AccessLog:
@@ -44,5 +48,6 @@ class AccessLog:
             first = "" if begun_s is None else f"first byte {begun_s * 1000:.0f} ms   "
             total_s = time.perf_counter() - started
             now = datetime.now().astimezone()
-            request = f"{scope['method']} {scope['path']}"
+            # As in a URL: a client's line breaks and escape sequences are none of the terminal's.
+            request = f"{scope['method']} {quote(scope['path'], safe=_PATH, errors='replace')}"
             self._write(f"  {now:%H:%M:%S}  {request}  {status}  {first}{total_s:.2f} s")

@@ -40,9 +40,14 @@ class PortTaken(StartupError):
     """The port cannot be listened on: another process does."""
 
 
-def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """A listening socket. Raises `PortTaken` or another `StartupError`."""
-    remedy = "Choose another with --port, or end what listens there."
+def listen(
+    host: str, port: int, backlog: int, *, set_by: tuple[str, str] = ("--host", "--port")
+) -> socket.socket:
+    """A listening socket. Raises `PortTaken` or another `StartupError`. `set_by`: whence its host
+    and port are, for the message.
+    """
+    host_by, port_by = set_by
+    remedy = f"Choose another with {port_by}, or end what listens there."
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -50,7 +55,7 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     except socket.gaierror as error:
         raise StartupError(
             f"cannot listen on {host}: {error.strerror}",
-            remedy="Give an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0.",
+            remedy=f"Give an address of this machine with {host_by}, such as 127.0.0.1 or 0.0.0.0.",
         ) from error
     listener = socket.socket(family, kind, proto)
     try:

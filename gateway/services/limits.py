@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ALERTS_MAX: Final = 100
 """Of one scope."""
+CAP_MAX: Final = 2**63 - 1
+"""Of a budget: more does not fit into its column."""
 NANO_MAX: Final = 10**15
 """The highest price of a unit: a million dollars."""
 
@@ -159,8 +161,10 @@ class Limits:
         that it has; a new one is enforced. Raises `InvalidRequest`: one in money needs prices, for
         what has none costs nothing.
         """
-        if cap < 0 or cap >= 2**63:
-            raise InvalidRequest("A budget is zero or more.", param="cap")
+        if not 0 <= cap <= CAP_MAX:
+            raise InvalidRequest(
+                f"A budget is from 0 to {CAP_MAX} nano-dollars or tokens.", param="cap"
+            )
         if unit == "usd" and not await self._has_prices(place.tenant_id):
             raise InvalidRequest(
                 "No model has a price, so nothing would ever be spent. Set prices first.",

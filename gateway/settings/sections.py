@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -63,11 +63,19 @@ SECRET_CHARS_MIN = 16
 def http_url(url: str) -> str:
     """Without a slash or `/v1` at its end. Raises `ValueError`."""
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not _has_port(parts):
         raise ValueError("expected a URL such as http://gpu-1:8000")
     if parts.query or parts.fragment or parts.username:
         raise ValueError("a backend's URL has no query, fragment or user; use api_key")
     return url.rstrip("/").removesuffix("/v1")
+
+
+def _has_port(parts: SplitResult) -> bool:
+    """Whether what is written as its port, if anything, is one."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def postgres_url(url: SecretStr) -> SecretStr:

@@ -82,13 +82,6 @@ SELECT
         LIMIT :items_max
     ) AS counted) AS items
 """)
-_WRITERS: Final = Statement("""
-SELECT conversations.id, conversations.writer FROM conversations
-JOIN responses ON responses.tenant_id = conversations.tenant_id
-    AND responses.id = conversations.writer
-WHERE conversations.tenant_id = :tenant AND conversations.id = ANY(CAST(:ids AS uuid[]))
-  AND responses.status IN ('queued', 'in_progress')
-""")
 _MOVE: Final = Statement(f"""
 UPDATE conversations SET next_position = next_position + :count
 WHERE tenant_id = :tenant AND id = :conversation
@@ -185,23 +178,18 @@ async def set_metadata(
         return _conversation(found.one_or_none(), cipher)
 
 
-async def delete_conversation(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase it with its items. False: unknown. Raises `ConversationLocked` and `DataHeld`."""
+async def delete_conversation(
+    database: Database, tenant_id: TenantId, uuid: UUID, *, despite: Collection[UUID] = ()
+) -> bool:
+    """Erase it with its items. False: unknown. Raises `DataHeld`, and `ConversationLocked` while a
+    response is being added to it that is none of `despite`: of one of these nothing is added then.
+    """
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
-        if await _locked(connection, tenant_id, uuid) is None:
+        if await _locked(connection, tenant_id, uuid, despite=despite) is None:
             return False
         await connection.execute(_DELETE, _of(tenant_id, uuid))
     return True
-
-
-async def writers(
-    database: Database, tenant_id: TenantId, uuids: Collection[UUID]
-) -> dict[UUID, UUID]:
-    """Which of these conversations a response is being added to, and which that is."""
-    async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_WRITERS, {"tenant": tenant_id, "ids": list(uuids)})
-    return {row.id: row.writer for row in rows}
 
 
 async def taken_ids(
@@ -323,18 +311,19 @@ async def _locked(
     new: Sequence[ContextItem] = (),
     *,
     items_max: int = 0,
+    despite: Collection[UUID] = (),
 ) -> _State | None:
     """Keep others from writing to it until the transaction ends; None when it is unknown.
 
     `items` are counted up to `items_max`. Raises `ConversationLocked` when a response will be
-    added to it, or one of the ids of `new` is taken.
+    added to it that is none of `despite`, or one of the ids of `new` is taken.
     """
     of_it = _of(tenant_id, uuid)
     found = (await connection.execute(_LOCK, of_it)).one_or_none()
     if found is None:
         return None
     asked = {
-        "writer": found.writer,
+        "writer": None if found.writer in despite else found.writer,
         "digests": digests(item.item_id for item in new),
         "items_max": items_max,
     }

@@ -203,7 +203,23 @@ def _console(*, colors: bool) -> Render:
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415
 
     render = ConsoleRenderer(colors=colors)
-    return lambda event: render(None, event["level"], event)
+    return lambda event: render(
+        None, event["level"], {name: _plain(name, event[name]) for name in event}
+    )
+
+
+def _plain(name: str, value: object) -> object:
+    """A stack is of our own making, and has lines."""
+    return printable(value) if isinstance(value, str) and name != "stack" else value
+
+
+def printable(text: str) -> str:
+    """One line of which a terminal obeys nothing: what it would is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def _json(event: Event) -> str:

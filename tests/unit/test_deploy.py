@@ -138,6 +138,11 @@ def test_what_serves_and_what_owns_the_tables_are_different_roles(tmp_path: Path
     assert {APP_ROLE, RUNS_ROLE} <= set(re.findall(r"harmony_gateway_\w+", ROLES))
 
 
+def test_the_owner_of_the_tables_does_what_the_gateway_may_not() -> None:
+    (line,) = SERVICES["maintenance"]["command"]
+    assert re.findall(r"harmony-gateway (\w+ \w+)", line) == ["db maintain", "data purge"]
+
+
 def test_secrets_are_made_once_and_nobody_else_finds_them(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     secrets = made_secrets(folder)

@@ -13,6 +13,10 @@ FILE = Path(__file__).parents[2] / "deploy" / "kubernetes" / "gateway.yaml"
 THINGS: list[dict[str, Any]] = list(yaml.safe_load_all(FILE.read_text("utf-8")))
 BY_NAME = {(one["kind"], one["metadata"]["name"]): one for one in THINGS}
 GATEWAY = BY_NAME["Deployment", "gateway"]["spec"]["template"]["spec"]
+MIGRATION = BY_NAME["Job", "gateway-migrate"]["spec"]["template"]["spec"]
+MAINTENANCE = BY_NAME["CronJob", "gateway-maintain"]["spec"]["jobTemplate"]["spec"]["template"][
+    "spec"
+]
 ENGINE = BY_NAME["StatefulSet", "vllm"]["spec"]["template"]["spec"]
 
 
@@ -37,8 +41,8 @@ def test_the_gateway_may_read_endpoints_and_nothing_else() -> None:
     binding = BY_NAME["RoleBinding", "gateway-endpoints"]
     assert binding["roleRef"]["name"] == "gateway-endpoints"
     assert [one["name"] for one in binding["subjects"]] == [GATEWAY["serviceAccountName"]]
-    for name in ("Job", "gateway-migrate"), ("StatefulSet", "vllm"):
-        assert BY_NAME[name]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    for pod in (MIGRATION, MAINTENANCE, ENGINE):
+        assert pod["automountServiceAccountToken"] is False
 
 
 def test_its_settings_are_valid_and_find_the_engines(tmp_path: Path) -> None:
@@ -71,7 +75,7 @@ def test_pods_are_given_the_time_that_streams_may_take(tmp_path: Path) -> None:
 
 
 def test_the_gateway_is_confined_and_reads_secrets_from_files() -> None:
-    for pod in (GATEWAY, BY_NAME["Job", "gateway-migrate"]["spec"]["template"]["spec"]):
+    for pod in (GATEWAY, MIGRATION, MAINTENANCE):
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"]
         assert container["securityContext"] == {
@@ -92,6 +96,30 @@ def test_the_gateway_is_confined_and_reads_secrets_from_files() -> None:
                 assert mounts[folder] == "secrets"
                 assert key in keys
         assert set(mounts.values()) == {one["name"] for one in pod["volumes"]}
+
+
+def environment(pod: dict[str, Any]) -> dict[str, str]:
+    (container,) = pod["containers"]
+    return {one["name"]: one["value"] for one in container["env"]}
+
+
+def test_the_owner_of_the_tables_does_what_those_who_serve_may_not() -> None:
+    """With the same settings: those of retention say what is removed."""
+    serving = environment(GATEWAY)
+    for pod in (MIGRATION, MAINTENANCE):
+        assert environment(pod)["GATEWAY_CONFIG"] == serving["GATEWAY_CONFIG"]
+        assert environment(pod)["DATABASE_URL_FILE"] != serving["DATABASE_URL_FILE"]
+    assert MIGRATION["containers"][0]["args"] == ["db", "upgrade"]
+    (*shell, line) = MAINTENANCE["containers"][0]["command"]
+    assert shell == ["sh", "-c"]
+    assert line == "harmony-gateway db maintain && harmony-gateway data purge"
+
+
+def test_one_replica_stays_while_nodes_are_emptied() -> None:
+    budget = BY_NAME["PodDisruptionBudget", "gateway"]["spec"]
+    deployment = BY_NAME["Deployment", "gateway"]["spec"]
+    assert budget["selector"] == deployment["selector"]
+    assert 0 < budget["maxUnavailable"] < deployment["replicas"]
 
 
 def test_probes_and_ports_are_those_of_the_gateway() -> None:

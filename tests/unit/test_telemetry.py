@@ -88,6 +88,17 @@ def test_a_terminal_gets_readable_lines() -> None:
     assert CANARY not in text
 
 
+def test_a_terminal_obeys_nothing_of_what_is_logged() -> None:
+    stream = Terminal()
+    configure_logging("info", "auto", stream=stream, colors=False)
+    failure = raised(ValueError("x"))
+    EventLog("x").warning("forged\nline", path="/\x1b[31m", error=failure)
+    first, *stack = stream.getvalue().splitlines()
+    assert first.isprintable()
+    assert r"path=/\x1b[31m" in first
+    assert any("test_telemetry.py" in line for line in stack)
+
+
 def test_text_of_errors_is_written_only_if_it_was_written_for_operators() -> None:
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
@@ -78,8 +79,12 @@ def list_entries(
         return
     terminal.table(
         ("AT", "TYPE", "TARGET", "BY"),
-        [(str(one["effective_at"]), str(one["type"]), _target(one), _by(one)) for one in found],
+        [(_at(one), str(one["type"]), _target(one), _by(one)) for one in found],
     )
+
+
+def _at(entry: dict[str, object]) -> str:
+    return datetime.fromtimestamp(int(str(entry["effective_at"])), UTC).isoformat()
 
 
 def _target(entry: dict[str, object]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,7 +18,7 @@ from gateway.settings import load_settings
 from gateway.store import tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from gateway.services.governance.tenant_data import TenantData
     from gateway.settings import Settings
@@ -178,7 +179,7 @@ def export(
     """Write an archive of all that a tenant has, its content in the clear: JSON lines by table."""
 
     async def ask(data: TenantData, _: Database) -> dict[str, dict[str, object]]:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with _new_file(path) as file:
             archive = await data.export(name)
             async for piece in archive.pieces():
                 file.write(piece)
@@ -193,3 +194,16 @@ def export(
         raise typer.BadParameter(why, param_hint="PATH") from error
     rows = sum(int(str(one["rows"])) for one in files.values())
     terminal.show(f"{rows} rows of tenant {name} are in {path}")
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that was not there, for its owner alone. Where writing breaks off nothing of it stays.
+    Raises `OSError`.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        try:
+            yield file
+        except BaseException:
+            path.unlink()
+            raise

@@ -297,7 +297,7 @@ def _value(value: PolicyValue, text: str) -> str | int | None:
         return text
     if not _NUMBER.match(text):
         raise typer.BadParameter(
-            f"{text!r} is neither a whole number nor {DEFAULT!r}.",
+            f"{text!r} is neither a whole number of up to nine digits nor {DEFAULT!r}.",
             param_hint=value.option_name,
         )
     return int(text) * value.option_unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
@@ -36,6 +37,7 @@ prices = typer.Typer(help="Set and list what models cost.", no_args_is_help=True
 
 NONE: Final = "none"
 PER_MILLION: Final = 10**6
+_PERCENT: Final = re.compile(r"[0-9]{1,4}")
 _TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 _WINDOWS: Final = {MINUTE_S: "minute", DAY_S: "day", 0: "at once"}
 _OPTIONS: Final[tuple[tuple[What, int], ...]] = (
@@ -425,7 +427,7 @@ def _nano(text: str, units: int = 1) -> int:
 
 
 def _percent(text: str) -> int:
-    if not text.strip().isdigit() or not 0 < int(text) <= 1_000:
+    if not _PERCENT.fullmatch(text.strip()) or not 0 < int(text) <= 1_000:
         raise typer.BadParameter(f"{text!r} is no percentage.", param_hint="--alert-at")
     return int(text)
 

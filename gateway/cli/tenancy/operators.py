@@ -11,6 +11,8 @@ import typer
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
+from gateway.protocol.admin.requests import OperatorCreate
+from gateway.protocol.request_errors import validated
 from gateway.services.admin.operators import Operators
 from gateway.settings import load_settings
 from gateway.tenancy import FIRST_DATABASE
@@ -53,7 +55,12 @@ def create(
     json_: Json = False,
 ) -> None:
     """Create a key for /admin/v1 and print it: it is shown once."""
-    key, secret = _ask(config, lambda operators: operators.create(name, expires_in_s, role))
+    body = {"name": name, "role": role, "expires_in_seconds": expires_in_s}
+    new = validated(OperatorCreate, body)
+    key, secret = _ask(
+        config,
+        lambda operators: operators.create(new.name, new.expires_in_seconds, new.role),
+    )
     if json_:
         terminal.show(json.dumps({**_body(key), "key": secret}))
         return

@@ -12,7 +12,8 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import ResourceNotFound
 from gateway.protocol.admin.objects import account_key_body, project_body, service_account_body
-from gateway.protocol.admin.requests import KeyExtras, terms_of
+from gateway.protocol.admin.requests import ProjectCreate, ServiceAccountCreate, terms_of
+from gateway.protocol.request_errors import validated
 from gateway.services.admin.keys import KeyRequest
 from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import load_settings
@@ -64,8 +65,9 @@ def create(
     json_: Json = False,
 ) -> None:
     """Create a project of a tenant. It sees nothing of the tenant's other projects."""
+    called = validated(ProjectCreate, {"name": name}).name
     made = ask(
-        config, tenant, lambda services, id_: services.projects.create(AdminCaller(id_), name)
+        config, tenant, lambda services, id_: services.projects.create(AdminCaller(id_), called)
     )
     shown = project_body(made)
     terminal.show(json.dumps(shown) if json_ else shown["id"])
@@ -124,14 +126,17 @@ def create_key(  # noqa: PLR0913 - each is an option
     json_: Json = False,
 ) -> None:
     """Create a service account of a project with a key, and print the key: it is shown once."""
-    extras = KeyExtras(allowed_cidrs=tuple(cidr or ()), allowed_models=tuple(model or ()))
-    asked = KeyRequest(
-        name=name, terms=terms_of(tuple(scope or ()), extras), expires_in_s=expires_in_s
-    )
+    extras = {"allowed_cidrs": cidr or [], "allowed_models": model or []}
+    body = {"name": name, "expires_in_seconds": expires_in_s, "harmony": extras}
+    new = validated(ServiceAccountCreate, body)
+    terms = terms_of(tuple(scope or ()), new.harmony)
+    asked = KeyRequest(name=new.name, terms=terms, expires_in_s=new.expires_in_seconds)
     account, made = ask(
         config,
         tenant,
-        lambda services, id_: services.keys.create_account(AdminCaller(id_), project, name, asked),
+        lambda services, id_: services.keys.create_account(
+            AdminCaller(id_), project, new.name, asked
+        ),
     )
     assert made is not None, "a key was asked for"
     key, secret = made

@@ -65,7 +65,7 @@ def _expression(expression: str) -> str:
 
 
 Url = Annotated[
-    str, StringConstraints(min_length=8, max_length=URL_CHARS_MAX), AfterValidator(_url)
+    str, StringConstraints(min_length=1, max_length=URL_CHARS_MAX), AfterValidator(_url)
 ]
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Audience = Annotated[

@@ -6,7 +6,10 @@ conversations are, too. What a response used goes with it unless a response of o
 well: containers with their files, uploaded files, pages of the browser. So do traces that name it,
 what was asked to be approved and what is audited of calls of tools; and usage forgets who it was.
 
-The responses that name the person go last: where it breaks off, the next run finds all again.
+What the next run finds them by goes last, so that it finds all again where one breaks off: the
+responses that name the person, and behind these what usage knows of a token. That stays, too, for
+conversations that are left. Whether somebody is adding to one is seen under the lock under which it
+goes: nobody can begin to between the two.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from gateway.store.governance.persons import BEFORE_ALL, Used
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterator,
-        Collection,
         Iterable,
         Iterator,
         Mapping,
@@ -44,7 +46,7 @@ class Erased:
     tables, by their names; those of `usage` lost who it was, and their tags.
 
     `sealed` responses could not be opened, because their key is gone: they are left. `busy`
-    conversations are left, too, with the responses that lead to them: somebody else's response is
+    conversations are left, too, with the responses of theirs in them: somebody else's response is
     being added to each. Another run finds them.
     """
 
@@ -84,23 +86,23 @@ class Erasing:
         await self._follow()
         rows: Counter[str] = Counter()
         rows.update(await self._erase_used())
-        for some in _batches([*self._named, *self._nameless]):
+        for some in _batches(list(self._theirs)):
             erased = await persons.erase_of_responses(self._database, self._tenant_id, some)
             rows.update(erased)
-        if self._digest is not None:
-            erased = await persons.erase_metered(self._database, self._tenant_id, self._digest)
+        for some in _batches([one for one in self._theirs if one not in self._metered]):
+            erased = await persons.forget_responses(self._database, self._tenant_id, some)
             rows.update(erased)
-        busy = await self._busy(self._places)
-        left, kept = self._leading_to(busy)
+        gone, busy = await self._delete_places()
+        kept = {uuid for uuid, one in self._theirs.items() if one.conversation in busy}
         count = await self._delete(one for one in reversed(self._nameless) if one not in kept)
-        gone, locked = await self._delete_places(self._places - left)
-        kept |= self._leading_to(await self._busy(locked))[1]
         count += await self._delete(one for one in self._named if one not in kept)
-        # One of these was being added to by a response that is gone now.
-        more, locked = await self._delete_places(locked)
+        if self._digest is not None:
+            erased = await persons.forget_metered(
+                self._database, self._tenant_id, self._digest, besides=kept
+            )
+            rows.update(erased)
         told = {table: number for table, number in rows.items() if number}
-        busy_count = len(busy) + len(locked)
-        return Erased(self._seen, count, gone + more, self._sealed, busy_count, told)
+        return Erased(self._seen, count, gone, self._sealed, len(busy), told)
 
     async def _find(self) -> None:
         if self._digest is not None:
@@ -118,6 +120,10 @@ class Erasing:
             )
             yield page
             after = page.last
+
+    @property
+    def _theirs(self) -> dict[UUID, ReadResponse]:
+        return self._named | self._nameless
 
     def _is_named(self, one: ReadResponse) -> bool:
         return self._person in one.names or one.uuid in self._metered
@@ -151,7 +157,7 @@ class Erasing:
         return [one for uuid, one in some.items() if uuid not in others]
 
     async def _erase_used(self) -> Mapping[str, int]:
-        theirs = self._named | self._nameless
+        theirs = self._theirs
         used = Used()
         for one in theirs.values():
             used |= one.used
@@ -174,45 +180,26 @@ class Erasing:
                     used |= one.used
         return used
 
-    async def _busy(self, places: Collection[UUID]) -> set[UUID]:
-        """Those that a response of somebody else is being added to."""
-        theirs = self._named.keys() | self._nameless.keys()
-        found = await conversations.writers(self._database, self._tenant_id, places)
-        return {place for place, writer in found.items() if writer not in theirs}
-
-    def _leading_to(self, busy: Collection[UUID]) -> tuple[set[UUID], set[UUID]]:
-        """Conversations and responses of theirs by which another run finds those that are busy."""
-        theirs = (self._named | self._nameless).values()
-        places: set[UUID] = {*busy}
-        parents: set[UUID] = set()
-        kept: set[UUID] = set()
-        while more := [
-            one
-            for one in theirs
-            if one.uuid not in kept and (one.uuid in parents or one.conversation in places)
-        ]:
-            kept |= {one.uuid for one in more}
-            places |= {one.conversation for one in more if one.conversation is not None}
-            parents |= {one.parent for one in more if one.parent is not None}
-        return places, kept
-
     async def _delete(self, some: Iterable[UUID]) -> int:
         count = 0
         for uuid in some:
             count += await responses.delete(self._database, self._tenant_id, uuid)
         return count
 
-    async def _delete_places(self, places: Iterable[UUID]) -> tuple[int, list[UUID]]:
-        """How many there were, and those that a response is being added to."""
-        gone, locked = 0, []
-        for place in places:
+    async def _delete_places(self) -> tuple[int, set[UUID]]:
+        """How many conversations there were, and those that are left: a response of somebody else
+        is being added to each. One of theirs, which goes next, keeps none.
+        """
+        theirs, gone = self._theirs, 0
+        busy: set[UUID] = set()
+        for place in self._places:
             try:
                 gone += await conversations.delete_conversation(
-                    self._database, self._tenant_id, place
+                    self._database, self._tenant_id, place, despite=theirs
                 )
             except ConversationLocked:
-                locked.append(place)
-        return gone, locked
+                busy.add(place)
+        return gone, busy
 
 
 def _batches(some: Sequence[UUID]) -> Iterator[Sequence[UUID]]:

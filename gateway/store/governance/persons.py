@@ -86,17 +86,20 @@ _ERASE: Final = {
     DELETE FROM tool_calls
     WHERE tenant_id = :tenant AND response_id = ANY(CAST(:responses AS uuid[]))
     """),
+}
+"""By table, what is known by the response that it is of."""
+_FORGET: Final = {
     "usage": Statement("""
     UPDATE usage SET end_user = NULL, tags = NULL
     WHERE tenant_id = :tenant AND (end_user IS NOT NULL OR tags IS NOT NULL)
       AND response_id = ANY(CAST(:responses AS uuid[]))
     """),
 }
-"""By table, what is known by the response that it is of."""
 _FORGET_METERED: Final = {
     "usage": Statement("""
     UPDATE usage SET end_user = NULL, tags = NULL
     WHERE tenant_id = :tenant AND end_user = CAST(:digest AS bytea)
+      AND response_id <> ALL(CAST(:besides AS uuid[]))
     """),
     "usage_end_user_days": Statement("""
     DELETE FROM usage_end_user_days
@@ -351,15 +354,26 @@ async def erase_of_responses(
 ) -> dict[str, int]:
     """Erase what is known by the responses that it is of, but not these themselves: rows by table.
 
-    Traces go as a whole; lines of usage lose who it was. Raises `DataHeld`.
+    Traces go as a whole. Raises `DataHeld`.
     """
-    given = {"responses": list(responses)}
-    return await _erase(database, tenant_id, _ERASE, given)
+    return await _erase(database, tenant_id, _ERASE, {"responses": list(responses)})
 
 
-async def erase_metered(database: Database, tenant_id: TenantId, digest: bytes) -> dict[str, int]:
-    """Take this digest out of what is metered; rows by table. Raises `DataHeld`."""
-    return await _erase(database, tenant_id, _FORGET_METERED, {"digest": digest})
+async def forget_responses(
+    database: Database, tenant_id: TenantId, responses: Collection[UUID]
+) -> dict[str, int]:
+    """Let the usage of these responses forget who it was; rows by table. Raises `DataHeld`."""
+    return await _erase(database, tenant_id, _FORGET, {"responses": list(responses)})
+
+
+async def forget_metered(
+    database: Database, tenant_id: TenantId, digest: bytes, *, besides: Collection[UUID]
+) -> dict[str, int]:
+    """Take this digest out of what is metered, except that of the responses `besides`; rows by
+    table. Raises `DataHeld`.
+    """
+    given = {"digest": digest, "besides": list(besides)}
+    return await _erase(database, tenant_id, _FORGET_METERED, given)
 
 
 async def erase_used(database: Database, tenant_id: TenantId, used: Used) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from gateway.errors import StartupError
 
@@ -25,6 +26,10 @@ _CLIENT_SIDE: Final = frozenset(
     }
 )
 """No server setting: libpq's own, or another client's. Their like are constructor arguments."""
+_TLS_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_PORT_MAX: Final = 65_535
+_ENCODED: Final = "In user and password write / as %2F, # as %23, ? as %3F, @ as %40, [ as %5B."
 
 
 def driver_url(url: str) -> str:
@@ -35,13 +40,22 @@ def driver_url(url: str) -> str:
     spelling of the TLS mode, and libpq options that asyncpg would pass on as server settings are
     mended here.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     if parts.scheme not in _SCHEMES:
         raise StartupError(
             f"a database URL cannot start with {parts.scheme or 'nothing'!r}",
             remedy="Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
         )
+    if not all(map(_is_port, _ports(parts.netloc))):
+        raise StartupError(
+            f"a port in the database URL is no number from 1 to {_PORT_MAX}", remedy=_ENCODED
+        )
     options = [(_RENAMED.get(name, name), value) for name, value in parse_qsl(parts.query)]
+    for name, value in options:
+        if name == "sslmode" and value not in _TLS_MODES:
+            raise StartupError(
+                f"{value!r} is no sslmode", remedy=f"It is one of: {', '.join(_TLS_MODES)}."
+            )
     if ("channel_binding", "require") in options:
         raise StartupError(
             "channel_binding=require is not supported by the driver",
@@ -55,3 +69,25 @@ def driver_url(url: str) -> str:
     # Spelt out for `urlunsplit`, which drops the empty authority of postgresql:///database.
     rest = urlunsplit(("", "", parts.path, urlencode(kept, quote_via=quote), ""))
     return f"postgresql://{parts.netloc}{rest}"
+
+
+def _parts(url: str) -> SplitResult:
+    """What begins at a `#` would be left out, and belongs to a password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or parts.fragment:
+        raise StartupError("the database URL cannot be read", remedy=_ENCODED)
+    return parts
+
+
+def _ports(netloc: str) -> list[str]:
+    """Those that are written behind hosts, of which an IPv6 address has colons of its own."""
+    hosts = netloc.rpartition("@")[2].split(",")
+    found = (host.rpartition("]")[2].partition(":") for host in hosts)
+    return [port for _, _, port in found if port]
+
+
+def _is_port(text: str) -> bool:
+    return bool(_PORT.fullmatch(text)) and 0 < int(text) <= _PORT_MAX

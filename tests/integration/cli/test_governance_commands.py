@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zipfile
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -120,6 +121,13 @@ def test_a_person_is_erased_and_an_archive_is_written(tmp_path: Path) -> None:
     assert told("data", "export", "acme", str(tmp_path / "none" / "acme.zip"))[0] == 2
 
 
+def test_of_an_archive_that_breaks_off_nothing_stays(tmp_path: Path) -> None:
+    path = tmp_path / "nobody.zip"
+    with pytest.raises(ResourceNotFound):
+        printed("data", "export", "nobody", str(path))
+    assert not path.exists()
+
+
 def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path) -> None:
     printed("projects", "create", "acme", "Support bot")
     (line,) = [
@@ -128,6 +136,7 @@ def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path)
         if "project.created" in one
     ]
     assert line.split()[-1] == "cli"
+    assert datetime.fromisoformat(line.split()[0]).tzinfo is not None
     (newest, *_) = json.loads(printed("audit", "list", "--tenant", "acme", "--json"))
     assert (newest["type"], newest["actor"]["type"]) == ("project.created", "api_key")
     with pytest.raises(ResourceNotFound):

@@ -136,6 +136,7 @@ def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
         "budgets remove acme --interval week",
         "budgets remove acme --unit token",
         "budgets set acme --tokens 1 --alert-at x",
+        "budgets set acme --tokens 1 --alert-at ²",
         "prices set m --input 0.0001",
         "prices set m --input dollars",
         "prices set m --input -1",
@@ -143,6 +144,11 @@ def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
 )
 def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:
     assert CliRunner().invoke(commands, line.split()).exit_code == 2
+
+
+def test_a_budget_that_is_too_large_is_told_so() -> None:
+    with pytest.raises(InvalidRequest, match=f"from 0 to {2**63 - 1}"):
+        said(f"budgets set acme --tokens {2**63}")
 
 
 def test_prices_and_budgets() -> None:

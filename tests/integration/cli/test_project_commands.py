@@ -69,6 +69,28 @@ def test_unknown_tenants_and_projects_are_refused() -> None:
         printed("projects", "archive", "acme", "proj_nonsense")
 
 
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "\x1b[31mred", "x" * 257])
+def test_names_are_those_that_the_admin_api_takes(name: str) -> None:
+    printed("tenants", "create", "acme")
+    project = printed("projects", "create", "acme", "Bot").strip()
+    for words in (
+        ("projects", "create", "acme", name),
+        ("projects", "key", "acme", project, "--name", name),
+        ("operators", "create", name),
+    ):
+        with pytest.raises(InvalidRequest, match="Invalid 'name'"):
+            printed(*words)
+
+
+def test_a_key_lives_no_longer_than_the_admin_api_allows() -> None:
+    printed("tenants", "create", "acme")
+    project = printed("projects", "create", "acme", "Bot").strip()
+    too_long = ("--expires-in-s", str(10**17))
+    for words in (("projects", "key", "acme", project), ("operators", "create", "anna")):
+        with pytest.raises(InvalidRequest, match="Invalid 'expires_in_seconds'"):
+            printed(*words, *too_long)
+
+
 def test_an_operator_gets_a_key_that_can_be_disabled() -> None:
     assert printed("operators", "create", "anna").startswith("sk-op-")
     made = json.loads(printed("operators", "create", "ben", "--expires-in-s", "60", "--json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -11,7 +12,7 @@ import orjson
 import pytest
 
 from gateway import ids
-from gateway.errors import ConversationLocked
+from gateway.errors import ConversationLocked, StoreUnavailable
 from gateway.metering import Metering, end_user_of
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
@@ -266,25 +267,85 @@ async def test_every_trace_that_names_a_response_of_theirs_goes_as_a_whole(
     assert [len(records) for records in left] == [0, 0, 3]
 
 
+async def a_turn(store: Store, talk: UUID, request: bytes) -> UUID:
+    """A response that is being added to a conversation."""
+    async with store.database.transaction(store.tenant) as connection:
+        asked = Statement("SELECT next_position FROM conversations WHERE id = :id")
+        end = await connection.scalar(asked, {"id": talk})
+    new = replace(new_response(), request=request, conversation=ConversationPlace(talk, end))
+    await responses.insert(store.database, store.tenant, new)
+    return new.uuid
+
+
+async def end_turn(store: Store, turn: UUID) -> None:
+    end = replace(finished(turn, [item(f"of-{turn}")]), tokens=None)
+    await endings.finish(store.database, store.tenant, end)
+
+
+@pytest.mark.parametrize("is_told_by", ["request", "token"])
 async def test_a_conversation_that_somebody_else_adds_to_is_found_again(
-    database: Database, tenant: TenantId
+    database: Database, tenant: TenantId, is_told_by: str
 ) -> None:
     store = Store(database, tenant)
     talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
     await conversations.create(database, tenant, talk, [])
-    place = ConversationPlace(talk.uuid, 0)
-    hers = replace(new_response(), request=b'{"user":"grace"}', conversation=place)
-    await responses.insert(database, tenant, hers)
-    end = replace(finished(hers.uuid, [item("of-grace")]), tokens=None)
-    await endings.finish(database, tenant, end)
-    async with database.transaction(tenant) as connection:
-        begin = await connection.scalar(Statement("SELECT next_position FROM conversations"))
-    place = ConversationPlace(talk.uuid, begin)
-    his = replace(new_response(), request=b'{"user":"bob"}', conversation=place)
-    await responses.insert(database, tenant, his)
+    is_named = is_told_by == "request"
+    hers = await a_turn(store, talk.uuid, b'{"user":"grace"}' if is_named else b"{}")
+    await end_turn(store, hers)
+    if not is_named:
+        await store.meter(hers, "grace")
+    his = await a_turn(store, talk.uuid, b'{"user":"bob"}')
     first = await store.erasing().run()
     assert (first.responses, first.conversations, first.busy) == (0, 0, 1)
-    await endings.finish(database, tenant, replace(finished(his.uuid), tokens=None))
+    await end_turn(store, his)
     second = await store.erasing().run()
     assert (second.responses, second.conversations, second.busy) == (1, 1, 0)
     assert await conversations.load(database, tenant, talk.uuid) is None
+    assert await persons.metered(database, tenant, end_user_of(SECRET, tenant, "grace")) == set()
+
+
+async def test_nobody_takes_a_conversation_over_that_is_being_erased(
+    database: Database, tenant: TenantId
+) -> None:
+    """Between the look at who adds to it and its end: then nothing would lead to it any more."""
+    store = Store(database, tenant)
+    talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
+    await conversations.create(database, tenant, talk, [])
+    hers = await a_turn(store, talk.uuid, b'{"user":"grace"}')
+    async with database.transaction(tenant) as connection:
+        # Hers ends while she is erased: the erasure has to wait for its row.
+        ended = Statement("UPDATE responses SET status = 'completed' WHERE id = :id")
+        await connection.execute(ended, {"id": hers})
+        erasing = asyncio.create_task(store.erasing().run())
+        waiting = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        while not await connection.scalar(waiting):  # noqa: ASYNC110 - the other one is another task's
+            await asyncio.sleep(0)
+        taken = Statement(
+            "UPDATE conversations SET writer = :writer, next_position = next_position + 1"
+            " WHERE id = :id RETURNING true"
+        )
+        his = new_response().uuid
+        is_his = await connection.scalar(taken, {"id": talk.uuid, "writer": his})
+    assert is_his is None
+    erased = await erasing
+    assert (erased.responses, erased.conversations, erased.busy) == (1, 1, 0)
+    assert await conversations.load(database, tenant, talk.uuid) is None
+
+
+async def test_whom_a_token_named_is_found_again_where_an_erasure_breaks_off(
+    database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(database, tenant)
+    response = await store.say()
+    await store.meter(response, "grace")
+
+    async def lost(*_: Any) -> bool:
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(responses, "delete", lost)
+        with pytest.raises(StoreUnavailable):
+            await store.erasing().run()
+    erased = await store.erasing().run()
+    assert (erased.responses, erased.rows) == (1, {"usage": 1})
+    assert not await store.has(response)

@@ -117,10 +117,6 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         None,
     ),
     "conversations.delete_conversation": (conversation_rows.delete_conversation, False),
-    "conversations.writers": (
-        lambda db, who, uuid: conversation_rows.writers(db, who, [uuid]),
-        {},
-    ),
     "conversations.taken_ids": (
         lambda db, who, uuid: conversation_rows.taken_ids(db, who, uuid, ["held"]),
         frozenset(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -198,6 +199,18 @@ def test_trouble_with_the_database_is_told_without_its_password(
     assert told.startswith(message)
     assert len(told.splitlines()) == 2
     assert "canary" not in told
+
+
+def test_a_port_of_the_admin_api_that_is_taken_is_told_with_its_setting(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file = tmp_path / "gateway.yaml"
+        file.write_text(f"server: {{port: 0}}\nadmin: {{port: {port}}}\n", encoding="utf-8")
+        result = process("serve", "--config", str(file), GATEWAY_BACKENDS=BACKEND)
+    assert result.returncode == 1
+    message, remedy = result.stderr.splitlines()
+    assert message.endswith(f":{port}: something else is listening there")
+    assert remedy.strip().startswith("Choose another with admin.port")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from gateway.cli import terminal
 from gateway.cli.terminal import remedy_for, told_plainly
 from gateway.store.postgres.translation import translate
 
@@ -47,3 +48,17 @@ def test_a_refusal_is_told_in_two_lines(capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().err
     assert "error: database: password authentication failed (28P01)" in said
     assert "Are user and password" in said
+
+
+def test_what_others_said_is_one_line_and_tells_the_terminal_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal.table(("NAME", "MODELS"), [("b", "m\x1b[31mred\nx"), ("c", "n")])
+    terminal.step(terminal.OK, "backend\x1b]0;b", "answered\r\nno")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "NAME  MODELS",
+        r"b     m\x1b[31mred\nx",
+        "c     n",
+        r"  ✓ backend\x1b]0;b answered\r\nno",
+    ]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from email.generator import BytesGenerator
 from email.utils import getaddresses
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -14,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gateway import ids
 from gateway.protocol.admin.limits import ADDRESS, SpendAlertUpdate
-from gateway.replication.alert_delivery import written
+from gateway.replication.alert_delivery import described, written
 from gateway.store.limits.alerts import Firing
 from gateway.store.limits.rules import SpendAlert
+
+if TYPE_CHECKING:
+    from gateway.limits.terms import Scope
 
 ID = UUID(int=1)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,6 +39,27 @@ def asked(recipients: list[str], prefix: str | None) -> SpendAlertUpdate:
             "notification_channel": channel,
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("scope", "whose", "said"),
+    [
+        ("tenant", "acme", ("organization", None, None)),
+        ("organization", "acme", ("organization", None, None)),
+        ("project", f"project {ids.project_id(ID)} of acme", ("project", ids.project_id(ID), None)),
+        ("key", f"key {ids.api_key_id(ID)} of acme", ("key", None, ids.api_key_id(ID))),
+    ],
+)
+def test_whose_spend_it_is_stands_in_what_is_told(
+    scope: Scope, whose: str, said: tuple[str, str | None, str | None]
+) -> None:
+    alert = SpendAlert(ID, scope, ID, "usd", "month", 0, {"type": "operator", "percent": 50})
+    firing = Firing(ID, "acme", alert, AT, AT, 1)
+    mail = written(firing, ["a@b.c"])
+    assert mail["Subject"] == f"{whose}: 0.00 USD spent this month"
+    assert mail.get_content().startswith(f"The spend of {whose} has")
+    told = described(firing)["data"]
+    assert (told["scope"], told["project_id"], told["api_key_id"]) == said
 
 
 @given(

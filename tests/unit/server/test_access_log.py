@@ -48,6 +48,19 @@ async def test_a_request_whose_client_left_before_the_answer_has_a_line_that_say
     assert re.fullmatch(r"  [\d:]{8}  POST /v1/responses  client left  \d+\.\d\d s", lines[0])
 
 
+async def test_a_path_writes_no_line_of_its_own_and_tells_a_terminal_nothing() -> None:
+    lines: list[str] = []
+    scope = {**SCOPE, "path": "/v1/é\r\n  12:00:00  GET /forged  200\x1b[31m\udcff"}
+
+    async def app(*_: object) -> None:
+        """Answers nothing."""
+
+    await AccessLog(app, lines.append)(scope, receive, send)
+    [line] = lines
+    assert line.isprintable()
+    assert "POST /v1/%C3%A9%0D%0A%20%2012:00:00" in line
+
+
 async def test_what_is_no_request_is_passed_on_without_a_line() -> None:
     lines: list[str] = []
     passed: list[Scope] = []

@@ -18,6 +18,8 @@ def test_every_usual_scheme_is_understood(scheme: str) -> None:
         ("postgresql://u@/d?host=/a%20b&port=1", "postgresql://u@/d?host=%2Fa%20b&port=1"),
         ("postgresql://u:p%40@h1:1,h2:2/d", "postgresql://u:p%40@h1:1,h2:2/d"),
         ("postgresql://[::1]:5432/d", "postgresql://[::1]:5432/d"),
+        ("postgresql://h:/d", "postgresql://h:/d"),
+        ("postgresql://u@[::1],h2:5433/d", "postgresql://u@[::1],h2:5433/d"),
         ("postgres://h/d?ssl=require", "postgresql://h/d?sslmode=require"),
         ("postgres://h/d?sslmode=verify-full", "postgresql://h/d?sslmode=verify-full"),
         ("postgres://h/d?channel_binding=prefer", "postgresql://h/d"),
@@ -36,6 +38,32 @@ def test_another_kind_of_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(StartupError, match="cannot start with") as caught:
         driver_url(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:can[ary@h/d",
+        "postgresql://u:can/ary@h/d",
+        "postgresql://u:can#ary@h/d",
+        "postgresql://u:can?ary@h/d",
+        "postgresql://u:canary@h:99999/d",
+        "postgresql://u:canary@h:0/d",
+        "postgresql://u:canary@h1:5432,h2:x/d",
+        "postgresql://u:canary@[::1]:x/d",
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_how_to_write_it(url: str) -> None:
+    with pytest.raises(StartupError) as caught:
+        driver_url(url)
+    assert "%2F" in caught.value.remedy
+    assert "can" not in str(caught.value).removeprefix("the database URL cannot")
+
+
+def test_a_mode_of_tls_is_one_that_there_is() -> None:
+    with pytest.raises(StartupError, match="'verify' is no sslmode") as caught:
+        driver_url("postgres://h/d?sslmode=verify")
+    assert "verify-full" in caught.value.remedy
 
 
 def test_channel_binding_is_refused_rather_than_dropped() -> None:
