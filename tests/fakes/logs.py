@@ -13,11 +13,19 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def captured_logs(heard: Callable[[], None] | None = None) -> Iterator[list[dict[str, Any]]]:
-    """The events of this package while entered, of whatever level; `heard` is called with each."""
+def captured_logs(
+    heard: Callable[[], None] | None = None, *, of: str | None = None
+) -> Iterator[list[dict[str, Any]]]:
+    """The events of this package while entered, of whatever level; `heard` is called with each.
+
+    `of` is the one logger whose events they are: gateways that several tests share go on working
+    meanwhile, and may log something, too.
+    """
     events: list[dict[str, Any]] = []
 
     def take(level: str, event: dict[str, Any]) -> None:
+        if of not in {None, event["logger"]}:
+            return
         events.append(event | {"level": level})
         if heard is not None:
             heard()

@@ -163,7 +163,7 @@ class SimulatorProcess(RunningSimulator):
         until_healthy(self.port, self.child)
 
     def until_request(
-        self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 10.0
+        self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0
     ) -> dict[str, Any]:
         """The first request that is as wanted, once there is one; raises TimeoutError."""
         deadline = time.monotonic() + timeout_s

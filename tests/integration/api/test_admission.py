@@ -70,17 +70,20 @@ class Full:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for _ in iter(is_so, True):
             await asyncio.sleep(0)
 
 
 @asynccontextmanager
-async def full_gateway(database_url: str, backends: Backends, **policy: Any) -> AsyncIterator[Full]:
+async def full_gateway(
+    database_url: str, backends: Backends, *, start_grace_s: float = 1.0, **policy: Any
+) -> AsyncIterator[Full]:
     settings = gateway_settings(
         database_url,
         backends.urls[:1],
         admission={"slots_start": 1, "slots_min": 1, "slots_max": 1, **policy},
+        stream={"start_grace_s": start_grace_s},
     )
     async with (
         running_gateway(settings) as gateway,
@@ -178,7 +181,7 @@ async def test_a_stream_that_waited_too_long_before_it_began_is_a_503_as_well(
 async def test_a_stream_that_has_begun_ends_with_a_failure(
     database_url: str, backends: Backends
 ) -> None:
-    async with full_gateway(database_url, backends, wait_max_s=1.5) as full:
+    async with full_gateway(database_url, backends, start_grace_s=0, wait_max_s=0.5) as full:
         answer = await full.ask(stream=True)
         assert answer.status_code == 200
         last = parse_stream(answer.text)[-1]
@@ -189,7 +192,7 @@ async def test_a_stream_that_has_begun_ends_with_a_failure(
 async def test_a_background_response_that_waited_too_long_fails(impatient: Full) -> None:
     queued = (await impatient.ask(background=True, store=True)).json()
     path = f"/v1/responses/{queued['id']}"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (body := (await impatient.client.get(path)).json())["status"] in {
             "queued",
             "in_progress",
@@ -205,7 +208,7 @@ async def test_what_finds_no_room_waits_in_the_database_and_is_done_in_the_end(f
     await full.until_waiting(CLAIMED_AHEAD)
     assert full.admission.claimable == 0
     await full.free()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         for id_ in accepted:
             while await full.status_of(id_) != "completed":
                 pass

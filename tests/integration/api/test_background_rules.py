@@ -353,10 +353,10 @@ async def test_a_tenant_is_counted_by_its_share_where_requests_wait(
     assert admission is not None
     key = await new_key(settings, "with-a-share", {"share_weight": 400})
     async with client_of(gateway, key) as client:
+        tenant = (await gateway.process.access.authenticate(key)).tenant_id.hex
         asked = {"model": MODEL, "input": "x"}
         for more, counted in (({}, 4.0), ({"background": True}, 2.0)):
             (await client.post("/v1/responses", json={**asked, "store": False})).raise_for_status()
-            tenant = next(reversed(admission.shares._accounts))
             before = admission.shares.account(tenant).served
             made = (await client.post("/v1/responses", json=asked | more)).json()
             while made["status"] in {"queued", "in_progress"}:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 MODEL = "gpt-oss-20b"
 SLOW = "[[sim tokens_per_s=40]] " + "word " * 40
+SLOWER = "[[sim tokens_per_s=20]] " + "word " * 40
+"""Goes on while another backend joins and this one is drained."""
+UNFINISHED = "[[sim stall_after=4 only=a]] " + "word " * 40
+"""Ends at any backend but the first."""
 
 
 def write(path: Path, urls: Mapping[str, str]) -> None:
@@ -75,7 +79,7 @@ async def requests(url: str) -> int:
 
 async def ready(client: httpx2.AsyncClient, names: set[str]) -> dict[str, Any]:
     """/readyz, once exactly these backends are healthy."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             body: dict[str, Any] = (await client.get("/readyz")).json()
             if {one["name"] for one in body["backends"] if one["healthy"]} == names:
@@ -89,8 +93,8 @@ async def created(client: httpx2.AsyncClient, text: str = "hello") -> None:
     assert answer.json()["status"] == "completed"
 
 
-async def streamed(client: httpx2.AsyncClient) -> list[str]:
-    body = {"model": MODEL, "input": SLOW, "stream": True}
+async def streamed(client: httpx2.AsyncClient, text: str = SLOW) -> list[str]:
+    body = {"model": MODEL, "input": text, "stream": True}
     async with client.stream("POST", "/v1/responses", json=body) as answer:
         assert answer.status_code == 200
         text = (await answer.aread()).decode()
@@ -131,7 +135,7 @@ async def test_traffic_follows_the_file_and_no_request_fails(
         broken = path.with_suffix(".new")
         broken.write_text("backends: [")
         broken.replace(path)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not (await client.get("/readyz")).json()["warnings"]:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.01)
         (warning,) = (await client.get("/readyz")).json()["warnings"]
@@ -148,9 +152,9 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
 ) -> None:
     async with fleet(database_url, tmp_path) as (gateway, client, urls, path):
         await ready(client, {"a"})
-        streaming = [asyncio.create_task(streamed(client)) for _ in range(4)]
+        streaming = [asyncio.create_task(streamed(client, SLOWER)) for _ in range(4)]
         pool = gateway.process.shared.pool
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while pool.in_flight()["a"] < 4:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.001)
         write(path, {"a": urls["a"], "b": urls["b"]})
@@ -170,7 +174,7 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
         }
         assert states == {"a": True, "b": False}
         await drains.drain(database, "b", by="ann")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await client.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.01)
         assert "every backend is drained" in (await client.get("/readyz")).json()["reasons"][0]
@@ -179,7 +183,7 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
         assert refused.headers["retry-after"]
         await drains.undrain(database, "a")
         await drains.undrain(database, "b")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.01)
         await created(client)
@@ -190,9 +194,9 @@ async def test_what_outlasts_its_backend_goes_on_at_another(
 ) -> None:
     async with fleet(database_url, tmp_path, leave_s=0.05) as (gateway, client, urls, path):
         await ready(client, {"a"})
-        streaming = [asyncio.create_task(streamed(client)) for _ in range(3)]
+        streaming = [asyncio.create_task(streamed(client, UNFINISHED)) for _ in range(3)]
         pool = gateway.process.shared.pool
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while pool.in_flight()["a"] < 3:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.001)
         write(path, {"a": urls["a"], "b": urls["b"]})

@@ -12,6 +12,9 @@ from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
+    import httpx2
+
+    from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
 
 MODEL = "gpt-oss-20b"
@@ -27,6 +30,13 @@ INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
 SELECT tenant_id, meter, starts_at, 'gone', 1000000, at FROM spend
 WHERE tenant_id = :tenant LIMIT 1
 """)
+
+
+async def until_settled(gateway: RunningGateway, user: httpx2.AsyncClient) -> None:
+    """A follower sees an end before its process has settled it."""
+    supervisor = gateway.process.default.replica.dependencies.supervisor
+    while supervisor._running:
+        await user.get("/v1/models")
 
 
 async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
@@ -47,9 +57,7 @@ async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
         async with http_client(gateway.url, headers=headers) as user:
             for one in more:
                 assert (await user.post("/v1/responses", json=body | one)).status_code == 200
-            supervisor = gateway.process.default.replica.dependencies.supervisor
-            while supervisor._running:  # a follower sees an end before its process has settled it
-                await user.get("/v1/models")
+            await until_settled(gateway, user)
         await gateway.process.default.replica.limiter.flush()
         ledger = ledger_of(foundation)
         found = await ledger.reconcile()
@@ -103,6 +111,7 @@ async def test_tokens_that_somebody_else_had_generated_are_found(
             for more in ({}, {"stream": True}, {"background": True, "stream": True}):
                 answer = await user.post("/v1/responses", json=body | more)
                 assert answer.status_code == 200, answer.text
+            await until_settled(gateway, user)
         await ledger.reconcile()
         await tell(BACKENDS_AN_HOUR_AGO, SUMS_AN_HOUR_AGO)
         found = await ledger.reconcile(repairs=False)

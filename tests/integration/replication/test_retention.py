@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 KEEP = RetentionPolicy(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
-TODAY = datetime.now(UTC).date()
+LOGGER = "gateway.housekeeping"
 
 
 def rounds(database: Database, *, interval_s: float = 3600, batches_max: int = 100) -> Housekeeping:
@@ -46,7 +46,7 @@ def rounds(database: Database, *, interval_s: float = 3600, batches_max: int = 1
         interval_s=interval_s,
         batch_rows_max=2,
         batches_max=batches_max,
-        today=lambda: TODAY,
+        today=lambda: datetime.now(UTC).date(),
     )
 
 
@@ -72,7 +72,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     await store_aged(database, tenant, 4 * DAY, log_rows=3)
     for age in (29 * DAY, *[31 * DAY] * 3):
         await store_span(database, tenant, age)
-    with captured_logs() as logged:
+    with captured_logs(of=LOGGER) as logged:
         report = await rounds(database).round()
     assert report == Report(
         days_owned=True,
@@ -94,7 +94,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     }
     assert kept in await stored_ids(database, tenant)
     assert await logged_ids(database, tenant) == set()
-    with captured_logs() as logged:
+    with captured_logs(of=LOGGER) as logged:
         assert await rounds(database).round() == Report(True, 0, 0, 0, 0, 0, 0, 0, 0)
     assert logged == []
 
@@ -115,7 +115,7 @@ async def test_a_day_in_use_is_reported_and_goes_in_a_later_round(
     await one.prepare()
     async with database.runs_transaction() as connection:
         assert await retention.is_alone(connection)
-        with captured_logs() as logged:
+        with captured_logs(of=LOGGER) as logged:
             assert await one.round() == Report(True, 0, 0, 1, 0, 0, 0, 0, 0)
     assert [event["count"] for event in logged] == [1]
     assert (await one.round()).days_dropped == 1
@@ -146,7 +146,7 @@ async def test_rounds_survive_a_database_that_is_away(
     )
     failed = asyncio.Event()
 
-    with captured_logs(failed.set) as logged:
+    with captured_logs(failed.set, of=LOGGER) as logged:
         async with running(rounds(database, interval_s=0.001)), asyncio.timeout(30):
             await failed.wait()
             await postgres.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")

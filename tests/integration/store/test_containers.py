@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 PARTIES = 3
-WAIT_S = 10.0
+WAIT_S = 30.0
 ROOM = FileBounds(tenant_bytes_max=6, container_bytes_max=9, container_files_max=9)
 """For two files of three bytes."""
 BOUNDS = FileBounds(10_000_000, 5_000_000, 3)
@@ -264,7 +264,10 @@ async def test_a_foreign_container_is_as_good_as_unknown(
     assert await files.chunk(database, tenant, kept, 0) == b"123"
 
 
-_WAITING = Statement("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+_WAITING = Statement("""
+SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()
+""")
 
 
 async def raced(

@@ -44,13 +44,23 @@ def make_roles(url: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-@pytest.fixture
-async def name(postgres: PostgresServer) -> AsyncIterator[str]:
-    """A database migrated by its owner, whose roles were made twice: that must be possible."""
+@pytest.fixture(scope="module")
+async def migrated(postgres: PostgresServer) -> AsyncIterator[str]:
+    """A database migrated by its owner, to which nobody is connected."""
     name = await postgres.create()
     make_roles(postgres.database_url(name))
-    make_roles(postgres.database_url(name))
     await upgrade(postgres.database_url(name, user=OWNER))
+    yield name
+    await postgres.drop(name)
+
+
+@pytest.fixture
+async def name(postgres: PostgresServer, migrated: str) -> AsyncIterator[str]:
+    """A copy of it. Rights to a database are not copied: its roles are made a second time, which
+    must be possible.
+    """
+    name = await postgres.create(migrated)
+    make_roles(postgres.database_url(name))
     yield name
     await postgres.drop(name)
 
@@ -136,7 +146,7 @@ async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner
 
 
 async def test_whoever_leaves_days_to_the_owner_says_so_once(serving: Database) -> None:
-    with captured_logs() as logged:
+    with captured_logs(of="gateway.housekeeping") as logged:
         await housekeeping(serving)._begin()
     assert [(event["level"], "db maintain" in event["event"]) for event in logged] == [
         ("info", True)

@@ -54,7 +54,7 @@ class Gated:
 async def bounded(
     *servers: RawServer, policy: AdmissionPolicy = ONE_SLOT, **more: Any
 ) -> AsyncIterator[Fleet]:
-    async with asyncio.timeout(20), fleet(*servers, admission=policy, **more) as known:
+    async with asyncio.timeout(60), fleet(*servers, admission=policy, **more) as known:
         yield known
         admission = admission_of(known)
         state = admission.state()
@@ -74,7 +74,7 @@ def asks(known: Fleet, request: TokenRequest = REQUEST, **more: Any) -> asyncio.
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         for _ in iter(is_so, True):
             await asyncio.sleep(0)
 

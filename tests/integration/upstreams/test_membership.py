@@ -49,7 +49,7 @@ async def running(
 async def until(is_so: object) -> None:
     """Wait for what the pool does by itself."""
     assert callable(is_so)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not is_so():  # noqa: ASYNC110 - the pool tells nobody
             await asyncio.sleep(0.001)
 

@@ -38,7 +38,7 @@ def server_of(*scripts: Script) -> RawServer:
 def decoding(decode: RawServer, prefill: RawServer, client: Client) -> InferenceServer:
     pair = Prefill(prefill.url, "prefill.host", 8998)
     backend = Backend("pair", decode.url, api_key="k", prefill=pair)
-    upstream = InferenceServer(backend, client, timeouts=Timeouts(first_token_s=5.0))
+    upstream = InferenceServer(backend, client, timeouts=Timeouts(first_token_s=100.0))
     upstream.runs(SGLang("0.5.23"))
     return upstream
 
@@ -111,7 +111,7 @@ async def test_a_turn_that_is_over_waits_for_nobody(client: Client) -> None:
     silent: Script = (STREAM_HEAD, Act.STALL)
     async with server_of(turn([7, 200002])) as decode, server_of(silent) as prefill:
         heard = Heard()
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(30):
             await decoding(decode, prefill, client).generate(REQUEST, heard)
     assert heard.ids == [7, 200002]
 

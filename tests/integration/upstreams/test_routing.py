@@ -111,7 +111,7 @@ async def test_a_caller_who_leaves_owes_nothing(has_begun: bool) -> None:
     gate, route, sink = Gate(), Route(), Led()
     first = [said(SAID)] if has_begun else []
     script: Script = (STREAM_HEAD, *first, gate, Act.STALL)
-    async with routed(*three(script)) as known, asyncio.timeout(10):
+    async with routed(*three(script)) as known, asyncio.timeout(30):
         task = asyncio.create_task(known.pool.generate(asked(route=route), sink))
         await gate.reached.wait()
         gate.opened.set()
@@ -129,7 +129,7 @@ async def test_a_caller_who_leaves_owes_nothing(has_begun: bool) -> None:
 async def test_a_caller_who_has_enough_leaves_what_was_said() -> None:
     route = Route()
     script = (STREAM_HEAD, said(SAID), Act.STALL)
-    async with routed(*three(script)) as known, asyncio.timeout(10):
+    async with routed(*three(script)) as known, asyncio.timeout(30):
         await known.pool.generate(asked(route=route), Led(stop_after=1))
         assert route.turns == 1
         assert owed(known) == [(0, 0)] * 3

@@ -51,7 +51,7 @@ def names(answer: Answer) -> list[str]:
 
 async def heard(answers: AsyncGenerator[Answer], *wanted: str) -> tuple[Backend, ...]:
     """The next answer with these names."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for answer in answers:
             if not isinstance(answer, Fault) and [one.name for one in answer] == list(wanted):
                 return answer
@@ -59,7 +59,7 @@ async def heard(answers: AsyncGenerator[Answer], *wanted: str) -> tuple[Backend,
 
 
 async def fault(answers: AsyncGenerator[Answer]) -> str:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for answer in answers:
             if isinstance(answer, Fault):
                 return answer.reason
