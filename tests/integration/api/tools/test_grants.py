@@ -266,6 +266,26 @@ async def test_what_was_approved_is_called_before_a_context_is_made_short(
     assert types(third) == ["compaction", "message"]
 
 
+@pytest.mark.parametrize("begun", ["response", "conversation"])
+async def test_a_connection_knows_the_tools_that_were_listed_before_it(
+    hosting: RunningGateway, server: str, begun: str
+) -> None:
+    """What was stored with a list of tools is continued without, and with the tools again."""
+    tools = [mcp(server, require_approval="never")]
+    async with connected(hosting.url, hosting.key) as peer:
+        place: Json = {}
+        if begun == "conversation":
+            async with http_client(hosting.url, headers=hosting.headers) as client:
+                made = await client.post("/v1/conversations", json={})
+            place = {"conversation": made.json()["id"]}
+        first = await peer.response("Hi", tools=tools, store=True, **place)
+        assert types(first)[0] == "mcp_list_tools"
+        place = place or {"previous_response_id": first["id"]}
+        between = await peer.response("Hm.", **place)
+        again = await peer.response(ADD, previous_response_id=between["id"], tools=tools)
+    assert types(again) == ["mcp_call", "message"]
+
+
 async def test_a_connection_goes_on_with_what_it_alone_knows(
     hosting: RunningGateway, server: str
 ) -> None:
