@@ -351,8 +351,8 @@ def output_context(rendered: RenderedItem) -> ContextItem:
         role=item.get("role"),
         phase=item.get("phase"),
         call_id=item.get("call_id"),
-        # A compaction has no status: it is whole, or not there.
-        complete=item.get("status", "completed") == "completed",
+        # A compaction has no status: it is whole, or not there. What failed is whole, too.
+        complete=item.get("status") != "incomplete",
         ids=None if rendered.ids is None else array("I", rendered.ids),
         includable=None if rendered.includable is None else lasting_json(rendered.includable),
     )

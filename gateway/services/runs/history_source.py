@@ -6,7 +6,7 @@ the connection knows which it came on (WebSocket mode).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gateway import ids
@@ -81,6 +81,7 @@ class HistorySource:
         `with_json`: its items are to be shown, not only to be continued.
 
         `local` knows responses by their public id that may be in no database; it is asked first.
+        Of what is stored it has what the first that continued it took: what lacks is looked up.
         Raises `PreviousResponseNotFound`, `InvalidRequest` for one that is still generated or a
         chain that is too long, `ResourceNotFound` for an unknown conversation, `ConversationLocked`
         when the response could not be added to it, `StoreUnavailable`.
@@ -96,7 +97,13 @@ class HistorySource:
         previous = request.previous_response_id
         if previous is None:
             return History(None, (), created_at)
-        return local.get(previous) or await self._stored(principal, previous, **asked)
+        found = local.get(previous)
+        if found is None:
+            return await self._stored(principal, previous, **asked)
+        if found.parent is not None and _lacks_json(found.stored, **asked):
+            stored = await self._stored(principal, ids.response_id(found.parent), **asked)
+            return replace(found, items=(*stored.items, *found.unstored))
+        return found
 
     async def named_items(
         self, principal: Principal, request: CreateResponse
@@ -169,6 +176,12 @@ def route_of(
         first = next((place for place, item in enumerate(items) if item.role == "user"), None)
         opening = next((span.end for span in prompt.spans if span.source == first), 0)
     return Route(history.placement, cache_key=cache_key, opening=opening)
+
+
+def _lacks_json(items: Sequence[ContextItem], *, with_json: bool, with_tool_lists: bool) -> bool:
+    """Whether what is asked of the items is not there: of most, their ids alone were read."""
+    bare = {item.kind for item in items if not item.json}
+    return bool(bare) if with_json else with_tool_lists and "mcp_list_tools" in bare
 
 
 def _names_servers(request: CreateResponse) -> bool:

@@ -174,12 +174,14 @@ class RunBuilder:
         if is_opening:
             history = History(None, (), created_at)
         else:
+            # Whoever stores what continues it stores the items of a conversation, too.
+            is_stored_later = command.is_remembered and request.conversation is not None
             history = await self._history_source.of(
                 principal,
                 request,
                 created_at=created_at,
                 local=command.local,
-                with_json=with_json or not self._specs.knows_stored_ids(model),
+                with_json=with_json or is_stored_later or not self._specs.knows_stored_ids(model),
             )
             stored = await self._history_source.named_items(principal, request)
         uuid = ids.new_uuid()

@@ -140,6 +140,11 @@ class CreateCommand:
     remembered: bool = False
     generate: bool = True
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether its connection alone will know the response."""
+        return self.remembered and not self.request.store
+
 
 @dataclass(frozen=True, slots=True)
 class SystemMessage:
@@ -313,7 +318,7 @@ class SpecBuilder:
         # What must outlive its client, and this process.
         is_kept = command.key is not None or policy.on_disconnect == "continue"
         is_durable = command.generate and (request.background or (request.store and is_kept))
-        is_remembered = command.remembered and not request.store
+        is_remembered = command.is_remembered
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
             prompt = self._fitting(given, written)
@@ -589,17 +594,7 @@ def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
 
 
 def _without_ids(item: ContextItem) -> ContextItem:
-    """A stored item for a model in whose format its ids mean something else.
-
-    Raises `InvalidRequest` where only its ids are known: a connection keeps no more of a history.
-    """
-    if not item.json and item.parsed is None:
-        raise InvalidRequest(
-            "This connection continued the response with a model of another kind. Open a new "
-            "connection to continue it with this one.",
-            code="invalid_value",
-            param="previous_response_id",
-        )
+    """A stored item for a model in whose format its ids mean something else."""
     return replace(item, ids=None)
 
 

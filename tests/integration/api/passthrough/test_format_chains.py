@@ -132,6 +132,27 @@ async def test_what_is_not_stored_continues_what_is(mixed: Mixed) -> None:
     assert texts(second) == [texts(first)[0].upper()]
 
 
+async def test_a_connection_tells_another_format_what_was_stored_before(mixed: Mixed) -> None:
+    mixed.text.script = lambda body: text(f"{len(body['messages'])} messages")
+    async with connected(mixed.running.url, mixed.running.key) as peer:
+        first = await peer.response("one", model=HARMONY, store=True)
+        second = await peer.response("two", model=HARMONY, previous_response_id=first["id"])
+        third = await peer.response("three", model=TEXT, previous_response_id=second["id"])
+        assert texts(third) == ["5 messages"]
+        contents = [one["content"] for one in mixed.text.asked[-1]["messages"]]
+        assert contents == ["one", *texts(first), "two", *texts(second), "three"]
+
+
+async def test_what_was_stored_before_and_is_deleted_is_not_told(mixed: Mixed) -> None:
+    async with connected(mixed.running.url, mixed.running.key) as peer:
+        first = await peer.response("one", model=HARMONY, store=True)
+        second = await peer.response("two", model=HARMONY, previous_response_id=first["id"])
+        await mixed.client.delete(f"/v1/responses/{first['id']}")
+        gone = await peer.refusal("three", model=TEXT, previous_response_id=second["id"])
+    assert gone["error"]["code"] == "previous_response_not_found"
+    assert first["id"] in gone["error"]["message"]
+
+
 async def test_a_connection_continues_what_is_not_stored_in_another_format(mixed: Mixed) -> None:
     mixed.text.script = lambda body: text(f"{len(body['messages'])} messages")
     unstored = {"store": False}

@@ -15,6 +15,7 @@ from gateway.store.tools import documents
 from gateway.store.tools.documents import Document
 from tests.fakes import mcp_server
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
+from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.http_client import http_client
 from tests.fakes.websocket import connected
 
@@ -264,6 +265,44 @@ async def test_what_was_approved_is_called_before_a_context_is_made_short(
     assert types(second) == ["mcp_call", "message"]
     third = await post(hosted, previous_response_id=second["id"], input="Go on.", **asked)
     assert types(third) == ["compaction", "message"]
+
+
+async def test_a_call_that_failed_is_shown_again_however_the_prompt_is_made(
+    hosted: httpx2.AsyncClient, server: str, backends: Backends
+) -> None:
+    """Prompts repeat the ids of a history, or are made anew of its items: they say the same."""
+    tools = [mcp(server, require_approval="never")]
+    first = await post(hosted, input=steps('mcp srv.add {"a": "x"}; quote'), tools=tools)
+    (call,) = (item for item in first["output"] if item["type"] == "mcp_call")
+    assert call["status"] == "failed"
+    prompts = []
+    for fields in ({}, {"context_management": [{"type": "compaction"}]}):
+        body = {"previous_response_id": first["id"], "input": "Go on", "tools": tools, **fields}
+        made = await post(hosted, **body)
+        (seen,) = await backends.of_response(made["id"])
+        prompts.append(seen["prompt_ids"])
+    assert prompts[0] == prompts[1]
+    assert "srv.add" in vocabulary().decode(prompts[1]).rpartition("quote")[2]
+
+
+@pytest.mark.parametrize("begun", ["response", "conversation"])
+async def test_a_connection_knows_the_tools_that_were_listed_before_it(
+    hosting: RunningGateway, server: str, begun: str
+) -> None:
+    """What was stored with a list of tools is continued without, and with the tools again."""
+    tools = [mcp(server, require_approval="never")]
+    async with connected(hosting.url, hosting.key) as peer:
+        place: Json = {}
+        if begun == "conversation":
+            async with http_client(hosting.url, headers=hosting.headers) as client:
+                made = await client.post("/v1/conversations", json={})
+            place = {"conversation": made.json()["id"]}
+        first = await peer.response("Hi", tools=tools, store=True, **place)
+        assert types(first)[0] == "mcp_list_tools"
+        place = place or {"previous_response_id": first["id"]}
+        between = await peer.response("Hm.", **place)
+        again = await peer.response(ADD, previous_response_id=between["id"], tools=tools)
+    assert types(again) == ["mcp_call", "message"]
 
 
 async def test_a_connection_goes_on_with_what_it_alone_knows(

@@ -40,6 +40,26 @@ async def test_an_unstored_response_is_continued(peer: Peer) -> None:
     assert "before that you said “cobalt”" in texts(second)[-1]
 
 
+async def test_who_stores_what_continues_a_conversation_stores_its_items(
+    peer: Peer, client: httpx2.AsyncClient
+) -> None:
+    items = [
+        {"type": "message", "role": "user", "content": "copper"},
+        {"type": "message", "role": "assistant", "content": "Noted."},
+    ]
+    made = (await client.post("/v1/conversations", json={"items": items})).json()
+    first = await peer.response("cobalt", conversation=made["id"])
+    await client.delete(f"/v1/conversations/{made['id']}")
+    second = await peer.response("again", previous_response_id=first["id"], store=True)
+    path = f"/v1/responses/{second['id']}"
+    listed = await client.get(f"{path}/input_items", params={"order": "asc", "limit": "2"})
+    assert listed.status_code == 200, listed.text
+    assert [item["content"][0]["text"] for item in listed.json()["data"]] == ["copper", "Noted."]
+    body = {"model": "gpt-oss-20b", "previous_response_id": second["id"]}
+    compacted = await client.post("/v1/responses/compact", json=body)
+    assert compacted.status_code == 200, compacted.text
+
+
 async def test_one_response_is_continued_twice(peer: Peer) -> None:
     first = await peer.response("cobalt")
     for word in ("left", "right"):
