@@ -555,8 +555,8 @@ def test_files_that_python_wrote_can_be_cited() -> None:
     ended = ToolEnded(0, (7,), state=orjson.dumps({"files": files}))
     said = turn(FINAL, say("/mnt/data/a.csv"), END)
     fold, _ = fold_of([*turn(PYTHON, A, END), STARTED, ended, *said])
-    (part,) = fold.items()[1].item["content"]
-    (cited,) = part["annotations"]
+    message: dict[str, Any] = fold.response()["output"][1]
+    (cited,) = message["content"][0]["annotations"]
     assert (cited["container_id"], cited["file_id"]) == ("cntr_1", "cfile_1")
 
 
