@@ -61,8 +61,8 @@ $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
 demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
 	@$(BIN)/python -m gateway demo
 
-test: $(READY) ## all tests
-	$(PYTEST) $(SPREAD)
+test: $(READY) ## all tests; TESTS=PATHS
+	$(PYTEST) $(SPREAD) $(TESTS)
 
 test-fast: $(READY) ## the pure core, and one create, resume and cancel through real processes, in a minute
 	$(PYTEST) $(SPREAD) --hypothesis-profile short tests/unit tests/property \

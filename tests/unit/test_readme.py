@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -129,5 +130,10 @@ def test_ci_is_a_script_that_bash_can_read() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", str(script)], check=True)
-    steps = re.findall(r"^.*\bmake (.+)$", script.read_text(encoding="utf-8"), re.MULTILINE)
-    assert steps[-3:] == ["lint", "test", "core-coverage-report"]
+    text = script.read_text(encoding="utf-8")
+    steps = re.findall(r"^(?!#).*\bmake ([a-z-]+)", text, re.MULTILINE)
+    assert steps == ["lint", "test", "test", "core-coverage-report"]
+    named = set(re.findall(r"\btests/[\w/.]+", text))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(project["tool"]["pytest"]["ini_options"]["testpaths"]) <= named

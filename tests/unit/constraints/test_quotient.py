@@ -12,7 +12,10 @@ from gateway.constraints.gbnf import (
     Quoted,
     Quotient,
     UntranslatableGrammar,
+    chain,
+    either,
     grammar_of,
+    maybe,
     text,
 )
 from gateway.constraints.lark import input_of
@@ -78,3 +81,9 @@ def test_an_escape_goes_on_to_a_character_that_may_stand_there(beginning: str) -
         is_so = spelled.lower().startswith(beginning.lower())
         assert walker.allows(spelled[len(beginning) :] + '"}') is is_so
     assert not walker.allows('"}')
+
+
+def test_what_two_ways_lead_to_is_left_once() -> None:
+    language = chain(either(maybe(text("a")), maybe(text("b"))), text("c"))
+    left = Quotient(language, {}).behind("c")
+    assert left == Chain(())

@@ -30,6 +30,8 @@ TOOLS = {
         "networks": LOOPBACK,
         "url_plain_http": True,
         "servers": "any",
+        "connect_timeout_s": 60,
+        "list_timeout_s": 60,
     }
 }
 PAIR = "toy-pair"

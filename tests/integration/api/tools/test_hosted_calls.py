@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-LOOPBACK = {"url_networks": ["127.0.0.0/8"], "url_plain_http": True, "servers": "any"}
+LOOPBACK = {
+    "url_networks": ["127.0.0.0/8"],
+    "url_plain_http": True,
+    "servers": "any",
+    "connect_timeout_s": 60,
+    "list_timeout_s": 60,
+}
 TOOLS = {
     "web": {"enabled": True},
     "python": {"enabled": True, "engine": "monty"},

@@ -550,6 +550,16 @@ def test_states_are_kept_for_later_calls_and_responses() -> None:
     assert kept["container_id"] == "cntr_1"
 
 
+def test_files_that_python_wrote_can_be_cited() -> None:
+    files = {"/mnt/data/a.csv": "cfile_1"}
+    ended = ToolEnded(0, (7,), state=orjson.dumps({"files": files}))
+    said = turn(FINAL, say("/mnt/data/a.csv"), END)
+    fold, _ = fold_of([*turn(PYTHON, A, END), STARTED, ended, *said])
+    message: dict[str, Any] = fold.response()["output"][1]
+    (cited,) = message["content"][0]["annotations"]
+    assert (cited["container_id"], cited["file_id"]) == ("cntr_1", "cfile_1")
+
+
 def test_only_the_last_pages_are_kept() -> None:
     pages = tuple(
         ShownPage(at, "k", "page", "https://a.example", "") for at in range(KEPT_PAGES_MAX)

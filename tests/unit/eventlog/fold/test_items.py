@@ -15,9 +15,10 @@ from gateway.eventlog.fold.items import (
     OpenItem,
     SummaryReader,
     WholeItem,
+    spelled_units,
 )
 from gateway.eventlog.fold.lifecycle import ENVELOPES
-from gateway.generation import SegmentKind
+from gateway.generation import SegmentKind, SegmentText
 
 CALL: Final = {"call_id": "call_1", "name": "get_weather"}
 STREAMED: Final = [kind for kind in SegmentKind if ENVELOPES[kind].delta]
@@ -70,6 +71,27 @@ def test_a_text_that_is_spelled_in_part_has_no_logprobs() -> None:
     item.write("b", 8)
     item.write("a", 9, [ENTRY])
     assert item.body()["content"][0]["logprobs"] == []
+
+
+class Spelled:
+    """Each id spells the piece at its own position."""
+
+    pieces = (b"a", "é".encode()[:1], "é".encode()[1:], b" b")
+
+    def piece(self, token: int) -> bytes:
+        return self.pieces[token]
+
+    def token_at(self, position: int) -> tuple[int, None]:
+        return position, None
+
+
+def test_a_text_is_cut_where_an_id_and_a_character_end() -> None:
+    text = SegmentText("aé b", (0, 1, 2, 3))
+    assert list(spelled_units(text, Spelled())) == [
+        SegmentText("a", (0,)),
+        SegmentText("é", (1, 2)),
+        SegmentText(" b", (3,)),
+    ]
 
 
 @pytest.mark.requirement("order.refusal")

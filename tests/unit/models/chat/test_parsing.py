@@ -214,6 +214,9 @@ def test_text_streams_id_by_id() -> None:
     assert parser.feed_each([*MODEL.ids("b \nc"), *MODEL.ids("<think>x")]) == ["b", "", "", " \nc"]
     assert parser.feed_each([0xC3]) == []
     assert MODEL.parser(trace=True).feed_each(MODEL.ids("a")) == []
+    parser = MODEL.parser()
+    parser.feed(MODEL.ids("a"))
+    assert parser.feed_each(MODEL.ids("bc")) == ["b", "c"]
 
 
 def test_traced_text_is_told_in_whole_ids() -> None:

@@ -54,3 +54,9 @@ def test_each_of_several_ids_shows_what_it_would_show_alone(ids: list[int]) -> N
     assert one.feed([half]) == other.feed([half]) == ""
     assert one.read_each([*ids, 200007, 40]) == [other.feed([token]) for token in ids]
     assert one.flush() == other.flush()
+
+
+def test_ids_that_split_a_character_show_it_with_the_last_of_them() -> None:
+    one = Detokenizer(vocabulary())
+    half, rest = vocabulary().encode("💖")
+    assert one.read_each([40, half, rest]) == ["I", "", "💖"]

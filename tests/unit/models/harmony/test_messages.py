@@ -7,10 +7,12 @@ from openai_harmony import Author, Role
 from openai_harmony import Message as LibraryMessage
 
 from gateway.errors import InvalidRequest
+from gateway.models.harmony import messages
 from gateway.models.harmony.messages import (
     MessageWriter,
     call_message,
     harmony_messages,
+    pieces,
     recipient,
 )
 from gateway.models.harmony.reference import library_message
@@ -335,3 +337,19 @@ def test_no_item_forges_a_call_of_a_built_in_tool(name: str) -> None:
 
 def test_a_list_of_tools_that_cannot_be_called_says_nothing() -> None:
     assert rendered(McpListTools()) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("sea, calm", ["sea", ",", " calm"]),
+        ("1,2 b", ["1,2", " b"]),
+        ("a" * 9, ["a" * 9]),
+    ],
+)
+def test_a_long_text_is_cut_only_where_its_ids_are_the_same(
+    text: str, cut: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "PIECE_CHARS", 1)
+    monkeypatch.setattr(messages, "_WINDOW_CHARS", 2)
+    assert list(pieces(text)) == cut

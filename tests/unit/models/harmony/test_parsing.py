@@ -437,3 +437,9 @@ def test_without_preambles_they_are_reasoning() -> None:
     assert parser.reasoning_tokens == len(vocabulary().encode("I look."))
     parser.finish(FinishReason.STOP)
     assert parser.recoveries[Rule.NO_VISIBLE_OUTPUT] == 1
+
+
+def test_a_call_that_is_cut_off_before_its_arguments_has_none() -> None:
+    parser = Parser(vocabulary(), TOOLS)
+    events = [*parser.feed(script_ids(_CALL_F)), *parser.finish(FinishReason.LENGTH)]
+    assert [event for event in events if isinstance(event, SegmentText)] == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,10 @@ from gateway.models.history import (
     Placed,
     in_call_order,
     leading_instructions,
+    repeated_ids,
     without_stale_reasoning,
 )
+from gateway.protocol.context_item import Columns, Label
 from tests.fakes.contexts import answer, call, output, said, thought, uncalled, user
 
 if TYPE_CHECKING:
@@ -40,6 +43,17 @@ def test_reasoning_before_the_last_answer_goes_and_reasoning_after_it_stays() ->
 def test_all_reasoning_of_an_answered_turn_goes_though_a_user_message_follows() -> None:
     items = [user(), thought(), call(), output(), thought(), answer(), user()]
     assert kept(items) == [0, 2, 3, 5, 6]
+
+
+@pytest.mark.parametrize(("is_answered", "left"), [(False, [1, 3, 4, 5]), (True, [1, 3, 4])])
+def test_ids_of_stale_reasoning_are_not_repeated(is_answered: bool, left: list[int]) -> None:
+    items = [user(), thought("old"), answer(), user(), thought("new")]
+    labels = {
+        str(at): Label(one.kind, one.role, one.phase, one.complete) for at, one in enumerate(items)
+    }
+    ids = array("I", range(1, 6))
+    history = Columns(list(labels), labels, array("I", [ids.itemsize] * 5), ids)
+    assert list(repeated_ids(history, is_answered=is_answered) or ()) == left
 
 
 @pytest.mark.requirement("harmony.reasoning-is-kept")
