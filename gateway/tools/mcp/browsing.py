@@ -4,17 +4,22 @@ Such a server counts its cursors anew with each session, and each response has o
 shown cursors that go on along the chain of responses, as those of the gateway's own browser do:
 each page that a server shows has the next one here, and calls say to the server what it calls them.
 A page of an earlier response is opened there once more before anything is done with it.
+
+Where the domains that may be read are bounded, what a server shows is withheld unless its head says
+that it is of one of them. Title and URL are a stranger's words: a head that can be read in several
+ways must be of such a domain in each of them, and is cited in none.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.protocol.domains import DomainRules, is_within
+from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
 from gateway.protocol.hosted.grants import BrowserGrant, ShownPage
 
 if TYPE_CHECKING:
@@ -24,17 +29,52 @@ if TYPE_CHECKING:
 
 TITLE_CHARS_MAX: Final = 300
 CLOSED: Final = "The web cannot be reached in this response. Answer without it."
+WITHHELD: Final = "Error: the domain is not among those that may be read."
 _DISPLAY: Final = re.compile(
-    r"\[(?P<cursor>\d{1,9})\] (?P<title>[^\n]{0,1000}?)(?: ?\((?P<url>[^\s()]{0,2048})\))?\n"
-    r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*"
+    r"\[(?P<cursor>\d{1,9})\] (?P<head>.{0,4096}?)\n"
+    r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*",
+    re.DOTALL,
 )
-"""How gpt-oss's browser heads what it shows. Source: openai/gpt-oss, simple_browser_tool.py."""
+"""How gpt-oss's browser heads what it shows: title and URL, decoded, in round brackets. Source:
+openai/gpt-oss, simple_browser_tool.py."""
+_VIEWING: Final = "**viewing lines ["
+_URL_BEGIN: Final = re.compile(
+    r"(?:^|\s)\((?=(?:view-source:)*[a-z][a-z0-9+.-]*://)", re.IGNORECASE
+)
+_BEFORE_URL: Final = re.compile(r"[\x00- ]*(?:view-source:)*", re.IGNORECASE)
+_WEB: Final = ("http", "https")
+_SPACE: Final = re.compile(r"\s")
 _PAGE: Final = TypeAdapter(ShownPage)
 _KINDS: Final = {"search": "search", "find": "find"}
 
 
 class NotShown(Exception):
     """A call is about a page that cannot be had. The message tells the model what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """What a server shows of a page, by its head. `urls` are all that the head can be read to have:
+    one for most pages, none for results of a search.
+    """
+
+    cursor: int
+    title: str
+    urls: tuple[str, ...]
+    first: int
+    last: int
+
+    def page(self, function: str) -> dict[str, Any]:
+        """The page, so that it can be cited."""
+        return {
+            "cursor": self.cursor,
+            "key": "",
+            "kind": _KINDS.get(function, "page"),
+            "url": self.urls[0] if len(self.urls) == 1 else "",
+            "title": self.title[:TITLE_CHARS_MAX],
+            "first": self.first,
+            "end": self.last + 1,
+        }
 
 
 class Browsing:
@@ -44,6 +84,9 @@ class Browsing:
         """`states` are those of the calls that ended before."""
         self._grant = grant = grant or BrowserGrant("web_search")
         self._rules = DomainRules(grant.tenant_domains, grant.denied_domains)
+        self._domains = tuple(one.lower() for one in grant.allowed_domains)
+        self._is_bound = bool(self._domains) or self._rules != EVERY_DOMAIN
+        """Not every domain may be read."""
         self._pages = {page.cursor: page for page in grant.pages}
         self._theirs: dict[int, int] = {}
         """The server's cursor of each page that its session has."""
@@ -58,9 +101,10 @@ class Browsing:
         if not self._grant.is_live:
             return CLOSED
         url = given.get("id")
-        if isinstance(url, str) and not self._may_read(url):
-            return "The domain is not among those that may be read."
-        return None
+        if not isinstance(url, str) or not self._is_bound:
+            return None
+        is_allowed = _host(url) is not None and self._may_read(url)
+        return None if is_allowed else "The domain is not among those that may be read."
 
     def cursor(self, function: str, given: Mapping[str, Any]) -> int | None:
         """The cursor that a call means; None: it means none, or the server knows."""
@@ -85,6 +129,8 @@ class Browsing:
         page = self._pages[cursor]
         if page.kind != "page" or "://" not in page.url:
             raise NotShown(f"Error: the results [{cursor}] are no longer kept: search again.")
+        if not self._may_read(page.url):
+            raise NotShown(WITHHELD)
         return page.url
 
     def theirs(self, cursor: int) -> int:
@@ -93,10 +139,10 @@ class Browsing:
 
     def opened(self, cursor: int, output: str) -> None:
         """A page of before was opened once more. Raises `NotShown` if it was not."""
-        found = _DISPLAY.match(output)
-        if found is None:
+        display = display_of(output)
+        if display is None:
             raise NotShown(f"Error: the page [{cursor}] is no longer there: search again.")
-        self._theirs[cursor] = int(found["cursor"])
+        self._theirs[cursor] = display.cursor
         self._is_told = False
 
     def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
@@ -105,11 +151,14 @@ class Browsing:
 
         Raises `NotShown` for a page that this response may not read.
         """
-        page = page_of(function, output)
-        if page is None:
+        display = display_of(output)
+        if not self._may_show(function, display, about) and _VIEWING in output:
+            # The server is at this page now, and the model at the one before.
+            self._is_told = False
+            raise NotShown(WITHHELD)
+        if display is None:
             return output, {}
-        if not self._may_read(page["url"]):
-            raise NotShown("Error: the domain is not among those that may be read.")
+        page = display.page(function)
         if function == "find" and (searched := self._searched(about)) is not None:
             # gpt-oss's browser gives what it found a URL that leads nowhere.
             page |= {"url": "", "of": searched.cursor}
@@ -142,30 +191,59 @@ class Browsing:
         if isinstance(theirs := state.get("theirs"), int):
             self._theirs[page.cursor] = theirs
 
-    def _may_read(self, url: str) -> bool:
-        """Whether a page may be opened and shown; results of a search are on no host."""
-        try:
-            host = urlsplit(url).hostname
-        except ValueError:
-            return False
-        if host is None or not url.startswith(("http://", "https://")):
+    def _may_show(self, function: str, display: Display | None, about: int | None) -> bool:
+        if not self._is_bound:
             return True
-        domains = tuple(one.lower() for one in self._grant.allowed_domains)
-        return is_within(host, domains) and self._rules.permits(host)
+        if display is None:
+            return False
+        if display.urls:
+            return all(map(self._may_read, display.urls))
+        # Results have no URL. They were found on what was shown, or are still at hand.
+        last = max(self._pages, default=-1)
+        page = self._pages.get(last if about is None else about)
+        return function in _KINDS or (page is not None and not page.url)
+
+    def _may_read(self, url: str) -> bool:
+        """Whether a page may be opened and shown; what is on no host of the web may be."""
+        host = _host(url)
+        if host is None or not self._is_bound:
+            return True
+        return bool(host) and is_within(host, self._domains) and self._rules.permits(host)
 
 
-def page_of(function: str, output: str) -> dict[str, Any] | None:
-    """The page that was shown, so that it can be cited; None for one that is headed otherwise."""
+def display_of(output: str) -> Display | None:
+    """The page that is shown; None for what is headed otherwise."""
     found = _DISPLAY.match(output)
     if found is None:
         return None
-    url = found["url"] or ""
-    return {
-        "cursor": int(found["cursor"]),
-        "key": "",
-        "kind": _KINDS.get(function, "page"),
-        "url": url if "://" in url else "",
-        "title": found["title"][:TITLE_CHARS_MAX],
-        "first": int(found["first"]),
-        "end": int(found["last"]) + 1,
-    }
+    head = found["head"].rstrip()
+    begins = list(_URL_BEGIN.finditer(head)) if head.endswith(")") else []
+    urls = (_address(head[one.end() : -1]) for one in begins)
+    title = head[: begins[0].start()] if begins else head.removesuffix("()")
+    return Display(
+        int(found["cursor"]),
+        " ".join(title.split()),
+        tuple(urls),
+        int(found["first"]),
+        int(found["last"]),
+    )
+
+
+def _address(url: str) -> str:
+    """A URL as a server shows it → as it can be linked to."""
+    return _SPACE.sub(lambda one: quote(one[0]), _BEFORE_URL.sub("", url, count=1))
+
+
+def _host(url: str) -> str | None:
+    """The host of a URL of the web, empty where others than we may read another one; None for what
+    is no such URL.
+    """
+    address = _BEFORE_URL.sub("", url, count=1)
+    if address.partition(":")[0].lower() not in _WEB:
+        return None
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+    except ValueError:
+        return ""
+    return "" if {"@", "\\"}.intersection(parts.netloc) else host

@@ -14,7 +14,7 @@ from gateway.entries import ToolEnded
 from gateway.errors import StoreUnavailable
 from gateway.protocol.hosted.grants import BrowserGrant, Grants, ShownPage
 from gateway.tools.contract import ToolCall, ToolScope
-from gateway.tools.mcp.browsing import page_of
+from gateway.tools.mcp.browsing import Browsing, NotShown, display_of
 from gateway.tools.mcp.builtins import McpBuiltins, search_call
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.listing import Listing
@@ -415,14 +415,90 @@ async def test_browser_of_an_operators_server(server: Process) -> None:
         ("[3] cats ()", ""),
         ("[3] cats", ""),
         ("[3] cats (web-search://cats)", "web-search://cats"),
+        ("[3] A (https://a.example/A_(b))", "https://a.example/A_(b)"),
+        ("[3] A\nB (https://a.example/c d)", "https://a.example/c%20d"),
+        ("[3] A (view-source:https://a.example/x)", "https://a.example/x"),
+        ("[3] A (https://b.example/) (https://a.example/x)", ""),
     ],
 )
 def test_display_tells_its_page(head: str, url: str) -> None:
-    page = page_of("open", f"{head}\n**viewing lines [4 - 9] of 20**\n\nL4: x")
-    assert page is not None
+    display = display_of(f"{head}\n**viewing lines [4 - 9] of 20**\n\nL4: x")
+    assert display is not None
+    page = display.page("open")
     assert (page["cursor"], page["url"], page["first"], page["end"]) == (3, url, 4, 10)
-    assert page_of("open", "No page.") is None
-    assert page_of("open", f"{head}\nno lines") is None
+    assert "://" not in page["title"] or not url
+    assert display_of("No page.") is None
+    assert display_of(f"{head}\nno lines") is None
+
+
+VIEW = "\n**viewing lines [0 - 1] of 2**\n\nL0: secret"
+BOUNDS: list[Any] = [
+    {"allowed_domains": ("good.example",)},
+    {"tenant_domains": ("good.example",)},
+    {"denied_domains": ("bad.example",)},
+]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "A (https://bad.example/a)",
+        "A (HTTPS://BAD.example/a)",
+        "A (https://bad.example/a_(b))",
+        "A (https://bad.example/a b)",
+        "A (https://bad.example/a\nb)",
+        "A (view-source:https://bad.example/a)",
+        "A (https://good.example/ (https://bad.example/a)",
+        "A (https://bad.example/ (https://good.example/a))",
+        "A (https://bad.example\\\\@good.example/)",
+        "A (https://good.example@bad.example/)",
+        "A (https://[bad.example/)",
+        "A" * 5000,
+        "A",
+    ],
+)
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_what_is_of_no_domain_that_may_be_read_is_withheld(head: str, bounds: Any) -> None:
+    free = Browsing(BrowserGrant("web_search"), ())
+    assert "secret" in free.shown("open", f"[0] {head}{VIEW}", None)[0]
+    browsing = Browsing(BrowserGrant("web_search", **bounds), ())
+    good = f"[0] Good (https://good.example/x_(y)){VIEW}"
+    assert browsing.shown("open", good, None)[0] == good
+    with pytest.raises(NotShown):
+        browsing.shown("open", f"[1] {head}{VIEW}", None)
+    # The server is at that page, and the model is not.
+    assert browsing.cursor("open", {"loc": 3}) == 0
+    assert browsing.shown("search", f"[2] cats{VIEW}", None)[0].startswith("[1] cats")
+    assert browsing.shown("open", f"[3] cats{VIEW}", 1)[0].startswith("[2] cats"), "scrolled"
+    assert browsing.shown("find", "Error: no page.", 0) == ("Error: no page.", {})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://bad.example/",
+        "HTTPS://bad.example/",
+        " https://bad.example/",
+        "view-source:https://bad.example/",
+        "View-Source:view-source:https://bad.example/",
+        "https:bad.example",
+        "https:\\\\bad.example/",
+        "https:///bad.example",
+        "https://good.example@bad.example/",
+        "https://bad.example\\\\@good.example/",
+        "bad.example/x",
+        "ftp://bad.example/",
+    ],
+)
+def test_no_url_is_opened_of_a_domain_that_may_not_be_read(url: str) -> None:
+    assert Browsing(BrowserGrant("web_search"), ()).refusal({"id": url}) is None
+    earlier = ShownPage(0, "", "page", "https://bad.example/x", "Bad")
+    for bounds in BOUNDS:
+        browsing = Browsing(BrowserGrant("web_search", pages=(earlier,), **bounds), ())
+        assert browsing.refusal({"id": url}) is not None
+        assert browsing.refusal({"id": "HTTPS://www.Good.example:443/"}) is None
+        with pytest.raises(NotShown):
+            browsing.url_of(0)
 
 
 async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Process) -> None:
