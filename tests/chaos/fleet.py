@@ -6,7 +6,9 @@ Whatever happens, all of them are gone when the fleet is left.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
+import subprocess
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,10 @@ _ROOT: Final = Path(__file__).parents[2]
 
 LEASE_S: Final = 3.0
 HEARTBEAT_S: Final = 1.0
+_until_exit: Final = ExitStack()
+atexit.register(_until_exit.close)
+_clusters: Final[list[Path]] = []
+"""What `_migrated` copies, once it is made."""
 SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # As openai-harmony renders by default, which computes the expected prompts.
     "harmony": {"date": "off", "commentary_without_tools": True},
@@ -235,11 +241,11 @@ async def fleet(build: Build) -> AsyncIterator[Fleet]:
             )
             for number in range(build.backends)
         ]
-        database = ChaosPostgres(folder / "postgres", ports.pop())
-        stack.callback(database.stop)
+        port = ports.pop()
         async with _running([*backends, *tool_servers]):
+            database = ChaosPostgres(await _migrated(folder / "postgres", port), port)
+            stack.callback(database.stop)
             await asyncio.to_thread(database.start)
-            await upgrade(database.url)
             key = await new_key(gateway_settings(database.url, []), "acme")
             config = _write_config(folder, build, backends)
             replicas = [
@@ -260,6 +266,30 @@ async def _running(members: Sequence[Member]) -> AsyncIterator[None]:
     finally:
         for member in members:
             member.kill()
+
+
+async def _migrated(folder: Path, port: int) -> Path:
+    """`folder`, with a cluster that has the tables. The first is made, which takes seconds; the
+    others are copies of it.
+    """
+    if not _clusters:
+        made = _until_exit.enter_context(reachable_folder()) / "postgres"
+        database = ChaosPostgres(made, port)
+        try:
+            await asyncio.to_thread(database.start)
+            await upgrade(database.url)
+        finally:
+            await asyncio.to_thread(database.stop)
+        _clusters.append(made)
+    await asyncio.to_thread(_copy_cluster, _clusters[0], folder)
+    return folder
+
+
+def _copy_cluster(made: Path, folder: Path) -> None:
+    """With owners and rights, without the locks of whoever made it."""
+    folder.mkdir(mode=0o711)
+    kept = (str(made / name) for name in ("cluster", "password"))
+    subprocess.run(["cp", "-a", *kept, str(folder)], check=True)
 
 
 def _write_config(folder: Path, build: Build, backends: list[SimulatedBackend]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from random import Random
 
 SHORT = {"warm_s": 150.0, "seconds": 150.0}
+simulated = functools.cache(simulate)
+"""A plan has one result, which several tests look at."""
 
 
 def plan(workload: str, **more: object) -> Plan:
@@ -29,19 +32,19 @@ def plan(workload: str, **more: object) -> Plan:
 @pytest.mark.parametrize("workload", sorted(TARGETS))
 def test_the_targets_are_reached_by_three_replicas(workload: str) -> None:
     oracle = simulate(plan(workload, policy="oracle", replicas=1))
-    assert list(missed(workload, simulate(plan(workload)), oracle)) == []
+    assert list(missed(workload, simulated(plan(workload)), oracle)) == []
 
 
 def test_members_that_take_turns_find_less_than_half_of_it() -> None:
     taking_turns = simulate(plan("agents", policy="round robin"))
     assert taking_turns.share < 0.6
-    assert simulate(plan("agents")).goodput > 1.5 * taking_turns.goodput
+    assert simulated(plan("agents")).goodput > 1.5 * taking_turns.goodput
 
 
 def test_without_rows_and_exchange_sessions_are_lost_between_replicas() -> None:
     """Each of the two makes up for the other, nearly."""
     shares = {
-        (rows, exchange): simulate(plan("agents", reads_rows=rows, exchanges=exchange)).share
+        (rows, exchange): simulated(plan("agents", reads_rows=rows, exchanges=exchange)).share
         for rows, exchange in ((True, True), (True, False), (False, True), (False, False))
     }
     assert shares[True, True] > TARGETS["agents"].share
@@ -69,7 +72,7 @@ def test_what_the_exchange_loses_repeats_or_brings_late_costs_no_more_than_its_a
         return random.choice([(), (0.01, 0.5), (60.0,), (3.0,), (0.01,)])
 
     troubled = simulate(plan("agents", board=lambda: Board(trouble)))
-    without = simulate(plan("agents", exchanges=False))
+    without = simulated(plan("agents", exchanges=False))
     assert troubled.share > without.share - 0.01
     assert troubled.unanswered == 0
 
