@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.api.client_connection import BodyReader
-    from gateway.protocol.conversations import Asked
+    from gateway.protocol.conversations import ConversationBody
     from gateway.services.conversations import Conversations
 
-AnyAsked = TypeVar("AnyAsked", bound="Asked")
+AnyBody = TypeVar("AnyBody", bound="ConversationBody")
 
 
 class ConversationEndpoints:
@@ -99,7 +99,7 @@ class ConversationEndpoints:
         )
         return Response(found, media_type="application/json")
 
-    async def _read(self, request: Request, parse: Callable[..., AnyAsked]) -> tuple[AnyAsked, int]:
+    async def _read(self, request: Request, parse: Callable[..., AnyBody]) -> tuple[AnyBody, int]:
         """The parsed body, and its length in bytes."""
         body = await self._bodies.read(request.scope, request.receive)
         asked = await self._bodies.parse(body, parse)

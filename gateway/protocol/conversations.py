@@ -35,7 +35,7 @@ ADDED_ITEMS_MAX: Final = 20
 
 _TEXT_PARTS: Final = frozenset({"text", "summary_text", "reasoning_text"})
 
-AnyAsked = TypeVar("AnyAsked", bound="Asked")
+AnyBody = TypeVar("AnyBody", bound="ConversationBody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +83,28 @@ def _plain_part(part: object) -> object:
 _Item = Annotated[ReadItem, BeforeValidator(_plain_parts)]
 
 
-class Asked(WireModel):
-    """A body of a request, read."""
+class ConversationBody(WireModel):
+    """What bodies of requests about conversations have in common."""
 
     ignored: tuple[str, ...] = Field((), exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
     header. Not a parameter itself."""
 
 
-class NewConversation(Asked):
+class NewConversation(ConversationBody):
     """The body of `POST /v1/conversations`: what a conversation begins with."""
 
     items: Many[_Item] = ()
     metadata: Metadata = Field(default_factory=dict)
 
 
-class NewItems(Asked):
+class NewItems(ConversationBody):
     """The body of a request that adds items to a conversation."""
 
     items: Annotated[Many[_Item], Field(min_length=1)]
 
 
-class NewMetadata(Asked):
+class NewMetadata(ConversationBody):
     """The body of a request that replaces the metadata of a conversation."""
 
     metadata: Metadata
@@ -137,13 +137,13 @@ def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) ->
     return _read(NewMetadata, document, strict=strict)
 
 
-def _read(model: type[AnyAsked], raw: dict[str, Any], *, strict: bool) -> AnyAsked:
+def _read(model: type[AnyBody], raw: dict[str, Any], *, strict: bool) -> AnyBody:
     document = without_nulls(raw)
     items = document.get("items")
     if isinstance(items, list) and len(items) > ADDED_ITEMS_MAX:
         raise array_too_long("items", len(items), ADDED_ITEMS_MAX)
     check_metadata(document)
-    parameters = model.model_fields.keys() - Asked.model_fields.keys()
+    parameters = model.model_fields.keys() - ConversationBody.model_fields.keys()
     others = tuple(name for name in document if name not in parameters)
     if strict and others:
         raise unknown(min(others))

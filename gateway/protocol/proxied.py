@@ -1,8 +1,10 @@
 """Requests that are passed through: embeddings and reranking.
 
-Of these the gateway reads the model and what the endpoint cannot do without; all else goes to the
-server as it came. Sources: https://platform.openai.com/docs/api-reference/embeddings; for `rerank`
-the request that vLLM and SGLang share with Cohere and Jina.
+What says what is wanted of the model goes to the server as it came. What says how the server runs
+a request does not: its priority, its id, its cache, an adapter by path are the gateway's to choose.
+Nor does the server fetch for a client what the client cannot reach: media come as `data:` URLs.
+Sources: https://platform.openai.com/docs/api-reference/embeddings; for `rerank` the request that
+vLLM and SGLang share with Cohere and Jina; for the rest vLLM 0.32's `entrypoints/pooling`.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, shown
 from gateway.protocol.json_body import parse_object
+from gateway.protocol.request_errors import invalid, missing, unknown
+from gateway.protocol.responses.create import presentable
 
 if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits
@@ -23,34 +27,77 @@ _NEEDED: Final[dict[ProxiedKind, dict[str, tuple[type, ...]]]] = {
     "embeddings": {"model": (str,), "input": (str, list)},
     "rerank": {"model": (str,), "query": (str, dict), "documents": (list, dict)},
 }
+_SHARED: Final = frozenset(
+    {"model", "user", "add_special_tokens", "padding", "truncate_prompt_tokens", "truncation_side"}
+)
+_SERVED: Final[dict[ProxiedKind, frozenset[str]]] = {
+    "embeddings": _SHARED
+    | {"input", "dimensions", "encoding_format", "embed_dtype", "endianness", "use_activation"},
+    "rerank": _SHARED
+    | {"query", "documents", "top_n", "return_documents", "max_tokens_per_query"}
+    | {"max_tokens_per_doc", "instruct", "instruction", "use_activation"},
+}
+_SAID: Final[dict[ProxiedKind, tuple[str, ...]]] = {
+    "embeddings": ("input",),
+    "rerank": ("query", "documents"),
+}
+"""What a model reads: text, or parts as in a chat."""
+_WORDS: Final = frozenset({"", "text", "content", "type", "detail", "data", "format"})
+"""Where a string of such a part is no address; empty: in none."""
 _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an object"}
 
 
 @dataclass(frozen=True, slots=True)
 class ProxiedRequest:
-    """One request; `fields` are all of its body."""
+    """One request; `fields` are those of its body that the server is sent, `ignored` names of the
+    others, as far as they are fit for a header.
+    """
 
     kind: ProxiedKind
     model: str
     fields: dict[str, Any]
+    ignored: tuple[str, ...]
 
 
 def parse_proxied(
     body: bytes, kind: ProxiedKind, *, limits: InputLimits, strict: bool = False
 ) -> ProxiedRequest:
-    """Raises `InvalidRequest`. What is not known is for the server to judge, `strict` or not."""
-    del strict
+    """Raises `InvalidRequest`. Values are for the server to judge, but for the addresses of media.
+
+    `strict` refuses what else is ignored.
+    """
     fields = parse_object(body, limits)
     for name, kinds in _NEEDED[kind].items():
         if fields.get(name) is None:
-            raise InvalidRequest(
-                f"Missing required parameter: '{name}'.",
-                code="missing_required_parameter",
-                param=name,
-            )
+            raise missing(name)
         if type(fields[name]) not in kinds:
             wanted = " or ".join(_NAMES[one] for one in kinds)
             raise InvalidRequest(
                 f"Invalid type for '{name}': expected {wanted}.", code="invalid_type", param=name
             )
-    return ProxiedRequest(kind, fields["model"], fields)
+    others = tuple(name for name in fields if name not in _SERVED[kind])
+    if strict and others:
+        raise unknown(min(others))
+    for name in _SAID[kind]:
+        _check_media(fields[name], name)
+    served = {name: value for name, value in fields.items() if name in _SERVED[kind]}
+    return ProxiedRequest(kind, fields["model"], served, presentable(others))
+
+
+def _check_media(said: object, param: str, place: str = "") -> None:
+    """`place`: the key that leads to what is `said`. Raises `InvalidRequest` for an address that
+    the server would fetch, or read from its disk.
+    """
+    if isinstance(said, str):
+        if place not in _WORDS and not said.startswith("data:"):
+            raise invalid(
+                param,
+                f"'{shown(place)}' has to be a data: URL, such as data:image/png;base64,…: nothing "
+                "is fetched here. Text stands in 'text'.",
+            )
+    elif isinstance(said, dict):
+        for name, one in said.items():
+            _check_media(one, param, name)
+    elif isinstance(said, list):
+        for one in said:
+            _check_media(one, param, place)

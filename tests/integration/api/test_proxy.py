@@ -102,13 +102,12 @@ async def test_embeddings_are_made_by_the_server_of_the_model(
 ) -> None:
     async with site(postgres, template, Embedder()) as where:
         with captured_logs() as log:
-            answer = await where.embed(dimensions=2, odd=[1])
+            answer = await where.embed(dimensions=2, priority=-1)
         assert answer.status_code == 200
+        assert answer.headers["x-ignored-parameters"] == "priority"
         body = answer.json()
         assert (body["model"], body["data"][0]["embedding"]) == ("emb", [0.5, -1.0])
-        assert where.embedders[0].bodies == [
-            {"model": "maker/emb", "input": "a", "dimensions": 2, "odd": [1]}
-        ]
+        assert where.embedders[0].bodies == [{"model": "maker/emb", "input": "a", "dimensions": 2}]
         (told,) = [event for event in log if event["event"] == "request was passed through"]
         assert (told["kind"], told["model"], told["input_tokens"]) == ("embeddings", "emb", 7)
         assert told["upstream"] == "e0"
