@@ -259,7 +259,9 @@ class Tools(Section):
     egress_denied_domains: Domains = tenant_default("egress_denied_domains")
     running_max: PositiveInt = Field(64, description="Calls that this process runs at once.")
     tenant_running_max: PositiveInt = Field(
-        8, description="Calls of one tenant that this process runs at once."
+        16,
+        description="Calls of one tenant that this process runs at once. More than "
+        "server_running_max, or an MCP server that hangs stops the tenant's other tools.",
     )
     server_running_max: PositiveInt = Field(
         8, description="Calls to one MCP server that this process runs at once."

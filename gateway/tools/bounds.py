@@ -26,11 +26,12 @@ class Busy(Exception):
 @dataclass(frozen=True, slots=True)
 class SlotBounds:
     """How many calls may run at once in a process, of one tenant, and at one MCP server; a call
-    waits `wait_s` for a place.
+    waits `wait_s` for a place. One server has fewer places than its tenant: where it hangs, the
+    tenant's other tools go on.
     """
 
     running_max: int = 64
-    tenant_running_max: int = 8
+    tenant_running_max: int = 16
     server_running_max: int = 8
     wait_s: float = 5.0
 

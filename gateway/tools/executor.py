@@ -80,7 +80,7 @@ class ToolLimits:
     python_call_max_s: float = 120.0
     mcp_call_max_s: float = 600.0
     running_max: int = 64
-    tenant_running_max: int = 8
+    tenant_running_max: int = 16
     server_running_max: int = 8
     slot_wait_s: float = 5.0
     breaker_failures_max: int = 5

@@ -64,6 +64,17 @@ async def test_who_leaves_the_queue_takes_no_place() -> None:
         await take(slots, "c", "z", stack)
 
 
+async def test_calls_at_a_server_that_hangs_leave_the_tenant_places_for_its_other_tools() -> None:
+    slots = Slots(SlotBounds(wait_s=0.0))
+    async with AsyncExitStack() as stack:
+        with pytest.raises(Busy):
+            while True:
+                await take(slots, "a", "hangs", stack)
+        await take(slots, "a", "answers", stack)
+        await stack.enter_async_context(slots.taken("a", None))
+    assert not slots._taken
+
+
 async def test_what_is_at_no_server_has_no_bound_of_one() -> None:
     slots = Slots(SlotBounds(server_running_max=1, wait_s=0.0))
     async with AsyncExitStack() as stack:
