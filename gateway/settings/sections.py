@@ -63,10 +63,12 @@ SECRET_CHARS_MIN = 16
 def http_url(url: str) -> str:
     """Without a slash or `/v1` at its end. Raises `ValueError`."""
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not _has_port(parts):
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("expected a URL such as http://gpu-1:8000")
     if parts.query or parts.fragment or parts.username:
         raise ValueError("a backend's URL has no query, fragment or user; use api_key")
+    if not _has_port(parts):
+        raise ValueError(f"there is no port {parts.netloc.rpartition(':')[2]}")
     return url.rstrip("/").removesuffix("/v1")
 
 
