@@ -45,7 +45,7 @@ def written(folder: Path, text: str) -> Path:
         ("\nbackends:\n  - name: a\n", 3, "backends[0].url: it is required, but not given"),
         ("backends:\n  - name: a\n    url: gpu:8000\n", 3, "backends[0].url: expected a URL"),
         ("backends: [{name: a, url: 'http://u:p@h'}]\n", 1, "has no query, fragment or user"),
-        ("backends: [{name: a, url: 'http://h:99999'}]\n", 1, "expected a URL such as http"),
+        ("backends: [{name: a, url: 'http://h:99999'}]\n", 1, "there is no port 99999"),
         ("database:\n  url: mysql://h/d\n", 2, "database.url: expected a URL such as postgresql"),
         ("log:\n\n  level: loud\n", 3, "log.level: expected 'debug', 'info'"),
         ("auth:\n  key_pepper: short\n", 2, "auth.key_pepper: expected 16 characters or more"),
