@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -22,6 +25,14 @@ WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 """The tenant whose request the current task answers."""
 
 
+def _give_way(nice: int) -> None:
+    """Let this thread run after the other threads of the process where CPUs are few."""
+    if sys.platform == "linux":  # elsewhere niceness is that of a process
+        thread_id = threading.get_native_id()
+        now = os.getpriority(os.PRIO_PROCESS, thread_id)
+        os.setpriority(os.PRIO_PROCESS, thread_id, now + nice)
+
+
 class ThreadExecutor:
     """Runs what would hold up the event loop: large requests are parsed, assembled and rendered in
     threads.
@@ -32,10 +43,15 @@ class ThreadExecutor:
     """
 
     def __init__(
-        self, *, threads_max: int, inline_bytes_max: int, waiting_bytes_max: int = 256 << 20
+        self,
+        *,
+        threads_max: int,
+        inline_bytes_max: int,
+        waiting_bytes_max: int = 256 << 20,
+        nice: int = 0,
     ) -> None:
         """Work on up to `inline_bytes_max` bytes is done at once, on the event loop: a thread would
-        cost more.
+        cost more. The threads are `nice` to the event loop, by so much.
 
         Work in threads and waiting for them is on `waiting_bytes_max` bytes together at most. There
         are `threads_max` threads for requests and as many for runs: requests must not keep an
@@ -48,8 +64,8 @@ class ThreadExecutor:
         self._free = threads_max
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         """Of each tenant in order; the first tenant is the next."""
-        self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="heavy")
-        self._for_runs = ThreadPoolExecutor(threads_max, thread_name_prefix="runs")
+        self._executor = ThreadPoolExecutor(threads_max, "heavy", _give_way, (nice,))
+        self._for_runs = ThreadPoolExecutor(threads_max, "runs", _give_way, (nice,))
 
     async def run(self, work: Callable[[*Given], T], *given: *Given, size_bytes: int) -> T:
         """Do `work` on what is `given`, a request of `size_bytes`, and return what it returns.

@@ -493,6 +493,12 @@ class Limits(Section):
         20_000, description="Characters or bytes handled on the event loop; more goes to a thread."
     )
     tokenize_threads_max: PositiveInt = Field(2, description="Threads that parse and tokenise.")
+    tokenize_threads_nice: Annotated[int, Field(ge=0, le=19)] = Field(
+        10,
+        description="How far these threads give way to streams, as in nice(1), on Linux. 0 where "
+        "other processes use all CPUs and share them with no cgroup in between: streams would wait "
+        "for a thread that waits for a CPU.",
+    )
     tokenize_waiting_bytes_max: PositiveInt = Field(
         256 * MIB,
         description="Bytes of requests in those threads and waiting for them; one more is answered "

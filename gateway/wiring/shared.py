@@ -87,6 +87,7 @@ class Shared:
                 threads_max=limits.tokenize_threads_max,
                 inline_bytes_max=limits.inline_tokenize_chars_max,
                 waiting_bytes_max=limits.tokenize_waiting_bytes_max,
+                nice=limits.tokenize_threads_nice,
             ),
             pool=pool,
             images=image_fetcher(settings, metrics),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from contextlib import closing
 from functools import partial
@@ -22,6 +24,16 @@ async def test_large_work_leaves_the_event_loop_alone(size_bytes: int, inline: b
     with closing(ThreadExecutor(threads_max=1, inline_bytes_max=10)) as threads:
         worker = await threads.run(threading.get_ident, size_bytes=size_bytes)
     assert (worker == threading.get_ident()) is inline
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness is that of a process elsewhere")
+async def test_threads_give_way_and_the_event_loop_does_not() -> None:
+    niceness = partial(os.getpriority, os.PRIO_PROCESS, 0)
+    own = niceness()
+    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=0, nice=3)) as threads:
+        found = [await threads.run(niceness, size_bytes=1), await threads.run_accepted(niceness)]
+    assert found == [min(own + 3, 19)] * 2
+    assert niceness() == own
 
 
 async def test_what_work_raises_is_raised() -> None:

@@ -65,11 +65,13 @@ async def test_who_leaves_the_queue_takes_no_place() -> None:
 
 
 async def test_calls_at_a_server_that_hangs_leave_the_tenant_places_for_its_other_tools() -> None:
-    slots = Slots(SlotBounds(wait_s=0.0))
+    bounds = SlotBounds(wait_s=0.0)
+    slots = Slots(bounds)
     async with AsyncExitStack() as stack:
+        for _ in range(bounds.server_running_max):
+            await take(slots, "a", "hangs", stack)
         with pytest.raises(Busy):
-            while True:
-                await take(slots, "a", "hangs", stack)
+            await take(slots, "a", "hangs", stack)
         await take(slots, "a", "answers", stack)
         await stack.enter_async_context(slots.taken("a", None))
     assert not slots._taken
