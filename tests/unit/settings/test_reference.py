@@ -14,7 +14,18 @@ from gateway.settings.sections import Section
 
 ROOT = Path(__file__).parents[3]
 MODELS: list[type[BaseModel]] = [Settings, *Section.__subclasses__()]
-UNITS = ("_min", "_start", "_s", "_bytes_max", "_max", "_size", "_tokens", "_share", "_weight")
+UNITS = (
+    "_min",
+    "_start",
+    "_s",
+    "_bytes_max",
+    "_max",
+    "_size",
+    "_tokens",
+    "_share",
+    "_weight",
+    "_nice",
+)
 
 
 def test_the_example_file_is_the_one_that_the_command_prints() -> None:
