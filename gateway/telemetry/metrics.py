@@ -53,7 +53,7 @@ class Children(dict[tuple[str, ...], T]):
         self._make: Callable[..., T] = metric.labels
 
     def __missing__(self, labels: tuple[str, ...]) -> T:
-        """Make it."""
+        """Have the library make the child of these labels, once."""
         child = self[labels] = self._make(*labels)
         return child
 

@@ -145,7 +145,7 @@ class _ProviderFields(NullableModel):
 
     @property
     def transformations(self) -> tuple[Transformation, ...] | None:
-        """None: not said."""
+        """As they are stored; None where the request has none of its own."""
         given = self.attribute_transformations
         if given is None:
             return None
