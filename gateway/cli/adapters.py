@@ -13,7 +13,7 @@ from gateway.cli.backends import found
 from gateway.cli.options import Config, Json, run
 from gateway.cli.terminal import FAILED
 from gateway.settings import load_settings
-from gateway.upstreams.adapters import Adapter, Adapters, Outcome
+from gateway.upstreams.adapters import Adapter, AdapterOutcome, Adapters
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
@@ -48,7 +48,7 @@ def list_(config: Config = None, json_: Json = False) -> None:
     else:
         for one in told:
             _show(one)
-    if any(isinstance(one, Outcome) for one in told):
+    if any(isinstance(one, AdapterOutcome) for one in told):
         raise typer.Exit(FAILED)
 
 
@@ -72,25 +72,25 @@ def unload(name: Name, model: Base = None, config: Config = None, json_: Json = 
 
 def _ask(
     config: Path | None, question: Callable[[Adapters], Awaitable[list[T]]]
-) -> list[T | Outcome]:
+) -> list[T | AdapterOutcome]:
     """What comes of a question to all backends; a source that does not say which there are is an
     outcome, too.
     """
 
-    async def answer() -> list[T | Outcome]:
+    async def answer() -> list[T | AdapterOutcome]:
         settings = load_settings(config)
         members = await found(settings)
         async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
             ask_s = settings.upstream.probe_timeout_s
             backends = tuple(members.backends.values())
             adapters = Adapters(backends, client, ask_s=ask_s, load_s=LOAD_TIMEOUT_S)
-            unknown = [Outcome(DISCOVERY, ok=False, detail=why) for why in members.faults]
+            unknown = [AdapterOutcome(DISCOVERY, ok=False, detail=why) for why in members.faults]
             return [*await question(adapters), *unknown]
 
     return run(answer())
 
 
-def _tell(outcomes: Sequence[Outcome], *, json_: bool) -> None:
+def _tell(outcomes: Sequence[AdapterOutcome], *, json_: bool) -> None:
     if json_:
         terminal.show(json.dumps([asdict(one) for one in outcomes]))
     else:
@@ -102,7 +102,7 @@ def _tell(outcomes: Sequence[Outcome], *, json_: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _show(one: Adapter | Outcome) -> None:
+def _show(one: Adapter | AdapterOutcome) -> None:
     if isinstance(one, Adapter):
         detail = f"{one.name}, of {one.parent}" + (f", from {one.path}" if one.path else "")
         terminal.step(terminal.OK, one.backend, detail)

@@ -37,7 +37,7 @@ from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
-from gateway.upstreams.tokenization import Asked, render
+from gateway.upstreams.tokenization import RenderTarget, render
 from gateway.wiring import shared
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
-    from gateway.upstreams.backend import Backend, Listed, Served
+    from gateway.upstreams.backend import Backend, Listed, ServedModel
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.engine import InferenceEngine, Unusable
 
@@ -239,7 +239,7 @@ class _Probed:
     backend: Backend
     engine: InferenceEngine
     listed: Mapping[str, Listed]
-    served: Mapping[str, Served]
+    served: Mapping[str, ServedModel]
     unusable: Unusable | None
     tasks: Mapping[str, Sequence[str]]
     """Of each model that is declared, by public id."""
@@ -374,7 +374,7 @@ async def _chat_format(
     if not format_.questions:
         return []
     about, served = f"model {model} at {probe.backend.name}", probe.served[model]
-    asked = Asked(probe.backend, probe.engine.tokenize_path, served.parent or served.name)
+    asked = RenderTarget(probe.backend, probe.engine.tokenize_path, served.parent or served.name)
     try:
         rendered = {
             question: await render(client, asked, question, timeout_s=PROBE_TIMEOUT_S)

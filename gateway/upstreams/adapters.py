@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
     from gateway.upstreams.probe import Description
 
-    _Call = Callable[[Backend, Description], Awaitable["Outcome"]]
+    _Call = Callable[[Backend, Description], Awaitable["AdapterOutcome"]]
 
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 _NOT_STARTED_FOR_IT: Final = re.compile(
@@ -37,7 +37,7 @@ _LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the ser
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AdapterOutcome:
     """What became of one call at one backend; `remedy` is empty where it is as it should be."""
 
     backend: str
@@ -56,12 +56,12 @@ class Adapter:
     path: str | None
 
 
-def _done(backend: Backend, detail: str) -> Outcome:
-    return Outcome(backend.name, ok=True, detail=detail)
+def _done(backend: Backend, detail: str) -> AdapterOutcome:
+    return AdapterOutcome(backend.name, ok=True, detail=detail)
 
 
-def _failed(backend: Backend, why: str, remedy: str) -> Outcome:
-    return Outcome(backend.name, ok=False, detail=why, remedy=remedy)
+def _failed(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
+    return AdapterOutcome(backend.name, ok=False, detail=why, remedy=remedy)
 
 
 class Adapters:
@@ -76,35 +76,35 @@ class Adapters:
         self._ask_s = ask_s
         self._load_s = load_s
 
-    async def told(self) -> list[Adapter | Outcome]:
+    async def told(self) -> list[Adapter | AdapterOutcome]:
         """Every adapter of every backend; a backend that does not answer is an outcome."""
         found = await asyncio.gather(*map(self._told, self._backends))
         return [one for of_backend in found for one in of_backend]
 
-    async def load(self, name: str, path: str, *, base: str | None = None) -> list[Outcome]:
+    async def load(self, name: str, path: str, *, base: str | None = None) -> list[AdapterOutcome]:
         """Load an adapter wherever it is not: at all backends, or at those that serve `base`."""
         return await self._at_all(base, lambda backend, said: self._load(backend, said, name, path))
 
-    async def unload(self, name: str, *, base: str | None = None) -> list[Outcome]:
+    async def unload(self, name: str, *, base: str | None = None) -> list[AdapterOutcome]:
         """Unload it wherever it is."""
         return await self._at_all(base, lambda backend, said: self._unload(backend, said, name))
 
-    async def _told(self, backend: Backend) -> list[Adapter | Outcome]:
+    async def _told(self, backend: Backend) -> list[Adapter | AdapterOutcome]:
         try:
             said = await describe(self._client, backend, timeout_s=self._ask_s)
         except UpstreamError as error:
-            return [Outcome(backend.name, ok=False, detail=error.reason)]
+            return [AdapterOutcome(backend.name, ok=False, detail=error.reason)]
         return [
             Adapter(backend.name, name, row.parent, row.root)
             for name, row in said.models.items()
             if row.parent is not None
         ]
 
-    async def _at_all(self, base: str | None, call: _Call) -> list[Outcome]:
+    async def _at_all(self, base: str | None, call: _Call) -> list[AdapterOutcome]:
         found = await asyncio.gather(*(self._at(one, base, call) for one in self._backends))
         return [outcome for outcome in found if outcome is not None]
 
-    async def _at(self, backend: Backend, base: str | None, call: _Call) -> Outcome | None:
+    async def _at(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:
         """None: it does not serve that model."""
         try:
             said = await describe(self._client, backend, timeout_s=self._ask_s)
@@ -114,7 +114,9 @@ class Adapters:
         except UpstreamError as error:
             return _failed(backend, error.reason, "Run the same command again.")
 
-    async def _load(self, backend: Backend, said: Description, name: str, path: str) -> Outcome:
+    async def _load(
+        self, backend: Backend, said: Description, name: str, path: str
+    ) -> AdapterOutcome:
         row = said.models.get(name)
         if row is not None and row.parent is None:
             return _failed(backend, f"{name} is a base model there", "Give it another name.")
@@ -125,7 +127,7 @@ class Adapters:
             return _failed(backend, detail, remedy)
         return await self._post(backend, said, "load", {"lora_name": name, "lora_path": path})
 
-    async def _unload(self, backend: Backend, said: Description, name: str) -> Outcome:
+    async def _unload(self, backend: Backend, said: Description, name: str) -> AdapterOutcome:
         row: Listed | None = said.models.get(name)
         if row is None or row.parent is None:
             return _done(backend, "was not there")
@@ -133,7 +135,7 @@ class Adapters:
 
     async def _post(
         self, backend: Backend, said: Description, what: str, body: dict[str, str]
-    ) -> Outcome:
+    ) -> AdapterOutcome:
         engine = said.engine or UnknownEngine()
         paths = engine.adapter_paths
         if paths is None:

@@ -105,7 +105,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """What a public model is at one backend: its name there, and an adapter's `parent`."""
 
     name: str

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.errors import UpstreamRejected
     from gateway.generation import TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.engine import InferenceEngine
 
 _MESSAGE: Final = b'{"role":'
@@ -33,7 +33,7 @@ _OF_A_FORMAT: Final = re.compile(
 _OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
-def chat_body(request: TokenRequest, served: Served, engine: InferenceEngine) -> list[bytes]:
+def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngine) -> list[bytes]:
     """JSON of the request, in pieces."""
     lines = unpacked_lines(request.prompt_ids)
     options: dict[str, Any] = {}

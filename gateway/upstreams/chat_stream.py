@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gateway.generation import Sampling, TextToken, TokenChunk
-    from gateway.upstreams.generate import Asked
+    from gateway.upstreams.generate import ReaderOptions
 
 COUNT_LIMIT: Final = 1 << 24
 """No turn has so many tokens, whatever a server says; those of all turns of a response fit into its
@@ -68,7 +68,7 @@ ID_CHARACTERS_MAX: Final = 256
 """Of the id of a call, which is never told."""
 
 
-class Arguments:
+class CallArguments:
     """Arguments of a call as they come; what each fragment costs does not depend on those before.
 
     They are looked at only where somebody asks whether they are whole, each character once, and
@@ -155,7 +155,7 @@ class _Call:
 
     id: str = ""
     name: str = ""
-    arguments: Arguments = field(default_factory=Arguments)
+    arguments: CallArguments = field(default_factory=CallArguments)
     is_told: bool = False
 
 
@@ -310,7 +310,7 @@ class ChatReader(CompletionReader):
         sampling: Sampling,
         *,
         thought: tuple[str, str] | None = None,
-        **asked: Unpack[Asked],
+        **asked: Unpack[ReaderOptions],
     ) -> None:
         """As the class that it is made from. `thought` is what a thought stands between in the
         content; None: the server tells it apart.

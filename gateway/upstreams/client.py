@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Coroutine, Mapping, Sequence
 
     from gateway.upstreams.http.connection import ConnectionLimits, HttpTimeouts
-    from gateway.upstreams.http.transport import Answer, AnswerListener, KeepAlivePolicy, OriginPool
+    from gateway.upstreams.http.transport import (
+        AnswerListener,
+        HttpAnswer,
+        KeepAlivePolicy,
+        OriginPool,
+    )
 
 HEADERS_ALLOWED: Final = frozenset({
     "accept",
@@ -70,7 +75,7 @@ class Post:
         *,
         timeouts: HttpTimeouts,
         listener: AnswerListener | None = None,
-    ) -> Coroutine[object, object, Answer]:
+    ) -> Coroutine[object, object, HttpAnswer]:
         """The answer as `OriginPool.deliver` gives it. Raises `TransportError`.
 
         `body` comes in pieces.

@@ -77,7 +77,7 @@ class RepeatedList:
         return b"[" + raw[begin + (begin > 1) : end] + b"]"
 
 
-class Asked(TypedDict):
+class ReaderOptions(TypedDict):
     """The options of a reader."""
 
     stop_ids: Collection[int]
@@ -91,7 +91,7 @@ class GenerateReader(CompletionReader):
 
     __slots__ = ("_ids_so_far", "_own_so_far", "_repeats", "_tops_so_far")
 
-    def __init__(self, upstream: str, sampling: Sampling, **asked: Unpack[Asked]) -> None:
+    def __init__(self, upstream: str, sampling: Sampling, **asked: Unpack[ReaderOptions]) -> None:
         """As the class that it is made from."""
         super().__init__(upstream, sampling, **asked)
         self._repeats: bool | None = None

@@ -13,7 +13,7 @@ from gateway.metering import BackendTally
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
-from gateway.upstreams.problems import Busy, GrammarFailed, ModelGone
+from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone
 from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenRequest, TokenSink
     from gateway.metering import CounterReading
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.backend import Backend, Listed, Served
+    from gateway.upstreams.backend import Backend, Listed, ServedModel
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
     from gateway.upstreams.probe import Description, HealthCheck
     from gateway.upstreams.server import InferenceServer
@@ -269,7 +269,7 @@ class Member:
         """Nothing is in flight there."""
         self.is_idle.set()
         self._server = server
-        self._served: Mapping[str, Served] = {}
+        self._served: Mapping[str, ServedModel] = {}
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
@@ -360,7 +360,7 @@ class Member:
                 on_end=partial(self._ended, listener),
             )
         except UpstreamError as error:
-            if listener is not None and isinstance(error, Busy):
+            if listener is not None and isinstance(error, BackendBusy):
                 listener.on_busy()
             outcome = self._failed(error, request.model)
             raise

@@ -19,7 +19,7 @@ from gateway.errors import (
 )
 from gateway.metering import CounterReading
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.admission.placed import Placed
+from gateway.upstreams.admission.placed import PlacedRequest
 from gateway.upstreams.admission.policy import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.member import EjectionPolicy, Health, Member
@@ -82,7 +82,7 @@ def _is_new(request: TokenRequest) -> bool:
 
 
 def _after_recall(
-    request: TokenRequest, placed: Placed, error: asyncio.CancelledError
+    request: TokenRequest, placed: PlacedRequest, error: asyncio.CancelledError
 ) -> TokenRequest:
     """The request to be queued again after a recall. Raises the `error` of any other cancellation,
     and `UpstreamRecalled` where ids came already: then the next request has to contain them.
@@ -451,13 +451,13 @@ class Pool:
         turn: int,
         *,
         skips_queue: bool,
-    ) -> Placed | None:
+    ) -> PlacedRequest | None:
         """Give the request to one of these; None where it has to wait. One that `skips_queue` is
         sent in any case, and to a backend with room if there is one.
         """
         admission = self.admission
         if admission is None:
-            return Placed(*self._choose(choices, request, sink, turn), request)
+            return PlacedRequest(*self._choose(choices, request, sink, turn), request)
         if not skips_queue:
             # Nobody with nothing under way waits behind those who have much.
             queues = admission.waiting and not admission.shares.is_idle(request.tenant)
@@ -474,7 +474,7 @@ class Pool:
         turn: int,
         *,
         skips_queue: bool,
-    ) -> Placed | None:
+    ) -> PlacedRequest | None:
         """Take a slot of one of these; None where the request has to wait for one."""
         work = class_of(request.priority, is_background=request.background)
         slots = admission.slots
@@ -498,19 +498,19 @@ class Pool:
         prompt = request.prompt_tokens
         slot = slots(member.name).take(work, prompt, is_extra=is_extra)
         service = admission.shares.serve(request.tenant, prompt, work, request.share)
-        placed = Placed(member, watched, request, slot, admission, service)
+        placed = PlacedRequest(member, watched, request, slot, admission, service)
         if is_alone and (overdue_s := slots(member.name).overdue_s(prompt)) is not None:
             placed.expect(overdue_s)
         return placed
 
     async def _wait_for_turn(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
-    ) -> Placed:
+    ) -> PlacedRequest:
         """Wait in the queue, then give the request to a backend."""
         admission = self.admission
         assert admission is not None, "nothing waits without it"
 
-        def start() -> Placed | None:
+        def start() -> PlacedRequest | None:
             choices = self._choices(request, tried=(), avoid=avoid)
             if self._is_held_back(choices, request):
                 return None

@@ -48,7 +48,7 @@ class ModelGone(UpstreamUnavailable):
     """The backend does not serve this model any more, and is well otherwise."""
 
 
-class Busy(UpstreamUnavailable):
+class BackendBusy(UpstreamUnavailable):
     """The backend has too much to do to take the request."""
 
 
@@ -74,7 +74,7 @@ def refusal(
     if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone(text, upstream=upstream)
     if status in _BUSY:
-        return Busy(text, upstream=upstream, retry_after_s=retry_after_s)
+        return BackendBusy(text, upstream=upstream, retry_after_s=retry_after_s)
     is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
     if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from gateway.generation import Constraint, TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import InferenceEngine
 
@@ -69,7 +69,7 @@ class RequestWriter:
         self,
         request: TokenRequest,
         *,
-        served: Served,
+        served: ServedModel,
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
         pair: Fields = _NO_PAIR,

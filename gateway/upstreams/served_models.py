@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from typing_extensions import override
 
-from gateway.upstreams.backend import Served
+from gateway.upstreams.backend import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -28,7 +28,7 @@ def offers(
     known: Collection[str],
     *,
     adapters_of: Collection[str] = (),
-) -> dict[str, Served]:
+) -> dict[str, ServedModel]:
     """What a backend that lists `listed` serves, by public id.
 
     `wanted` are the configured models, public id → name at the backends; empty: all that is listed,
@@ -39,20 +39,20 @@ def offers(
     if not wanted:
         names = {name: [name] for name in listed}
     served = {
-        model: Served(found[0], listed[found[0]].parent, listed[found[0]].context_length)
+        model: ServedModel(found[0], listed[found[0]].parent, listed[found[0]].context_length)
         for model, meant in names.items()
         if (found := [name for name in meant if name in listed])
     }
     bases = {served[model].name for model in adapters_of if model in served}
     adapters = {
-        name: Served(name, row.parent, row.context_length)
+        name: ServedModel(name, row.parent, row.context_length)
         for name, row in listed.items()
         if row.parent in bases and name not in wanted
     }
     return served | adapters
 
 
-def parents(served: Mapping[str, Served]) -> dict[str, str]:
+def parents(served: Mapping[str, ServedModel]) -> dict[str, str]:
     """The base model of each adapter at one backend, both by public id, where it is served."""
     bases = {one.name: model for model, one in served.items() if one.parent is None}
     return {model: bases[one.parent] for model, one in served.items() if one.parent in bases}
@@ -90,7 +90,7 @@ NAMES_MAX: Final = 8
 """Names of models that one backend is quoted with: it may serve hundreds of adapters."""
 
 
-class Source(Protocol):
+class DescribedBackend(Protocol):
     """A backend, as far as it has said what it serves."""
 
     @property
@@ -126,7 +126,7 @@ class Unserved:
         return f"no backend serves the model '{self.model}'{asked}: {'; '.join(found)}"
 
 
-def unserved(sources: Iterable[Source]) -> list[Unserved]:
+def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
     """What is configured and served nowhere, as soon as a backend that may serve it has spoken."""
     sources = [source for source in sources if source.unusable is None]
     wanted = {model: name for source in sources for model, name in source.backend.models.items()}
@@ -140,7 +140,7 @@ def unserved(sources: Iterable[Source]) -> list[Unserved]:
     return missing
 
 
-def overlooked(source: Source) -> str:
+def overlooked(source: DescribedBackend) -> str:
     """What a backend serves that may have been meant to be used, and is not; empty: nothing."""
     if source.unusable is not None or not source.listed:
         return ""
@@ -158,7 +158,7 @@ def overlooked(source: Source) -> str:
     return ""
 
 
-def _serving(source: Source) -> tuple[str, tuple[str, ...]]:
+def _serving(source: DescribedBackend) -> tuple[str, tuple[str, ...]]:
     return source.backend.name, tuple(source.listed or ())
 
 

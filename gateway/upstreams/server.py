@@ -17,7 +17,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.backend import Served, StreamLimits
+from gateway.upstreams.backend import ServedModel, StreamLimits
 from gateway.upstreams.chat_request import binds_answer, chat_body, refused_parameter
 from gateway.upstreams.chat_stream import ChatReader
 from gateway.upstreams.client import Post, read_body
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
-    from gateway.upstreams.generate import Asked
-    from gateway.upstreams.http.transport import Answer, ResponseBody
+    from gateway.upstreams.generate import ReaderOptions
+    from gateway.upstreams.http.transport import HttpAnswer, ResponseBody
     from gateway.upstreams.request_writer import Grammar
 
 _log = EventLog("gateway.upstreams")
@@ -136,7 +136,7 @@ class InferenceServer:
         self._posts: dict[str, Post] = {}
         self._streams: set[TokenStream] = set()
         self._writer = RequestWriter()
-        self._served: Mapping[str, Served] | None = None
+        self._served: Mapping[str, ServedModel] | None = None
 
     @property
     def can(self) -> Capabilities:
@@ -150,7 +150,7 @@ class InferenceServer:
         )
         self._writer = RequestWriter(engine, can)
 
-    def serves(self, served: Mapping[str, Served]) -> None:
+    def serves(self, served: Mapping[str, ServedModel]) -> None:
         """Ask it only for these models from now on; keys are public ids."""
         self._served = served
 
@@ -338,7 +338,7 @@ class InferenceServer:
         if endpoint.repeats:
             id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * told
             frame_bytes_max += id_bytes * sampling.max_tokens
-        asked: Asked = {
+        asked: ReaderOptions = {
             "stop_ids": request.stop_ids,
             "frame_bytes_max": frame_bytes_max,
             "id_end": request.id_end,
@@ -401,7 +401,7 @@ class InferenceServer:
         request, writer = attempt.request, attempt.writer
         # SGLang answers with its base model whatever it is asked for, so the model must be known.
         if self._served is None:
-            served = Served(self._backend.models.get(request.model, request.model))
+            served = ServedModel(self._backend.models.get(request.model, request.model))
         elif request.model in self._served:
             served = self._served[request.model]
         else:
@@ -414,7 +414,7 @@ class InferenceServer:
         grammar, pair = attempt.grammar, attempt.pair or {}
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
 
-    async def _answer(self, posting: Coroutine[object, object, Answer]) -> Answer:
+    async def _answer(self, posting: Coroutine[object, object, HttpAnswer]) -> HttpAnswer:
         """A 200. Raises the error that any other is."""
         try:
             answer = await posting
@@ -446,7 +446,7 @@ class InferenceServer:
         except UnknownId as error:
             raise UpstreamRejected(str(error), upstream=self.name) from error
 
-    async def _refusal(self, answer: Answer) -> UpstreamError:
+    async def _refusal(self, answer: HttpAnswer) -> UpstreamError:
         answer.body.timeouts = {"read": self._timeouts.tail_s}
         try:
             body = await read_body(answer.body, self._limits.error_bytes_max)

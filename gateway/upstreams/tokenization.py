@@ -87,11 +87,11 @@ class Tokenization:
         return [*alike[first:], *alike[:first], *others]
 
     async def _ask(self, member: Member, model: str, question: bytes) -> Rendering:
-        asked = Asked(member.backend, member.tokenize_path, member.name_of(model))
+        asked = RenderTarget(member.backend, member.tokenize_path, member.name_of(model))
         return await render(self._client, asked, question, timeout_s=self._timeout_s)
 
 
-class Asked(NamedTuple):
+class RenderTarget(NamedTuple):
     """Who renders: a backend, at which path, and what it calls the model."""
 
     backend: Backend
@@ -99,7 +99,9 @@ class Asked(NamedTuple):
     model: str
 
 
-async def render(client: Client, asked: Asked, question: bytes, *, timeout_s: float) -> Rendering:
+async def render(
+    client: Client, asked: RenderTarget, question: bytes, *, timeout_s: float
+) -> Rendering:
     """What one backend makes of a question. Raises `UpstreamUnavailable` where it does not say."""
     name = asked.backend.name
     try:
@@ -119,7 +121,7 @@ async def render(client: Client, asked: Asked, question: bytes, *, timeout_s: fl
         raise UpstreamUnavailable("it answered no token ids", upstream=name) from error
 
 
-async def _post(client: Client, asked: Asked, question: bytes) -> tuple[int, bytes]:
+async def _post(client: Client, asked: RenderTarget, question: bytes) -> tuple[int, bytes]:
     backend = asked.backend
     request = client.build_request(
         "POST",

@@ -12,17 +12,17 @@ from gateway.settings.backends_file import read_backends
 from gateway.upstreams.backend import Backend, Prefill
 from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource, DnsTiming
 from gateway.upstreams.membership.file import FileSource
-from gateway.upstreams.membership.kubernetes import Account, KubernetesSource, Service
+from gateway.upstreams.membership.kubernetes import KubernetesService, KubernetesSource, PodAccount
 from gateway.upstreams.membership.membership import SETTINGS
 from gateway.upstreams.membership.resolver import Resolver
-from gateway.upstreams.membership.source import SourceError, Template
+from gateway.upstreams.membership.source import BackendTemplate, SourceError
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.discovery import Discovery
     from gateway.settings.sections import Backend as BackendSettings
     from gateway.settings.sections import Prefill as PrefillSettings
-    from gateway.upstreams.membership.source import Source
+    from gateway.upstreams.membership.source import BackendSource
 
 
 def backends(settings: Settings) -> list[Backend]:
@@ -30,18 +30,18 @@ def backends(settings: Settings) -> list[Backend]:
     return [_backend(settings, backend, SETTINGS) for backend in settings.backends]
 
 
-def sources(settings: Settings) -> list[Source]:
+def sources(settings: Settings) -> list[BackendSource]:
     """The sources of further ones, in the order of the settings."""
     return [_source(settings, one) for one in settings.discovery]
 
 
-def _source(settings: Settings, found_by: Discovery) -> Source:
+def _source(settings: Settings, found_by: Discovery) -> BackendSource:
     name, membership = found_by.name, settings.membership
 
     def new_backend(of: str, url: str) -> Backend:
         return _backend(settings, found_by.backend(of, url), name).checked()
 
-    template = Template(new_backend, found_by.scheme)
+    template = BackendTemplate(new_backend, found_by.scheme)
     if (path := found_by.path) is not None and found_by.kind == "file":
 
         def read() -> tuple[Backend, ...]:
@@ -49,10 +49,10 @@ def _source(settings: Settings, found_by: Discovery) -> Source:
 
         return FileSource(name, read, refresh_s=membership.refresh_s)
     if (service := found_by.service) is not None and found_by.kind == "kubernetes":
-        known = Service(
+        known = KubernetesService(
             service,
             api_url=partial(_api_url, found_by),
-            account=Account.of(found_by.account_folder),
+            account=PodAccount.of(found_by.account_folder),
             namespace=found_by.namespace,
             port=found_by.port,
         )

@@ -19,7 +19,7 @@ from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
 from gateway.upstreams.engines.vllm import Vllm
-from gateway.upstreams.problems import BrokeDown, Busy, ModelGone, NoTokenIds
+from gateway.upstreams.problems import BackendBusy, BrokeDown, ModelGone, NoTokenIds
 from tests.fakes.backend_captures import capture, names
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Profile:
 
 def _refusals(*patterns: str, **others: type[UpstreamError]) -> dict[str, type[UpstreamError]]:
     """Those of the patterns that have an HTTP status, as it tells, but for the `others`."""
-    kinds = dict.fromkeys((400, 422), UpstreamRejected) | dict.fromkeys((429, 503), Busy)
+    kinds = dict.fromkeys((400, 422), UpstreamRejected) | dict.fromkeys((429, 503), BackendBusy)
     found: dict[str, type[UpstreamError]] = {
         name: kinds.get(capture(name).status, UpstreamUnavailable)
         for name in names(*patterns)
@@ -170,8 +170,8 @@ SGLANG_COMPLETIONS = Profile(
             duplicate_rid_second=UpstreamUnavailable,
         ),
         "sglang/completions_bad_regex": UpstreamRejected,
-        "sglang_flags/queue_full_completions_stream": Busy,
-        "sglang_flags/queue_waiting": Busy,  # by one of a higher priority
+        "sglang_flags/queue_full_completions_stream": BackendBusy,
+        "sglang_flags/queue_waiting": BackendBusy,  # by one of a higher priority
         "sglang_rust/completions_as_the_gateway_sends_it": NoTokenIds,
     },
 )  # fmt: skip
@@ -222,8 +222,8 @@ SGLANG_INCREMENTAL = Profile(
     complete={"sglang_flags/incremental_generate": (LENGTH, 8)},
     broken={"sglang_flags/incremental_abort_generate": "Aborted"},
     refused={
-        "sglang_flags/queue_full_generate_plain": Busy,
-        "sglang_flags/queue_full_generate_stream": Busy,
+        "sglang_flags/queue_full_generate_plain": BackendBusy,
+        "sglang_flags/queue_full_generate_stream": BackendBusy,
     },
     told={"sglang_flags/incremental_generate": 1},
 )

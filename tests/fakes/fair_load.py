@@ -14,7 +14,7 @@ from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
 from gateway.upstreams.admission.queue import AdmissionQueue, Demand, Fifo, Ticket
 
 if TYPE_CHECKING:
-    from gateway.upstreams.admission.fair import Service
+    from gateway.upstreams.admission.fair import CountedRequest
     from gateway.upstreams.admission.order import Order
 
 SLOTS: Final = 64
@@ -50,9 +50,9 @@ class Load:
         self.now = 0.0
         self.shares = FairShares()
         new_order = self.new_order if is_fair else Fifo
-        self.queue: AdmissionQueue[Service] = AdmissionQueue(POLICY, new_order)
+        self.queue: AdmissionQueue[CountedRequest] = AdmissionQueue(POLICY, new_order)
         self.free = SLOTS
-        self.ends: list[tuple[float, int, Service, int, str]] = []
+        self.ends: list[tuple[float, int, CountedRequest, int, str]] = []
         self.waited: dict[str, list[float]] = {name: [] for name in TENANTS}
         """Seconds, of those that went."""
         self.refused = dict.fromkeys(TENANTS, 0)
@@ -61,7 +61,7 @@ class Load:
         self.random = Random(7)
         self.number = 0
 
-    def new_order(self) -> Order[Service]:
+    def new_order(self) -> Order[CountedRequest]:
         return FairOrder(self.shares)
 
     def arrivals(self) -> list[tuple[float, str]]:
@@ -76,7 +76,7 @@ class Load:
         tenant, since = TENANTS[name], self.now
         output = max(1, int(self.random.expovariate(1 / tenant.output)))
 
-        def start() -> Service | None:
+        def start() -> CountedRequest | None:
             if not self.free:
                 return None
             self.free -= 1
@@ -118,9 +118,9 @@ class Load:
 
 def ticket(
     number: int, tenant: str, start: object = None, *, since: float = 0.0
-) -> Ticket[Service]:
+) -> Ticket[CountedRequest]:
     """One that waits; it would go by `start`."""
-    made: Ticket[Service] = Ticket(
+    made: Ticket[CountedRequest] = Ticket(
         WorkClass.DEFAULT,
         Demand("m"),
         start,  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ TENANTS_MAX: Final = 4_096
 """Counters that are kept. The least recently used ones of tenants without requests are dropped."""
 
 
-class Account:
+class TenantAccount:
     """One tenant: `served` is its counter, `expected` the output of its next request, `queued` how
     many of its requests wait, `running` how many are at backends.
     """
@@ -58,12 +58,12 @@ class Account:
         self.running = 0
 
 
-class Service:
+class CountedRequest:
     """A running request, counted with its expected output until `end` is called, once."""
 
     __slots__ = ("_account", "_counted", "_weight")
 
-    def __init__(self, account: Account, prompt: int, weight: float) -> None:
+    def __init__(self, account: TenantAccount, prompt: int, weight: float) -> None:
         self._account = account
         self._counted = account.expected
         self._weight = weight
@@ -87,15 +87,15 @@ class FairShares:
     """The counters of all tenants."""
 
     def __init__(self) -> None:
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._accounts: OrderedDict[str, TenantAccount] = OrderedDict()
         self._now = 0.0
         """The highest counter that a served tenant had when it was chosen (virtual time)."""
 
-    def account(self, tenant: str) -> Account:
+    def account(self, tenant: str) -> TenantAccount:
         """The account of a tenant; a new one starts at the present virtual time."""
         found = self._accounts.get(tenant)
         if found is None:
-            found = self._accounts[tenant] = Account(self._now)
+            found = self._accounts[tenant] = TenantAccount(self._now)
             self._forget()
         return found
 
@@ -110,7 +110,9 @@ class FairShares:
         """Note that a request of the tenant waits no more."""
         self._accounts[tenant].queued -= 1
 
-    def serve(self, tenant: str, prompt: int, work: WorkClass, share: float = 1.0) -> Service:
+    def serve(
+        self, tenant: str, prompt: int, work: WorkClass, share: float = 1.0
+    ) -> CountedRequest:
         """Count a request with `prompt` tokens that starts now. `share` is its tenant's weight; 1
         is the usual one.
         """
@@ -119,7 +121,7 @@ class FairShares:
         if not account.queued:
             account.served = max(account.served, self._now)
         self._now = max(self._now, account.served)
-        return Service(account, prompt, CLASS_WEIGHTS[work] * share)
+        return CountedRequest(account, prompt, CLASS_WEIGHTS[work] * share)
 
     def is_idle(self, tenant: str) -> bool:
         """Whether a tenant has no running request."""

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest, TokenSink
     from gateway.upstreams.admission.admission import Admission
-    from gateway.upstreams.admission.fair import Service
+    from gateway.upstreams.admission.fair import CountedRequest
     from gateway.upstreams.admission.slots import Slot
     from gateway.upstreams.member import Member
 
 
-class Placed:
+class PlacedRequest:
     """A context that gives the sink to generate into, and takes back the slot: what waits goes on
     then. `slot` and `admission` are None where nothing is counted.
 
@@ -36,7 +36,7 @@ class Placed:
         request: TokenRequest,
         slot: Slot | None = None,
         admission: Admission | None = None,
-        service: Service | None = None,
+        service: CountedRequest | None = None,
     ) -> None:
         self.member = member
         self._watched = watched

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
 
@@ -57,7 +57,7 @@ class ChatServer(InferenceEngine):
         return Capabilities(logprobs=True)  # who tells none refuses them, or leaves them out
 
     @override
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         return {}
 
     @override

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import Constraint, TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.endpoints import TokenEndpoint
 
 Grammars = Literal["turn", "answer", "none"]
@@ -176,7 +176,7 @@ class InferenceEngine(ABC):
         return {}
 
     @abstractmethod
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         """What it calls the request's id, its model, and that the stop id is to be told."""
 
     @abstractmethod
@@ -184,7 +184,7 @@ class InferenceEngine(ABC):
         """How a structural tag is sent; `encoded` is its JSON."""
 
     def body(
-        self, request: TokenRequest, served: Served, can: Capabilities, bound: Fields
+        self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
         """All of a request but the ids of its prompt; `bound` are the fields of its grammar."""
         sampling = request.sampling

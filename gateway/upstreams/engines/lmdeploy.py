@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, Fields, Grammars, Release
 
@@ -66,7 +66,7 @@ class LmDeploy(InferenceEngine):
         return _NEW_IDS_ONLY
 
     @override
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         return {"include_stop_str_in_output": True}
 
     @override
@@ -75,7 +75,7 @@ class LmDeploy(InferenceEngine):
 
     @override
     def body(
-        self, request: TokenRequest, served: Served, can: Capabilities, bound: Fields
+        self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
         sampling = request.sampling
         body: Fields = {

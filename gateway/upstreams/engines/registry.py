@@ -16,7 +16,7 @@ from gateway.upstreams.engines.vllm import Vllm
 
 if TYPE_CHECKING:
     from gateway.generation import TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.engine import Fields, InferenceEngine
 
 ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
@@ -59,6 +59,6 @@ class UnknownEngine(Vllm):
         return {}  # hosted APIs refuse what they do not know
 
     @override
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         fields: Fields = {"request_id": request.request_id, "include_stop_str_in_output": True}
         return fields if served.parent is None else fields | {"lora_path": served.name}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, Fields, Grammars, Release
 
@@ -127,7 +127,7 @@ class SGLang(InferenceEngine):
         return _NEW_IDS_ONLY if self.incremental else GENERATE
 
     @override
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         """It does not look at `model`, and answers with the base model whatever is there."""
         fields: Fields = {"rid": request.request_id, "no_stop_trim": True}
         if served.parent is not None:
@@ -146,7 +146,7 @@ class SGLang(InferenceEngine):
 
     @override
     def body(
-        self, request: TokenRequest, served: Served, can: Capabilities, bound: Fields
+        self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
         endpoint = self.endpoint(request)
         if endpoint is COMPLETIONS:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Capabilities, Fields, Grammars, Release
 
@@ -67,7 +67,7 @@ class TensorRtLlm(InferenceEngine):
         return 1
 
     @override
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         return {"detokenize": False}
 
     @override
@@ -76,7 +76,7 @@ class TensorRtLlm(InferenceEngine):
 
     @override
     def body(
-        self, request: TokenRequest, served: Served, can: Capabilities, bound: Fields
+        self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
         sampling = request.sampling
         body: Fields = {

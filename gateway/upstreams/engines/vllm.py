@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import TokenRequest
-    from gateway.upstreams.backend import Served
+    from gateway.upstreams.backend import ServedModel
     from gateway.upstreams.engines.endpoints import TokenEndpoint
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
 
@@ -71,7 +71,7 @@ class Vllm(InferenceEngine):
         return -1
 
     @override
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         return {"request_id": request.request_id, "include_stop_str_in_output": True}
 
     @override

@@ -120,7 +120,7 @@ def _origin_of(url: httpx2.URL) -> _Origin:
     return _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """The head of an answer, and its body, which is still to come."""
 
     status: int
@@ -163,7 +163,7 @@ class OriginPool:
         *,
         timeouts: HttpTimeouts,
         listener: AnswerListener | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer to a whole request. Raises as any transport does.
 
         The body of a 200 is poured into the `listener` from the read on that brings its head; then
@@ -324,7 +324,7 @@ class _Drain:
 
 async def _exchange(
     body: ResponseBody, message: bytes, timeouts: HttpTimeouts, listener: AnswerListener | None
-) -> Answer:
+) -> HttpAnswer:
     connection = body.connection
     if listener is not None:
         listener.attach(body)
@@ -335,7 +335,7 @@ async def _exchange(
     except BaseException:
         body.close()
         raise
-    return Answer(status, headers, body)
+    return HttpAnswer(status, headers, body)
 
 
 async def _encode(request: httpx2.Request) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.membership.desired import Answer
     from gateway.upstreams.membership.resolver import Resolver
-    from gateway.upstreams.membership.source import Template
+    from gateway.upstreams.membership.source import BackendTemplate
 
 DEFAULT_PORT: Final = 8000
 
@@ -37,7 +37,7 @@ class DnsSource:
         name: str,
         host: str,
         resolver: Resolver,
-        template: Template,
+        template: BackendTemplate,
         timing: DnsTiming,
         *,
         port: int | None = DEFAULT_PORT,

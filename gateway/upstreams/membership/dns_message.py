@@ -39,7 +39,7 @@ class DnsError(ValueError):
     """Not a DNS message, or not the answer to this question."""
 
 
-class Service(NamedTuple):
+class ServiceRecord(NamedTuple):
     """An SRV record: of those with the lowest priority one is to be chosen."""
 
     priority: int
@@ -54,7 +54,7 @@ class DnsAnswer(NamedTuple):
     code: int
     truncated: bool
     addresses: tuple[str, ...]
-    services: tuple[Service, ...]
+    services: tuple[ServiceRecord, ...]
 
 
 def question(id_: int, name: str, kind: int) -> bytes:
@@ -101,7 +101,7 @@ def _read(message: bytes, asked: bytes) -> DnsAnswer:
         if record_kind == kind == SRV:
             priority, weight, port = _SRV.unpack_from(data)
             target, _ = _name(message, place + _SRV.size)
-            services.append(Service(priority, weight, port, target))
+            services.append(ServiceRecord(priority, weight, port, target))
         elif record_kind == kind:
             addresses.append(_address(data))
         place = end

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
     from gateway.upstreams.membership.desired import Answer
-    from gateway.upstreams.membership.source import Template
+    from gateway.upstreams.membership.source import BackendTemplate
 
 WATCH_S: Final = 240
 """Seconds after which the server ends a watch: one of which nothing comes may be dead."""
@@ -51,7 +51,7 @@ class Gone(SourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class PodAccount:
     """How a pod shows the API server who it is. The files are read for each request: a token is
     replaced about once an hour, and what signs the server's certificate now and then.
     """
@@ -61,20 +61,20 @@ class Account:
     namespace: Path
 
     @classmethod
-    def of(cls, folder: Path) -> Account:
+    def of(cls, folder: Path) -> PodAccount:
         """The account whose files are in this folder."""
         return cls(folder / "token", folder / "ca.crt", folder / "namespace")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class KubernetesService:
     """A service, and the API server that knows it. `namespace` None: the account's. `port` None:
     the first of a slice. `api_url` raises `SourceError` where there is none.
     """
 
     name: str
     api_url: Callable[[], str]
-    account: Account
+    account: PodAccount
     namespace: str | None = None
     port: int | None = None
 
@@ -87,8 +87,8 @@ class KubernetesSource:
     def __init__(
         self,
         name: str,
-        service: Service,
-        template: Template,
+        service: KubernetesService,
+        template: BackendTemplate,
         *,
         answer_s: float = 5.0,
         random: Random | None = None,

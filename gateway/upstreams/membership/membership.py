@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.membership.desired import Answer
-    from gateway.upstreams.membership.source import Source
+    from gateway.upstreams.membership.source import BackendSource
 
 SETTINGS: Final = "settings"
 START_WAIT_S: Final = 10.0
@@ -44,7 +44,7 @@ class Membership:
     def __init__(
         self,
         fixed: Sequence[Backend],
-        sources: Sequence[Source],
+        sources: Sequence[BackendSource],
         apply: Callable[[Sequence[Backend]], None],
         *,
         members_max: int,
@@ -97,7 +97,7 @@ class Membership:
             for source in self._sources:
                 group.create_task(self._follow(source))
 
-    async def _fetch(self, source: Source) -> None:
+    async def _fetch(self, source: BackendSource) -> None:
         try:
             async with asyncio.timeout(START_WAIT_S):
                 answer: Answer = await source.fetch()
@@ -107,7 +107,7 @@ class Membership:
             answer = Fault("it does not answer")
         self.update(source.name, answer)
 
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, source: BackendSource) -> None:
         async with aclosing(source.watch()) as answers:
             async for answer in answers:
                 self.update(source.name, answer)

@@ -20,7 +20,7 @@ class SourceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class BackendTemplate:
     """How the backends of a source are made: `make` of a name and a URL, which begins with
     `scheme`. It raises `ValueError` for what cannot be one.
     """
@@ -38,7 +38,7 @@ class Template:
             raise SourceError(f"{name or place} at {place} cannot be a backend: {error}") from error
 
 
-class Source(Protocol):
+class BackendSource(Protocol):
     """Finds backends."""
 
     @property

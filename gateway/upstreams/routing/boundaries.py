@@ -121,7 +121,7 @@ class HashedPrefix:
         return int.from_bytes(state.digest())
 
 
-class Keys:
+class PrefixKeys:
     """The keys of prefixes, one for each tenant and model."""
 
     def __init__(self, secret: bytes) -> None:

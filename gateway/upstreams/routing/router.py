@@ -15,7 +15,7 @@ from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.upstreams.routing.boundaries import HashedPrefix, Keys
+from gateway.upstreams.routing.boundaries import HashedPrefix, PrefixKeys
 from gateway.upstreams.routing.index import MEMBERS_MAX, TICKS_PER_S, PrefixIndex
 from gateway.upstreams.routing.load import EXPECTED_MIN, MISS, MemberLoad, PeerLoad
 from gateway.upstreams.routing.placement import Placement, marks_of, member_id
@@ -118,7 +118,7 @@ class Router:
     ) -> None:
         """`secret` is the same in all replicas, and keys the digests."""
         self.policy = policy
-        self._keys = Keys(secret)
+        self._keys = PrefixKeys(secret)
         self._metrics = metrics
         self._clock = clock
         self._wall = wall

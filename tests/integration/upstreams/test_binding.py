@@ -22,7 +22,7 @@ from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
-from gateway.upstreams.problems import BrokeDown, Busy, GrammarFailed
+from gateway.upstreams.problems import BackendBusy, BrokeDown, GrammarFailed
 from gateway.upstreams.request_writer import BLOCK_IDS
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import capture
@@ -149,7 +149,7 @@ async def test_who_refuses_every_grammar_is_not_sent_another_until_asked_anew(
     ("first", "second", "kind"),
     [
         (BAD_TAG, BAD_TAG, UpstreamRejected),  # something else is wrong with the request
-        (BAD_TAG, (response(b"", status=503),), Busy),
+        (BAD_TAG, (response(b"", status=503),), BackendBusy),
         (BROKE_DOWN, (response(b"", status=503),), BrokeDown),  # it did not survive the first
         (BROKE_DOWN, (Act.RESET,), BrokeDown),
         (BROKE_DOWN, BAD_TAG, UpstreamRejected),
@@ -171,7 +171,7 @@ async def test_a_request_is_tried_without_its_grammar_once(
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
-        ((response(b"", status=503),), Busy),
+        ((response(b"", status=503),), BackendBusy),
         ((Act.RESET,), UpstreamLost),
         ((STREAM_HEAD, said([1]), Act.RESET), UpstreamFailed),
         ((capture("e_too_long").response,), ContextOverflow),

@@ -16,9 +16,9 @@ from gateway.settings.discovery import Discovery
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.membership import kubernetes
 from gateway.upstreams.membership.desired import Fault
-from gateway.upstreams.membership.kubernetes import Account, KubernetesSource, Service
+from gateway.upstreams.membership.kubernetes import KubernetesService, KubernetesSource, PodAccount
 from gateway.upstreams.membership.resolver import NameServers, system_servers
-from gateway.upstreams.membership.source import SourceError, Template
+from gateway.upstreams.membership.source import BackendTemplate, SourceError
 from gateway.wiring.membership import sources
 from tests.fakes.api_server import ApiServer, api_server, endpoint, slice_of
 from tests.fakes.certificate import self_signed
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.upstreams.membership.desired import Answer
-    from gateway.upstreams.membership.source import Source
+    from gateway.upstreams.membership.source import BackendSource
 
 ONE = "backends:\n  - {name: gpu-1, url: 'http://gpu-1:8000'}\n"
 TWO = ONE + "  - {name: gpu-2, url: 'http://gpu-2:8000'}\n"
 
 
-def source(**fields: object) -> Source:
+def source(**fields: object) -> BackendSource:
     discovery = Discovery.model_validate({"name": "found", **fields})
     settings = Settings.model_validate(
         {"discovery": [discovery], "membership": {"refresh_s": 0.01, "answer_s": 0.5}}
@@ -199,8 +199,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, KubernetesSo
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "namespace").write_text("llm")
     async with api_server() as server:
-        service = Service("vllm", lambda: server.url, Account.of(tmp_path))
-        yield server, KubernetesSource("k8s", service, Template(Backend), random=Random(1))
+        service = KubernetesService("vllm", lambda: server.url, PodAccount.of(tmp_path))
+        yield server, KubernetesSource("k8s", service, BackendTemplate(Backend), random=Random(1))
 
 
 @pytest.mark.usefixtures("_no_pauses")
@@ -343,8 +343,8 @@ async def test_the_api_server_is_believed_by_the_accounts_certificate_only(tmp_p
     for file, text in (("token", "first"), ("namespace", "llm")):
         (tmp_path / file).write_text(text)
     async with RawServer({"*": [(response(body),)]}, tls=tls) as server:
-        service = Service("vllm", lambda: server.url, Account.of(tmp_path))
-        found = KubernetesSource("k8s", service, Template(Backend))
+        service = KubernetesService("vllm", lambda: server.url, PodAccount.of(tmp_path))
+        found = KubernetesSource("k8s", service, BackendTemplate(Backend))
         with pytest.raises(SourceError, match=r"cannot read .*ca\.crt"):
             await found.fetch()
         (tmp_path / "ca.crt").write_bytes(certificate.read_bytes())

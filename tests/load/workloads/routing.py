@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Route
 from gateway.telemetry.metrics import Metrics
-from gateway.upstreams.routing.boundaries import HashedPrefix, Keys
+from gateway.upstreams.routing.boundaries import HashedPrefix, PrefixKeys
 from gateway.upstreams.routing.index import PrefixIndex
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
@@ -70,7 +70,7 @@ def _microseconds(row: str, runs: int) -> float:
     random = Random(1)
     ids = array("I", (random.randrange(200_000) for _ in range(IDS)))
     router = Router(RoutingPolicy(), SECRET, metrics=Metrics(), random=random)
-    key, route = Keys(SECRET).of("salt", "m"), Route()
+    key, route = PrefixKeys(SECRET).of("salt", "m"), Route()
     prompt = HashedPrefix(ids, key)
 
     def cold() -> None:

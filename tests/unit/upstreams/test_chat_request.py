@@ -8,7 +8,7 @@ import orjson
 
 from gateway.generation import AnyText, ChatTerms, Constraint, Sampling, TokenRequest
 from gateway.text_ids import END, TEXT_IDS_END, packed_lines
-from gateway.upstreams.backend import Served
+from gateway.upstreams.backend import ServedModel
 from gateway.upstreams.chat_request import chat_body
 from gateway.upstreams.engines.chat_servers import ChatServer
 from gateway.upstreams.engines.registry import UnknownEngine
@@ -41,7 +41,7 @@ def body(
         chat=ChatTerms(limits_output),
     )
     made: dict[str, Any] = orjson.loads(
-        b"".join(chat_body(request, Served("theirs"), engine or ChatServer()))
+        b"".join(chat_body(request, ServedModel("theirs"), engine or ChatServer()))
     )
     return made
 

@@ -28,7 +28,7 @@ from gateway.upstreams.chat_stream import (
     CALLS_MAX,
     CHARACTERS_PER_TOKEN_MAX,
     COUNT_LIMIT,
-    Arguments,
+    CallArguments,
     ChatReader,
 )
 from tests.fakes.backend_captures import FOLDER, capture
@@ -424,7 +424,7 @@ def test_arguments_are_whole_where_their_object_closes(
 ) -> None:
     text = orjson.dumps(value).decode() + behind
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    arguments, came = Arguments(), ""
+    arguments, came = CallArguments(), ""
     for part in (text[a:b] for a, b in pairwise(bounds)):
         arguments.add(part)
         came += part

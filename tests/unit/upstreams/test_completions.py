@@ -30,7 +30,7 @@ from gateway.upstreams.completions import (
     aligned_logprobs,
 )
 from gateway.upstreams.http.response_reader import ResponseReader
-from gateway.upstreams.problems import BrokeDown, Busy, ModelGone, NoTokenIds
+from gateway.upstreams.problems import BackendBusy, BrokeDown, ModelGone, NoTokenIds
 from tests.fakes.backend_captures import capture, names
 
 if TYPE_CHECKING:
@@ -286,9 +286,9 @@ def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (503, Busy),
+        (503, BackendBusy),
         (500, BrokeDown),
-        (429, Busy),
+        (429, BackendBusy),
         (400, UpstreamRejected),
         ("400", UpstreamRejected),
         (404, ModelGone),

@@ -17,7 +17,7 @@ from gateway.errors import (
 )
 from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, TokenLogprob
 from gateway.upstreams.generate import GenerateReader, RepeatedList
-from gateway.upstreams.problems import BrokeDown, Busy, GrammarFailed
+from gateway.upstreams.problems import BackendBusy, BrokeDown, GrammarFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -191,8 +191,8 @@ def test_an_id_that_the_last_event_has_once_more_is_not_taken_twice() -> None:
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        (FULL, Busy),
-        (EVICTED, Busy),
+        (FULL, BackendBusy),
+        (EVICTED, BackendBusy),
         (BAD, UpstreamRejected),
         (BAD | {"status_code": 500}, BrokeDown),
         (BAD | {"message": "longer than the model's context length"}, ContextOverflow),

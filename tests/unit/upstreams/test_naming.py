@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.backend import Listed, Served
+from gateway.upstreams.backend import Listed, ServedModel
 from gateway.upstreams.served_models import meanings, offers, parents
 
 NAMES = st.lists(st.sampled_from(["m", "n", "a", "b"]), min_size=1, max_size=3).map("/".join)
@@ -47,16 +47,16 @@ def test_only_known_names_are_meant_an_exact_one_first_and_never_two_makers(
 
 def test_each_backend_offers_a_model_under_its_own_name_of_it() -> None:
     known = {"m", "a/m"}
-    assert offers({"x": "m"}, {"a/m": Listed(9)}, known) == {"x": Served("a/m", None, 9)}
+    assert offers({"x": "m"}, {"a/m": Listed(9)}, known) == {"x": ServedModel("a/m", None, 9)}
     both = {"a/m": Listed(9), "m": Listed(8)}
-    assert offers({"x": "m"}, both, known) == {"x": Served("m", None, 8)}
+    assert offers({"x": "m"}, both, known) == {"x": ServedModel("m", None, 8)}
 
 
 def test_without_configured_models_all_that_is_listed_is_offered() -> None:
     listed = {"base": Listed(9), "ad": Listed(9, "base")}
     assert offers({}, listed, listed) == {
-        "base": Served("base", None, 9),
-        "ad": Served("ad", "base", 9),
+        "base": ServedModel("base", None, 9),
+        "ad": ServedModel("ad", "base", 9),
     }
 
 
@@ -64,8 +64,8 @@ def test_of_configured_models_those_that_are_listed_are_offered() -> None:
     wanted = {"public": "ad", "gone": "missing", "base": "base"}
     listed = {"vendor/base": Listed(9), "ad": Listed(9, "vendor/base")}
     assert offers(wanted, listed, listed) == {
-        "public": Served("ad", "vendor/base", 9),
-        "base": Served("vendor/base", None, 9),
+        "public": ServedModel("ad", "vendor/base", 9),
+        "base": ServedModel("vendor/base", None, 9),
     }
 
 
@@ -86,9 +86,9 @@ def test_adapters_of_a_model_are_offered_where_that_was_decided() -> None:
     wanted = {"public": "vendor/base", "other": "other", "base": "gone"}
     found = offers(wanted, listed, listed, adapters_of=["public"])
     assert found == {
-        "public": Served("vendor/base", None, 9),
-        "other": Served("other", None, 7),
-        "ad": Served("ad", "vendor/base", 9),
+        "public": ServedModel("vendor/base", None, 9),
+        "other": ServedModel("other", None, 7),
+        "ad": ServedModel("ad", "vendor/base", 9),
     }
     assert parents(found) == {"ad": "public"}
     assert "ad" not in offers(wanted, listed, listed)
@@ -96,4 +96,4 @@ def test_adapters_of_a_model_are_offered_where_that_was_decided() -> None:
 
 
 def test_an_adapter_whose_base_nobody_may_ask_for_has_no_parent() -> None:
-    assert parents({"ad": Served("ad", "base", 9)}) == {}
+    assert parents({"ad": ServedModel("ad", "base", 9)}) == {}

@@ -13,8 +13,8 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.upstreams.problems import (
+    BackendBusy,
     BrokeDown,
-    Busy,
     GrammarFailed,
     ModelGone,
     breakage,
@@ -68,9 +68,9 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
         (401, UpstreamUnavailable),
         (307, UpstreamUnavailable),
         (405, UpstreamUnavailable),
-        (429, Busy),
+        (429, BackendBusy),
         (500, BrokeDown),
-        (503, Busy),
+        (503, BackendBusy),
     ],
 )
 def test_only_the_callers_own_mistakes_are_rejections(status: int, kind: type) -> None:

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
-from gateway.upstreams.backend import Served
+from gateway.upstreams.backend import ServedModel
 from gateway.upstreams.engines.engine import TOP_P_MIN
 from gateway.upstreams.engines.lmdeploy import LmDeploy
 from gateway.upstreams.engines.sglang import SGLang
@@ -21,7 +21,7 @@ from tests.fakes.backend_captures import capture
 if TYPE_CHECKING:
     from gateway.upstreams.engines.engine import InferenceEngine
 
-SERVED = Served("served")
+SERVED = ServedModel("served")
 STOP_IDS = (200002, 200012, 199999)
 REQUEST = TokenRequest(
     "req_1", "public", [1, 2, 3], Sampling(max_tokens=9), "salt", STOP_IDS, 1 << 31
@@ -55,7 +55,7 @@ UNKNOWN = RequestWriter()
 
 
 def sent(
-    dialect: RequestWriter, request: TokenRequest = REQUEST, served: Served = SERVED
+    dialect: RequestWriter, request: TokenRequest = REQUEST, served: ServedModel = SERVED
 ) -> dict[str, Any]:
     grammar = dialect.grammar(request)
     body = dialect.body(
@@ -281,7 +281,7 @@ def test_ordinary_work_has_the_priority_zero_where_there_are_any(dialect: Reques
     assert sent(dialect)["priority"] == 0
 
 
-ADAPTER = Served("ad", parent="base")
+ADAPTER = ServedModel("ad", parent="base")
 
 
 def test_sglang_is_asked_for_an_adapter_by_its_path_of_the_base_model() -> None:

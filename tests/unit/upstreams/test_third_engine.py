@@ -12,7 +12,7 @@ from typing_extensions import override
 from gateway.errors import ContextOverflow
 from gateway.generation import Constraint, Sampling, Token, TokenRequest
 from gateway.upstreams import problems
-from gateway.upstreams.backend import Served
+from gateway.upstreams.backend import ServedModel
 from gateway.upstreams.engines.engine import InferenceEngine
 from gateway.upstreams.engines.registry import ENGINES
 from gateway.upstreams.request_writer import RequestWriter
@@ -56,7 +56,7 @@ class Third(InferenceEngine):
         return 1
 
     @override
-    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         return {"my_id": request.request_id}
 
     @override
@@ -69,7 +69,7 @@ def test_a_request_is_written_in_its_words() -> None:
     writer = RequestWriter(engine, engine.capabilities(priorities=True))
     grammar = writer.grammar(BOUND)
     body = orjson.loads(
-        b"".join(writer.body(BOUND, served=Served("m"), prompt=[b"[1]"], grammar=grammar))
+        b"".join(writer.body(BOUND, served=ServedModel("m"), prompt=[b"[1]"], grammar=grammar))
     )
     assert (body["my_id"], body["priority"]) == ("req_1", 5)
     assert body["my_grammar"]["format"] == {"type": "token", "token": 1}

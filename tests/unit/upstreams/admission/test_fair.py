@@ -13,14 +13,14 @@ from gateway.upstreams.admission.policy import WorkClass
 from tests.fakes.fair_load import TENANTS, Load, ticket
 
 if TYPE_CHECKING:
-    from gateway.upstreams.admission.fair import Service
+    from gateway.upstreams.admission.fair import CountedRequest
 
 DEFAULT = WorkClass.DEFAULT
 
 
 def test_who_was_served_least_goes_first_and_its_own_go_in_order() -> None:
     shares = FairShares()
-    order: FairOrder[Service] = FairOrder(shares)
+    order: FairOrder[CountedRequest] = FairOrder(shares)
     shares.serve("a", 1_000, DEFAULT)
     tickets = [ticket(number, "a" if number < 3 else "b") for number in range(5)]
     for one in tickets:
@@ -93,7 +93,7 @@ def test_who_always_waits_is_served_by_its_share(
 ) -> None:
     """As tokens over shares their services differ by one request at most."""
     shares = FairShares()
-    order: FairOrder[Service] = FairOrder(shares)
+    order: FairOrder[CountedRequest] = FairOrder(shares)
     served = dict.fromkeys(weights, 0.0)
     for number, name in enumerate(weights):
         order.push(ticket(number, name))

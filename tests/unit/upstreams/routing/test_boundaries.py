@@ -11,12 +11,12 @@ from gateway.upstreams.routing.boundaries import (
     WIDE_FROM,
     WIDE_STEP,
     HashedPrefix,
-    Keys,
+    PrefixKeys,
     boundary,
     count_of,
 )
 
-KEY = Keys(b"secret" * 6).of("salt", "m")
+KEY = PrefixKeys(b"secret" * 6).of("salt", "m")
 ids = st.builds(
     lambda length, seed: array("I", ((seed * 7919 + n * n) % 200_000 for n in range(length))),
     st.integers(0, 3 * STEP + 40),
@@ -79,13 +79,13 @@ def test_a_list_of_ids_is_hashed_as_packed_ones_are(prompt: array[int]) -> None:
 
 def test_another_tenant_model_or_installation_shares_no_digest() -> None:
     prompt = array("I", range(3 * STEP))
-    keys = Keys(b"secret" * 6)
+    keys = PrefixKeys(b"secret" * 6)
     others = [
         keys.of("other", "m"),
         keys.of("salt", "n"),
         # Not the same text, cut in another place.
         keys.of("sal", "tm"),
-        Keys(b"another" * 6).of("salt", "m"),
+        PrefixKeys(b"another" * 6).of("salt", "m"),
     ]
     known = HashedPrefix(prompt, KEY)
     for key in others:
