@@ -11,11 +11,11 @@ from typing_extensions import override
 
 from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
 from gateway.api.access.key import KeyEndpoint
-from gateway.api.access.tokens import TokenEndpoint
+from gateway.api.access.tokens import TokenExchangeEndpoint
 from gateway.api.admin.authentication import AdminAuthentication
 from gateway.api.admin.routes import starlette_routes
 from gateway.api.admin.table import admin_routes, operator_routes
-from gateway.api.chat import ChatRequest
+from gateway.api.chat import ChatCreateRequest
 from gateway.api.client_connection import BodyReader
 from gateway.api.containers import ContainerEndpoints
 from gateway.api.conversations import ConversationEndpoints
@@ -31,7 +31,7 @@ from gateway.api.streaming import StreamLimits
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
 from gateway.api.urls import WebSocketElsewhere
-from gateway.api.websocket.connection_turns import ConnectionLimits, Dependencies
+from gateway.api.websocket.connection_turns import Dependencies, WebSocketConnectionLimits
 from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
@@ -217,15 +217,17 @@ def routes(process: Process, services: Services) -> list[BaseRoute]:
     compact = compaction_endpoint(creation, bodies)
     conversation = "/v1/conversations/{conversation_id}"
     conversations = ConversationEndpoints(services.conversations, bodies)
-    chat = CreateEndpoint(creation, bodies, ChatRequest.parse, streams)
-    completions = CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams)
+    chat = CreateEndpoint(creation, bodies, ChatCreateRequest.parse, streams)
+    completions = CreateEndpoint(creation, bodies, ChatCreateRequest.parse_completion, streams)
     traces = TracesEndpoint(services.keep_traces, bodies, trace_limits)
     embeddings = ProxyEndpoint("embeddings", services.proxy, bodies)
     rerank = ProxyEndpoint("rerank", services.proxy, bodies)
     system = SystemEndpoints(services.models, process.health)
     openapi = OpenApiEndpoints()
     federation = process.federation
-    exchange = TokenEndpoint(federation, replace(bodies, bytes_max=federation.body_bytes_max))
+    exchange = TokenExchangeEndpoint(
+        federation, replace(bodies, bytes_max=federation.body_bytes_max)
+    )
     return [
         Route("/v1/responses", create, methods=["POST"]),
         WebSocketRoute("/v1/responses", websocket),
@@ -293,10 +295,10 @@ def _bodies(services: Services, settings: Settings) -> BodyReader:
     )
 
 
-def _connection_limits(settings: Settings) -> ConnectionLimits:
+def _connection_limits(settings: Settings) -> WebSocketConnectionLimits:
     waiting_bytes_max = settings.limits.body_bytes_max
     return settings.websockets.fill(
-        ConnectionLimits,
+        WebSocketConnectionLimits,
         write_timeout_s=settings.stream.write_timeout_s,
         start_grace_s=settings.stream.start_grace_s,
         lanes=settings.websockets.fill(LaneLimits, waiting_bytes_max=waiting_bytes_max),

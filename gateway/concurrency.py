@@ -71,7 +71,7 @@ class OnceEvent:
         return self._is_set
 
 
-class Event(OnceEvent):
+class ResettableEvent(OnceEvent):
     """An event that may be cleared and set again."""
 
     __slots__ = ()

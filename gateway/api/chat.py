@@ -63,7 +63,7 @@ class ChunkEncoder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest(CreateRequest):
+class ChatCreateRequest(CreateRequest):
     """A request of one of the two APIs, converted. `adapter` makes its answer."""
 
     adapter: Adapter

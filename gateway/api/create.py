@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.api.request_context import RequestRecord
     from gateway.api.sse import Encoder
     from gateway.api.streaming import StreamLimits
-    from gateway.protocol.chat.to_responses import Places
+    from gateway.protocol.chat.to_responses import ParameterPaths
     from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
@@ -42,7 +42,7 @@ class CreateRequest:
     """
 
     request: CreateResponse
-    places: Places | None = None
+    places: ParameterPaths | None = None
 
     @classmethod
     def parse(

@@ -17,7 +17,7 @@ from gateway.store.schema import REVISION
 from gateway.wiring.foundation import housekeeping
 
 if TYPE_CHECKING:
-    from gateway.replication.retention import Report
+    from gateway.replication.retention import RetentionReport
     from gateway.settings import Settings
     from gateway.store.migration.verification import Repaired
 
@@ -99,13 +99,13 @@ def maintain(config: Config = None, json_: Json = False) -> None:
     terminal.step(terminal.OK, "containers", f"{report.containers} containers deleted")
 
 
-def _days(report: Report) -> str:
+def _days(report: RetentionReport) -> str:
     if not report.days_owned:
         return "days left to the owner of the tables, which this role is not"
     busy = f", {report.days_busy} in use: later" if report.days_busy else ""
     return f"{report.days_made} days made, {report.days_dropped} dropped{busy}"
 
 
-async def _maintain(settings: Settings) -> Report:
+async def _maintain(settings: Settings) -> RetentionReport:
     async with provisioned(settings) as complete, connected(complete) as database:
         return await housekeeping(complete, database).round()

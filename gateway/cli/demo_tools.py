@@ -227,12 +227,12 @@ def mcp_example(url: str) -> Example:
 
 async def _fill_index(url: str, settings: Settings) -> None:
     """The pages of the site take the place of those of earlier demos, whose ports were others."""
-    from gateway.cli.pages import Source, load
+    from gateway.cli.pages import PageSource, load
 
     started = time.perf_counter()
     async with connected(settings) as database:
         await _forget_sites(database, settings.data_dir / SITES_FILE, url)
-        count = await load(settings, database, Source(url, pages_max=PAGES_MAX), quiet=True)
+        count = await load(settings, database, PageSource(url, pages_max=PAGES_MAX), quiet=True)
     terminal.step(terminal.OK, "index", f"{count} pages of {url}", time.perf_counter() - started)
 
 

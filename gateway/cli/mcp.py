@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.failures import McpError
     from gateway.tools.mcp.pool import SessionPool
-    from gateway.tools.mcp.servers import Server
+    from gateway.tools.mcp.servers import McpServer
     from gateway.wiring.mcp import McpRoom
 
 commands = typer.Typer(help="Register, list, remove and try MCP servers.", no_args_is_help=True)
@@ -59,7 +59,7 @@ class _Place:
     sealer: Sealer
     tenant_id: TenantId
 
-    async def servers(self) -> Mapping[str, Server]:
+    async def servers(self) -> Mapping[str, McpServer]:
         """Those of this tenant alone, or of all; by label."""
         from gateway.tools.mcp.servers import Registry
 
@@ -287,7 +287,7 @@ async def examine(settings: Settings, database: Database) -> dict[str, tuple[boo
 
 
 async def answers(
-    settings: Settings, database: Database, wanted: list[Server]
+    settings: Settings, database: Database, wanted: list[McpServer]
 ) -> dict[str, tuple[bool, str]]:
     """By label whether each server answers, and what it has to offer, or why it does not."""
     async with _sessions(settings, database) as room:
@@ -313,7 +313,7 @@ def _is_refused_here(error: McpError) -> bool:
     return error.code == httpx2.codes.FORBIDDEN and not error.sent
 
 
-async def _answer(sessions: SessionPool, server: Server) -> tuple[bool, str]:
+async def _answer(sessions: SessionPool, server: McpServer) -> tuple[bool, str]:
     from gateway.tools.mcp.failures import McpError
 
     try:

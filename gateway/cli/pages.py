@@ -37,7 +37,7 @@ LISTED_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PageSource:
     """What is loaded: a URL, with up to `pages_max` pages, or a file or folder, cited by `url`."""
 
     place: str
@@ -74,7 +74,7 @@ def add_pages(
     if url is not None and not url.startswith(("http://", "https://")):
         raise typer.BadParameter("expected a URL such as https://docs.example/", param_hint="--url")
     settings = load_settings(config)
-    added = run(_add(settings, Source(source, url, pages), tenant))
+    added = run(_add(settings, PageSource(source, url, pages), tenant))
     terminal.show(f"{added} added; see: harmony-gateway pages list")
     if not added:
         raise typer.Exit(terminal.FAILED)
@@ -125,7 +125,7 @@ def remove_pages(
         raise typer.Exit(terminal.FAILED)
 
 
-async def _add(settings: Settings, source: Source, tenant: str | None) -> int:
+async def _add(settings: Settings, source: PageSource, tenant: str | None) -> int:
     async with provisioned(settings) as complete, connected(complete) as database:
         tenant_id = await _tenant_id(complete, database, tenant)
         added = await load(complete, database, source, tenant_id=tenant_id)
@@ -137,7 +137,7 @@ async def _add(settings: Settings, source: Source, tenant: str | None) -> int:
 async def load(
     settings: Settings,
     database: Database,
-    source: Source,
+    source: PageSource,
     *,
     tenant_id: TenantId | None = None,
     quiet: bool = False,

@@ -63,7 +63,7 @@ _log = EventLog("gateway.devdb")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ServerAccount:
     """Who runs the server; `switch` is False when that is who we are."""
 
     name: str
@@ -257,7 +257,7 @@ class EmbeddedPostgres:
         os.close(self._lock)
         self._lock, self._is_locked = None, False
 
-    def _initialise(self, programs: Path, account: Account) -> None:
+    def _initialise(self, programs: Path, account: ServerAccount) -> None:
         """A new cluster, in place only when it is complete."""
         partial = self._data_dir / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
@@ -302,7 +302,7 @@ class EmbeddedPostgres:
             adopt_pid_file(self._cluster)
         _remove_socket_folder(last.socket_folder)
 
-    def _launch(self, programs: Path, account: Account, deadline: float) -> bool:
+    def _launch(self, programs: Path, account: ServerAccount, deadline: float) -> bool:
         """False when the server may start in a moment; raises when it will not."""
         self._socket_folder = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX))
         log = self._data_dir / "server.log"
@@ -383,7 +383,7 @@ def _check_version(cluster: Path, version: str) -> None:
         )
 
 
-def account_for(cluster: Path, run_as: str) -> Account:
+def account_for(cluster: Path, run_as: str) -> ServerAccount:
     """Whoever owns the cluster; for a new one this user, or `run_as` when that is root.
 
     Raises `StartupError` when that is nobody we could be.
@@ -402,7 +402,7 @@ def account_for(cluster: Path, run_as: str) -> Account:
             f"{cluster} belongs to {name}",
             remedy=f"Start the gateway as {name}, or set another GATEWAY_DATA_DIR.",
         )
-    return Account(name, uid, gid, switch=us != uid)
+    return ServerAccount(name, uid, gid, switch=us != uid)
 
 
 def _ids_of(user: str) -> tuple[int, int]:
@@ -423,7 +423,7 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-def run(command: list[str], account: Account) -> subprocess.CompletedProcess[bytes]:
+def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProcess[bytes]:
     """Run to the end, whatever its exit status; raises `OSError` when it cannot be executed."""
     return subprocess.run(  # noqa: S603 - our own arguments, no shell
         command,
@@ -447,7 +447,7 @@ def bundled_programs() -> Path:
     return max(found, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
 
 
-def server_version(programs: Path, account: Account) -> str:
+def server_version(programs: Path, account: ServerAccount) -> str:
     """The major version; proves that `account` may execute the program at all."""
     try:
         said = run([str(programs / "postgres"), "--version"], account)

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.concurrency import Event
+from gateway.concurrency import ResettableEvent
 from gateway.entries import VERSION_BYTE, packed_entry
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.store.events import LogBatch, LogRow
@@ -200,7 +200,7 @@ class Channel:
         """Neither closed by its run nor lost."""
         self.is_ending = False
         """The waiting entries are to be written together with the end."""
-        self.moved = Event()
+        self.moved = ResettableEvent()
         """Set when entries became durable, when there is room, and when the channel closes."""
 
     @property
@@ -301,7 +301,7 @@ class LogWriter:
         self._channels: dict[UUID, Channel] = {}
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
-        self._crowded = Event()
+        self._crowded = ResettableEvent()
         self._blocked: set[Channel] = set()
         self._is_away = False
         self._may_flush_at = 0.0

@@ -228,7 +228,7 @@ def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
 
 
 @dataclass(slots=True)
-class Chain:
+class ChainCheck:
     """Checks entries of one tenant in their order, as they come (`add`), and then what is before
     the first of them and behind the last (`faults`). `kept` are hashes that somebody wrote down
     before, by the numbers of their entries.

@@ -13,7 +13,7 @@ from uuid import UUID
 from gateway.errors import InvalidRequest
 from gateway.ledger.records import encoded, record_of, trailer
 from gateway.store.ledger import exports
-from gateway.store.ledger.cursors import Place
+from gateway.store.ledger.cursors import LinePosition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,15 +27,15 @@ READ_LINES_MAX: Final = 2_000
 _CURSOR: Final = re.compile(r"u1-([0-9]{1,19})-([0-9a-f]{32})-([0-9a-f]{32})-(-?[0-9]{1,9})")
 
 
-def cursor_of(place: Place) -> str:
+def cursor_of(place: LinePosition) -> str:
     """The cursor that stands for a place."""
     return f"u1-{place.tx}-{place.tenant.hex}-{place.response.hex}-{place.seq}"
 
 
-def place_of(cursor: str | None) -> Place:
+def place_of(cursor: str | None) -> LinePosition:
     """The place that a cursor stands for. Raises `InvalidRequest`."""
     if not cursor:
-        return Place()
+        return LinePosition()
     found = _CURSOR.fullmatch(cursor)
     if found is None or int(found[1]) >= 2**63:
         raise InvalidRequest(
@@ -43,7 +43,7 @@ def place_of(cursor: str | None) -> Place:
             code="invalid_value",
             param="from_tx",
         )
-    return Place(int(found[1]), UUID(found[2]), UUID(found[3]), int(found[4]))
+    return LinePosition(int(found[1]), UUID(found[2]), UUID(found[3]), int(found[4]))
 
 
 async def export(

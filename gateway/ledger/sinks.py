@@ -50,7 +50,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SinkTarget:
     """Where a sink is and how it knows us. `customers` are its names of tenants."""
 
     name: str
@@ -63,7 +63,7 @@ class Target:
 class CloudEventsSink:
     """Posts every batch at once, as `application/cloudevents-batch+json`."""
 
-    def __init__(self, target: Target, *, source: str) -> None:
+    def __init__(self, target: SinkTarget, *, source: str) -> None:
         self._target = target
         self._client = _new_client()
         self._source = source
@@ -91,7 +91,7 @@ class StripeSink:
 
     def __init__(
         self,
-        target: Target,
+        target: SinkTarget,
         *,
         meters: Mapping[str, str],
         clock: Callable[[], float] = time.time,
@@ -150,7 +150,7 @@ def _new_client() -> httpx2.AsyncClient:
 
 
 async def _post(
-    http: httpx2.AsyncClient, target: Target, body: bytes, kind: str
+    http: httpx2.AsyncClient, target: SinkTarget, body: bytes, kind: str
 ) -> tuple[int, str]:
     """The status of the answer, and the beginning of what it says."""
     headers = {"content-type": kind}

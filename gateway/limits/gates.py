@@ -21,7 +21,7 @@ from gateway.limits.money import Prices, ends
 from gateway.limits.pacing import Paces
 from gateway.limits.refusal import (
     Headroom,
-    Where,
+    ReachedLimit,
     headers_of,
     over_budget,
     rate_limited,
@@ -268,7 +268,7 @@ class Gates:
         key = (tenant_id, limit.name)
         used = self.places[key] + self.elsewhere.get(key, 0)
         if used >= limit.value:
-            refusal = too_many(Where(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S)
+            refusal = too_many(ReachedLimit(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S)
             self._refuse(limit, refusal, tenant_id)
         self.places[key] += 1
 
@@ -300,7 +300,7 @@ class Gates:
             used = self.places.get(key, 0) + (elsewhere or 0)
             if used >= limit.value:
                 wait_s = BUSY_WAIT_S * (1 + JITTER * self._random())
-                where = Where(limit, caller.terms, caller.model)
+                where = ReachedLimit(limit, caller.terms, caller.model)
                 refusal = too_many(where, used=used, wait_s=wait_s)
                 buckets = self._buckets[caller.tenant_id]
                 refusal.headers = headers_of(
@@ -396,7 +396,7 @@ class Gates:
             headers = headers_of(room, self._tightest(rules.tokens, buckets))
         else:
             headers = headers_of(self._tightest(rules.requests, buckets), room)
-        asked, where = int(cost.amount), Where(limit, caller.terms, caller.model)
+        asked, where = int(cost.amount), ReachedLimit(limit, caller.terms, caller.model)
         if cost.amount > bucket.capacity:
             return too_large(where, cost=asked, headers=headers)
         wait_s = bucket.until_fits_s(cost.amount, now) * (1 + JITTER * self._random())

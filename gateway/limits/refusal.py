@@ -56,7 +56,7 @@ class Headroom(NamedTuple):
     is_project: bool = False
 
 
-class Where(NamedTuple):
+class ReachedLimit(NamedTuple):
     """Which limit, of which key, was reached by a request for which model."""
 
     limit: Limit
@@ -104,7 +104,7 @@ def _told(names: tuple[bytes, bytes, bytes], room: Headroom) -> Headers:
 
 
 def rate_limited(
-    where: Where, *, used: int, cost: int, wait_s: float, headers: Headers
+    where: ReachedLimit, *, used: int, cost: int, wait_s: float, headers: Headers
 ) -> RateLimited:
     """A bucket has not enough for a request now, but will in `wait_s`."""
     name, abbreviation = _named(where.limit)
@@ -119,7 +119,7 @@ def rate_limited(
     )
 
 
-def too_large(where: Where, *, cost: int, headers: Headers) -> RateLimited:
+def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimited:
     """A bucket can never have enough for a request."""
     name, abbreviation = _named(where.limit)
     kind = _kind(where.limit)
@@ -137,7 +137,7 @@ def too_large(where: Where, *, cost: int, headers: Headers) -> RateLimited:
     )
 
 
-def too_many(where: Where, *, used: int, wait_s: float) -> RateLimited:
+def too_many(where: ReachedLimit, *, used: int, wait_s: float) -> RateLimited:
     """As many are under way as may be."""
     limit = where.limit
     return RateLimited(
@@ -175,7 +175,7 @@ def over_budget(
     )
 
 
-def out_of_storage(where: Where, *, used: int, asked: int) -> RateLimited:
+def out_of_storage(where: ReachedLimit, *, used: int, asked: int) -> RateLimited:
     """As much is stored as may be."""
     limit = where.limit
     owner = _owner(limit.scope, limit.scope_id, where.terms)
@@ -190,11 +190,11 @@ def out_of_storage(where: Where, *, used: int, asked: int) -> RateLimited:
     )
 
 
-def _subject(where: Where) -> str:
+def _subject(where: ReachedLimit) -> str:
     return f" for {where.model}" if where.model else ""
 
 
-def _place(where: Where) -> str:
+def _place(where: ReachedLimit) -> str:
     return _owner(where.limit.scope, where.limit.scope_id, where.terms).replace("of ", "in ", 1)
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from gateway.limits.refusal import Where, out_of_storage
+from gateway.limits.refusal import ReachedLimit, out_of_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ class Measurement(NamedTuple):
     age_s: float
 
 
-class Account:
+class StorageAccount:
     """What one tenant, or one of its projects, has stored."""
 
     __slots__ = ("_added", "is_known", "measured", "used_at")
@@ -91,7 +91,7 @@ class StoredCharge:
     __slots__ = ("_accounts", "_clock", "_size")
 
     def __init__(
-        self, accounts: tuple[Account, ...], size: int, clock: Callable[[], float]
+        self, accounts: tuple[StorageAccount, ...], size: int, clock: Callable[[], float]
     ) -> None:
         self._accounts = accounts
         self._clock = clock
@@ -124,7 +124,7 @@ class Storage:
         """`refuse` raises the refusal, or only counts it where the limit is observed."""
         self._clock = clock
         self._refuse = refuse
-        self._accounts: dict[Key, Account] = {}
+        self._accounts: dict[Key, StorageAccount] = {}
 
     def is_known(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
         """Whether the database was asked for all of these; from now on it is."""
@@ -146,7 +146,7 @@ class Storage:
             accounts[key] = account = self._account(key, now)
             used = account.measured + account.added + elsewhere.get(key, 0)
             if used + size > limit.value:
-                where = Where(limit, terms, "")
+                where = ReachedLimit(limit, terms, "")
                 self._refuse(limit, out_of_storage(where, used=used, asked=size), tenant_id)
         return StoredCharge(tuple(accounts.values()), size, self._clock)
 
@@ -172,10 +172,10 @@ class Storage:
             if (account := self._accounts.get(key)) is not None:
                 account.update(measured.get(key), now)
 
-    def _account(self, key: Key, now: float) -> Account:
+    def _account(self, key: Key, now: float) -> StorageAccount:
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = Account(now)
+            account = self._accounts[key] = StorageAccount(now)
         account.used_at = now
         return account
 

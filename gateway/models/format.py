@@ -128,7 +128,7 @@ class RenderOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedHistory:
     """What a prompt repeats of a history: its leading instructions, as text, and `ids` behind."""
 
     instructions: tuple[ContextItem, ...]
@@ -256,7 +256,7 @@ class ModelFormat(Protocol):
         self,
         items: Sequence[ContextItem],
         options: RenderOptions,
-        repeated: Repeated | None = None,
+        repeated: RepeatedHistory | None = None,
     ) -> Prompt:
         """The prompt that continues `items`; what is `repeated` of a history stands before them.
 

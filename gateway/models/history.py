@@ -37,7 +37,7 @@ its approval request, which is of another kind.)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedItem:
     """An item to be rendered: its index in the context, and for an output the name of the function
     that was called, as the model knows it.
 
@@ -61,7 +61,7 @@ def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
     return count
 
 
-def since_compaction(items: Iterable[Placed]) -> list[Placed]:
+def since_compaction(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     """The items without what the last compaction made short.
 
     Before it only messages of users and operators are left. Those that nobody had answered yet
@@ -83,7 +83,7 @@ def since_compaction(items: Iterable[Placed]) -> list[Placed]:
     return [*kept, shown[last], *before[answered:], *shown[last + 1 :]]
 
 
-def without_stale_reasoning(items: Iterable[Placed]) -> list[Placed]:
+def without_stale_reasoning(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     """The items without the reasoning that led to an answer already given.
 
     gpt-oss was trained to see its chain of thought again only until it has answered: reasoning
@@ -142,7 +142,7 @@ _NO_ANSWER: Final = ContextItem(
 )
 
 
-def with_approvals(items: Iterable[Placed], approved: str | None) -> list[Placed]:
+def with_approvals(items: Iterable[PlacedItem], approved: str | None) -> list[PlacedItem]:
     """The items with MCP approval requests as the calls that they are, each before its result.
 
     A call that was made comes with the result, and that of the request with the id `approved`,
@@ -165,12 +165,12 @@ def with_approvals(items: Iterable[Placed], approved: str | None) -> list[Placed
 class _Approvals:
     """The MCP approval requests of one context, and what became of them."""
 
-    def __init__(self, items: Iterable[Placed], approved: str | None) -> None:
-        self.pending: list[Placed] = []
+    def __init__(self, items: Iterable[PlacedItem], approved: str | None) -> None:
+        self.pending: list[PlacedItem] = []
         """What is called now."""
         self._approved = approved
-        self._asked: dict[str | None, Placed] = {}
-        self._answers: dict[str | None, Placed] = {}
+        self._asked: dict[str | None, PlacedItem] = {}
+        self._answers: dict[str | None, PlacedItem] = {}
         self._made: set[str | None] = set()
         self._told: set[str | None] = set()
         for placed in items:
@@ -182,7 +182,7 @@ class _Approvals:
             elif item.kind == "mcp_call":
                 self._made.add(item.call_id)
 
-    def in_place_of(self, placed: Placed) -> list[Placed]:
+    def in_place_of(self, placed: PlacedItem) -> list[PlacedItem]:
         """What the model is shown there."""
         item = placed.item
         if self._asked.get(item.item_id) is placed:
@@ -193,10 +193,10 @@ class _Approvals:
         if item.kind == "mcp_call" and item.call_id in self._asked.keys() - self._told:
             self._told.add(item.call_id)
             request = self._asked[item.call_id]
-            return [request, Placed(placed.source, item, request.item.name)]
+            return [request, PlacedItem(placed.source, item, request.item.name)]
         return [placed]
 
-    def _request(self, request: Placed) -> list[Placed]:
+    def _request(self, request: PlacedItem) -> list[PlacedItem]:
         request_id = request.item.item_id
         if request_id in self._made:
             return []
@@ -205,7 +205,7 @@ class _Approvals:
             return []
         answer = self._answers.get(request_id)
         source, item = (answer.source, answer.item) if answer else (PREAMBLE, _NO_ANSWER)
-        return [request, Placed(source, item, request.item.name)]
+        return [request, PlacedItem(source, item, request.item.name)]
 
 
 def is_answer(item: ContextItem | Label | Message) -> bool:
@@ -213,7 +213,7 @@ def is_answer(item: ContextItem | Label | Message) -> bool:
     return item.role == "assistant" and item.phase != "commentary"
 
 
-def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
+def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
     """The items with each output directly behind its call, in the order of the calls.
 
     Harmony knows no call ids: a model that called two functions at once (as models of other
@@ -224,21 +224,21 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
     Raises `InvalidRequest` for an output without a call.
     """
     ordered = list(items)
-    outputs: defaultdict[str | None, deque[Placed]] = defaultdict(deque)
+    outputs: defaultdict[str | None, deque[PlacedItem]] = defaultdict(deque)
     for placed in ordered:
         if placed.item.is_output and not placed.item.stands_alone:
             outputs[placed.item.call_id].append(placed)
     for placed in ordered:
         item = placed.item
         if item.stands_alone:
-            yield Placed(placed.source, item, item.name)
+            yield PlacedItem(placed.source, item, item.name)
             continue
         if item.is_output or (item.is_call and not item.complete):
             continue
         yield placed
         if item.is_call and outputs[item.call_id]:
             output = outputs[item.call_id].popleft()
-            yield Placed(output.source, output.item, item.name)
+            yield PlacedItem(output.source, output.item, item.name)
     for left in outputs.values():
         if left:
             kind, call_id = left[0].item.kind.replace("_", " "), left[0].item.call_id

@@ -47,7 +47,7 @@ class AskedCall(BaseModel):
     arguments: str
 
 
-class Answer(BaseModel):
+class ApprovalAnswer(BaseModel):
     """The output of such a call: whether the user approves."""
 
     model_config = ConfigDict(strict=True)
@@ -68,7 +68,7 @@ def _read(item: InputItem) -> InputItem:
             fields = {"id": call_id, "type": FUNCTION, **asked.model_dump()}
             return McpApprovalRequest.model_validate(fields)
         case FunctionCallOutput(call_id=call_id) if call_id is not None and _is_own(call_id):
-            answer = _parsed(Answer, "output", output_text(item))
+            answer = _parsed(ApprovalAnswer, "output", output_text(item))
             fields = {
                 "id": item.id,
                 "type": "mcp_approval_response",

@@ -26,7 +26,7 @@ from gateway.errors import StoreError
 from gateway.limits.money import begins, dollars, ends
 from gateway.limits.terms import Interval
 from gateway.store.limits import alerts
-from gateway.store.limits.alerts import Span
+from gateway.store.limits.alerts import DatedInterval
 from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS
@@ -50,7 +50,7 @@ class NotDelivered(Exception):
     """Nobody was told; the message says why, for operators."""
 
 
-class Channel(Protocol):
+class AlertChannel(Protocol):
     """A way to tell somebody. `name` is a word."""
 
     @property
@@ -166,7 +166,7 @@ class AlertDelivery:
     def __init__(
         self,
         database: Database,
-        channels: Sequence[Channel],
+        channels: Sequence[AlertChannel],
         *,
         interval_s: float,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -216,7 +216,7 @@ class AlertDelivery:
         return bool(wanted) and told >= wanted.keys()
 
 
-async def _is_told(channel: Channel, firing: Firing) -> bool:
+async def _is_told(channel: AlertChannel, firing: Firing) -> bool:
     try:
         await channel.tell(firing)
     except NotDelivered as error:
@@ -228,13 +228,15 @@ async def _is_told(channel: Channel, firing: Firing) -> bool:
     return False
 
 
-def spans(now: datetime) -> set[Span]:
+def spans(now: datetime) -> set[DatedInterval]:
     """The intervals to look at: those of now, and for a while those that are over. What was spent
     at their end is told by replicas a moment later.
     """
     moments = (now, now - timedelta(seconds=LATE_S))
     return {
-        Span(one, begins(one, at), ends(one, at)) for one in get_args(Interval) for at in moments
+        DatedInterval(one, begins(one, at), ends(one, at))
+        for one in get_args(Interval)
+        for at in moments
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.store.replicas.shares import Ended
+from gateway.store.replicas.shares import EndedResponse
 from gateway.tenancy import DEFAULT_POLICY
 from gateway.upstreams.admission.fair import CLASS_WEIGHTS, OUTPUT_WEIGHT
 from gateway.upstreams.admission.policy import class_of
@@ -24,19 +24,19 @@ class BackgroundShares:
     """`ended` fills it; who claims takes what there is, and puts it back if that failed."""
 
     def __init__(self) -> None:
-        self._ended: list[Ended] = []
+        self._ended: list[EndedResponse] = []
 
     def ended(self, spec: RunSpec, usage: TokenUsage, *, counted: float) -> None:
         """A response has its end, generated here; `counted` is what its claim was."""
         cost = cost_of(spec, usage)
-        self.put_back([Ended(spec.principal.tenant_id, cost, counted)])
+        self.put_back([EndedResponse(spec.principal.tenant_id, cost, counted)])
 
-    def take(self) -> list[Ended]:
+    def take(self) -> list[EndedResponse]:
         """What was not told yet; it counts as told."""
         taken, self._ended = self._ended, []
         return taken
 
-    def put_back(self, ended: Sequence[Ended]) -> None:
+    def put_back(self, ended: Sequence[EndedResponse]) -> None:
         """It was not told after all."""
         self._ended = [*self._ended, *ended][-TOLD_MAX:]
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.concurrency import Event
+from gateway.concurrency import ResettableEvent
 from gateway.errors import ClaimLost, StoreError
 from gateway.telemetry.logs import EventLog
 
@@ -80,9 +80,9 @@ class LeaseKeeper:
         self._held: dict[UUID, _Held] = {}
         metrics.claims_held.append(lambda: len(self._held))
         self._reserved: frozenset[Claim] = frozenset()
-        self._check_soon = Event()
-        self._may_be_ended = Event()
-        self._has_renewed = Event()
+        self._check_soon = ResettableEvent()
+        self._may_be_ended = ResettableEvent()
+        self._has_renewed = ResettableEvent()
         self._renewed_at: float | None = None
         self._trusted_from = 0.0
         self._is_away = False

@@ -59,7 +59,7 @@ CLEANED_EVERY: Final = 30
 _log = EventLog("gateway.limits")
 
 
-class Exchange(Protocol):
+class SyncCounters(Protocol):
     """`store.limits.counters.exchange`, of one database and replica."""
 
     def __call__(self, request: SyncRequest, *, is_round: bool) -> Awaitable[SyncReply]: ...
@@ -69,7 +69,7 @@ class Exchange(Protocol):
 class LimitStore:
     """What the limiter needs of the database: each raises `StoreError`."""
 
-    exchange: Exchange
+    exchange: SyncCounters
     prices: Callable[[], Awaitable[Sequence[Price]]]
     forget: Callable[[], Awaitable[None]]
     read: Callable[[UUID, Terms], Awaitable[Elsewhere]]

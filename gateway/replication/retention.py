@@ -36,7 +36,7 @@ _log = EventLog("gateway.housekeeping")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RetentionReport:
     """What one round did. `days_busy` were over and in use, and are tried again.
 
     `days_owned` False: it left days alone, because they are another role's.
@@ -104,7 +104,7 @@ class Housekeeping:
         """Make the partitions of today and of the next days; returns how many were missing."""
         return len(await retention.make_partitions(self._database, self._today(), DAYS_AHEAD))
 
-    async def round(self) -> Report:
+    async def round(self) -> RetentionReport:
         """Do everything once. Raises `StoreError`; what was done until then stays done."""
         days_owned, days_made, dropped = (
             await retention.owns_partitions(self._database),
@@ -114,7 +114,7 @@ class Housekeeping:
         if days_owned:
             days_made = await self.prepare()
             dropped = await retention.drop_partitions(self._database, self._keep.log_s)
-        report = Report(
+        report = RetentionReport(
             days_owned=days_owned,
             days_made=days_made,
             days_dropped=len(dropped.days),
@@ -153,7 +153,7 @@ class Housekeeping:
             _log.warning("housekeeping failed, will be tried again", error=error)
 
 
-def _tell(report: Report) -> None:
+def _tell(report: RetentionReport) -> None:
     counts = {
         "days of logs": report.days_dropped,
         "rows of logs": report.log_rows,

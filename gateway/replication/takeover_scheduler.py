@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.concurrency import Event
+from gateway.concurrency import ResettableEvent
 from gateway.engine.run_state import rebuild
 from gateway.errors import StoreError
 from gateway.store import claims, events
@@ -75,7 +75,7 @@ class TakeoverScheduler:
         self._limits = limits
         self._owner = owner
         self._metrics = metrics
-        self._wake = Event()
+        self._wake = ResettableEvent()
         self._may_have_more = True
         self._rest_s = limits.interval_s
         self._claiming = asyncio.Lock()

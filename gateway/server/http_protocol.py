@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.api.access.authentication import PROBES
 from gateway.api.client_connection import EXTENSION
-from gateway.concurrency import Event
+from gateway.concurrency import ResettableEvent
 from gateway.errors import TooManyConnections
 from gateway.server.admission import Admission, Room
 from gateway.server.refusals import Refused, response_bytes, too_many_connections
@@ -72,7 +72,7 @@ class BoundedFlowControl(FlowControl):
         self.write_paused = False
         self.is_full = False
         """While what was read already is too much, nobody has more read, whatever they wait for."""
-        self._takes = Event()
+        self._takes = ResettableEvent()
         self._takes.set()
 
     @override
@@ -399,7 +399,7 @@ class Cycle(RequestResponseCycle):
             access_logger=protocol.access_logger,
             access_log=False,
             default_headers=protocol.server_state.default_headers,
-            message_event=Event(),  # type: ignore[arg-type]  # an Event takes ten times the memory
+            message_event=ResettableEvent(),  # type: ignore[arg-type]  # an Event takes ten times the memory
             expect_100_continue=head.expects_continue,
             keep_alive=head.keeps_alive,
             on_response=protocol.on_response_complete,

@@ -79,7 +79,7 @@ DATE_TICK_S = 1.0
 """Between two dates that are put into answers: they have no parts of a second."""
 
 
-class Draining(Protocol):
+class DrainableApp(Protocol):
     """An application that wants to know that it is about to end, while it still serves."""
 
     async def begin_drain(self) -> None:
@@ -123,7 +123,7 @@ class Server(uvicorn.Server):
         app: ASGIApp,
         listener: socket.socket,
         settings: ServerSettings,
-        draining: Draining | None = None,
+        draining: DrainableApp | None = None,
         frames: FrameBounds | None = None,
     ) -> None:
         """`draining` is told when the server stops. WebSockets are served where `frames` bounds

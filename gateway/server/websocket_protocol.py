@@ -59,7 +59,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     clients break the rules.
 
     uvicorn would cut them off, in the middle of what is being answered. The application knows that
-    the server stops (`server.Draining`), closes each connection when it is at rest, and is
+    the server stops (`server.DrainableApp`), closes each connection when it is at rest, and is
     cancelled when the grace is over.
     """
 

@@ -34,7 +34,7 @@ class ApprovalUsed(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ApprovalDecision:
     """What the user decided of the request `request_id`, which was made for what `digest` is of.
 
     `call` is what is to be called; None: the user refused it.
@@ -83,7 +83,7 @@ def decisions(
     answers: Sequence[McpApprovalResponse],
     asked: Mapping[str, McpApprovalRequest],
     servers: Sequence[ServerGrant],
-) -> tuple[Decision, ...]:
+) -> tuple[ApprovalDecision, ...]:
     """What is decided, bound to the tools that the request itself grants. `asked` are the approval
     requests of the context by id.
 
@@ -91,7 +91,7 @@ def decisions(
     answer to a request that the context does not have, and for an approval of a call that is not
     the same any more.
     """
-    decided: list[Decision] = []
+    decided: list[ApprovalDecision] = []
     for answer in answers:
         request_id = answer.approval_request_id
         request = asked.get(request_id)
@@ -107,7 +107,7 @@ def decisions(
             digest = approval_digest(*found, request.arguments)
             name = flat_name(request.server_label, request.name)
             call = ApprovedCall(request_id, name, request.arguments) if answer.approve else None
-            decided.append(Decision(request_id, digest, call))
+            decided.append(ApprovalDecision(request_id, digest, call))
         elif answer.approve:
             raise _mismatch(request_id)
     return tuple(decided)

@@ -97,7 +97,7 @@ class DatabaseCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """`reasons` is empty when requests can be served; `warnings` say what of them cannot.
 
     `admission` is what waits for backends; None where nothing ever does. A full queue is no reason
@@ -148,10 +148,10 @@ class Health:
         """From now on nothing new should be sent here."""
         self._is_draining = True
 
-    async def check(self) -> Report:
+    async def check(self) -> HealthReport:
         """Ask the database, look at the backends; when the process is about to end, say only so."""
         if self._is_draining:
-            return Report(["this process is about to end"], is_draining=True)
+            return HealthReport(["this process is about to end"], is_draining=True)
         found = await asyncio.gather(*(check.reasons() for check in self._databases.values()))
         named = [
             reason if len(found) == 1 else f"{name}: {reason}"
@@ -174,7 +174,7 @@ class Health:
         ]
         sources = () if self._membership is None else self._membership.warnings
         warnings = [*(named if is_one_well else ()), *sources, *self._pool.warnings]
-        return Report(reasons, backends, warnings, admission=self._admission())
+        return HealthReport(reasons, backends, warnings, admission=self._admission())
 
     def _admission(self) -> dict[str, Any] | None:
         admission = self._pool.admission

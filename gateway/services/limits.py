@@ -42,7 +42,7 @@ NANO_MAX: Final = 10**15
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LimitOwner:
     """Whose limits and budgets: a tenant's own, or those of one of its projects or keys."""
 
     tenant_id: TenantId
@@ -50,7 +50,7 @@ class Place:
     scope_id: UUID
 
     @classmethod
-    def of_tenant(cls, tenant_id: TenantId) -> Place:
+    def of_tenant(cls, tenant_id: TenantId) -> LimitOwner:
         """Where limits and budgets of a whole tenant are set."""
         return cls(tenant_id, "tenant", tenant_id)
 
@@ -83,7 +83,7 @@ class Limits:
             raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
         return found.id
 
-    async def project(self, tenant_id: TenantId, project_id: UUID) -> Place:
+    async def project(self, tenant_id: TenantId, project_id: UUID) -> LimitOwner:
         """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
         async with self._database.transaction(tenant_id) as connection:
             found = await projects.find(connection, tenant_id, ProjectId(project_id))
@@ -94,9 +94,9 @@ class Limits:
                 code="project_not_found",
                 param="project_id",
             )
-        return Place(tenant_id, "project", project_id)
+        return LimitOwner(tenant_id, "project", project_id)
 
-    async def key(self, tenant_id: TenantId, key_id: UUID) -> Place:
+    async def key(self, tenant_id: TenantId, key_id: UUID) -> LimitOwner:
         """That of a key, or of what stands in the place of one: a federation rule, an issuer of the
         operator. Raises `ResourceNotFound` for one that the tenant does not have.
         """
@@ -107,7 +107,7 @@ class Limits:
                     code="api_key_not_found",
                     param="key_id",
                 )
-        return Place(tenant_id, "key", key_id)
+        return LimitOwner(tenant_id, "key", key_id)
 
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
         """Every limit of a tenant, its projects and keys."""
@@ -116,7 +116,7 @@ class Limits:
 
     async def set_limits(
         self,
-        place: Place,
+        place: LimitOwner,
         values: Mapping[tuple[What, int], int | None],
         *,
         model: str = ALL_MODELS,
@@ -138,7 +138,7 @@ class Limits:
             found.append(BudgetState(budget, spent))
         return found
 
-    async def budget(self, place: Place, unit: Unit, interval: Interval) -> BudgetState | None:
+    async def budget(self, place: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
         """That of a place, if there is one."""
         wanted = (place.scope, place.scope_id, unit, interval)
         for one in await self.budgets(place.tenant_id):
@@ -149,7 +149,7 @@ class Limits:
 
     async def set_budget(
         self,
-        place: Place,
+        place: LimitOwner,
         cap: int,
         *,
         unit: Unit = "usd",
@@ -179,21 +179,21 @@ class Limits:
         return budget
 
     async def remove_budget(
-        self, place: Place, unit: Unit, interval: Interval, author: Author = COMMAND_LINE
+        self, place: LimitOwner, unit: Unit, interval: Interval, author: Author = COMMAND_LINE
     ) -> bool:
         """Whether there was one."""
         gone = Budget(EVERYONE, place.scope, place.scope_id, unit, interval, 0)
         event = _budget_changed(place, gone, None, author)
         return await rules.set_budget(self._database, place.tenant_id, gone, event, is_gone=True)
 
-    async def alerts(self, place: Place) -> list[SpendAlert]:
+    async def alerts(self, place: LimitOwner) -> list[SpendAlert]:
         """Those of a place, the oldest first."""
         async with self._database.transaction(place.tenant_id) as connection:
             return await _alerts_of(connection, place)
 
     async def add_alert(
         self,
-        place: Place,
+        place: LimitOwner,
         threshold: int,
         channel: dict[str, object],
         *,
@@ -212,7 +212,7 @@ class Limits:
 
     async def set_operators_alerts(
         self,
-        place: Place,
+        place: LimitOwner,
         thresholds: Mapping[int, int],
         *,
         unit: Unit,
@@ -245,7 +245,7 @@ class Limits:
                 await _add_alert(connection, place, alert, author)
 
     async def change_alert(
-        self, place: Place, alert: SpendAlert, author: Author = COMMAND_LINE
+        self, place: LimitOwner, alert: SpendAlert, author: Author = COMMAND_LINE
     ) -> SpendAlert | None:
         """Change one; None when there is none of its id in the place."""
         event = author.event(
@@ -264,7 +264,7 @@ class Limits:
         return await rules.change_alert(self._database, place.tenant_id, alert, event)
 
     async def remove_alert(
-        self, place: Place, alert_id: UUID, author: Author = COMMAND_LINE
+        self, place: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
     ) -> bool:
         """Whether there was one."""
         async with self._database.transaction(place.tenant_id) as connection:
@@ -328,7 +328,7 @@ class Limits:
 
 async def set_limits(
     connection: Connection,
-    place: Place,
+    place: LimitOwner,
     values: Mapping[tuple[What, int], int | None],
     *,
     model: str = ALL_MODELS,
@@ -364,7 +364,7 @@ async def set_limits(
 
 
 def _named(
-    place: Place,
+    place: LimitOwner,
     values: Mapping[tuple[What, int], int | None],
     model: str,
     mode: Mode | None,
@@ -382,7 +382,7 @@ def _named(
     return found
 
 
-async def _limits_of(connection: Connection, place: Place, model: str) -> list[Limit]:
+async def _limits_of(connection: Connection, place: LimitOwner, model: str) -> list[Limit]:
     return [
         one
         for one in await rules.limits(connection, place.tenant_id)
@@ -390,7 +390,7 @@ async def _limits_of(connection: Connection, place: Place, model: str) -> list[L
     ]
 
 
-async def _limits_around(connection: Connection, place: Place) -> list[Limit]:
+async def _limits_around(connection: Connection, place: LimitOwner) -> list[Limit]:
     """Limits that those of a place may not be above."""
     around: set[tuple[Scope, UUID]] = set()
     if place.scope != "tenant":
@@ -403,7 +403,7 @@ async def _limits_around(connection: Connection, place: Place) -> list[Limit]:
     return [one for one in known if (one.scope, one.scope_id) in around]
 
 
-async def _alerts_of(connection: Connection, place: Place) -> list[SpendAlert]:
+async def _alerts_of(connection: Connection, place: LimitOwner) -> list[SpendAlert]:
     return await rules.alerts(connection, place.tenant_id, place.scope, place.scope_id)
 
 
@@ -413,7 +413,7 @@ def _check_count(alerts: int) -> None:
 
 
 async def _add_alert(
-    connection: Connection, place: Place, new: SpendAlert, author: Author
+    connection: Connection, place: LimitOwner, new: SpendAlert, author: Author
 ) -> SpendAlert:
     told = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
     target = ids.spend_alert_id(new.id)
@@ -422,7 +422,7 @@ async def _add_alert(
 
 
 async def _remove_alert(
-    connection: Connection, place: Place, alert_id: UUID, author: Author
+    connection: Connection, place: LimitOwner, alert_id: UUID, author: Author
 ) -> bool:
     target = ids.spend_alert_id(alert_id)
     event = author.event("harmony.spend_alert.deleted", target, place.project)
@@ -437,7 +437,7 @@ def _check_tier(tier: str) -> None:
 
 
 def _limits_changed(
-    place: Place,
+    place: LimitOwner,
     values: Mapping[tuple[What, int], int | None],
     model: str,
     mode: Mode | None,
@@ -457,7 +457,9 @@ def _limits_changed(
     return author.event("harmony.limit.changed", str(place.scope_id), changes_requested=told)
 
 
-def _budget_changed(place: Place, budget: Budget, cap: int | None, author: Author) -> AuditEvent:
+def _budget_changed(
+    place: LimitOwner, budget: Budget, cap: int | None, author: Author
+) -> AuditEvent:
     told = {"scope": place.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
     return author.event(
         "harmony.budget.changed", str(place.scope_id), place.project, changes_requested=told

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.errors import InvalidRequest
 from gateway.store.ledger import reading
-from gateway.store.ledger.reading import Question, Span
+from gateway.store.ledger.reading import LineSpan, Question
 from gateway.store.schema import COST_COLUMNS
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class UsageReports:
             )
         return rows
 
-    def _span(self, query: UsageQuery) -> Span:
+    def _span(self, query: UsageQuery) -> LineSpan:
         start, end = query.page_start, query.page_end
         by_minute = query.width == "1m"
         unit_s = 60 if by_minute else 3600
@@ -151,7 +151,7 @@ class UsageReports:
             if end // _DAY_S * _DAY_S < kept_from:
                 inner_end = end // _DAY_S * _DAY_S
         has_sums = inner_start < inner_end and (query.width == "1d" or inner_start >= kept_from)
-        return Span(
+        return LineSpan(
             start=_moment(start),
             end=_moment(end),
             inner_start=_moment(inner_start if has_sums else end),

@@ -19,7 +19,7 @@ from gateway.store.events import day_of
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import shares
-from gateway.store.replicas.shares import Ended, Start
+from gateway.store.replicas.shares import EndedResponse, Start
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId, TenantId
@@ -385,7 +385,7 @@ async def claim(
     *,
     limit: int,
     take_over: bool,
-    ended: Sequence[Ended] = (),
+    ended: Sequence[EndedResponse] = (),
 ) -> list[ClaimedRun]:
     """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
 

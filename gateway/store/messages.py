@@ -37,7 +37,7 @@ ROWS_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class StoredHistory:
     """What a response leaves to its successors.
 
     `items` are those of its whole chain, oldest first, its own output last. `status` is its own;
@@ -291,7 +291,7 @@ async def history(  # noqa: PLR0913 - what is read of it
     items_max: int,
     with_json: bool = True,
     with_tool_lists: bool = False,
-) -> History | None:
+) -> StoredHistory | None:
     """All that a successor of this response inherits; None when it is unknown.
 
     The `json` of its items is empty unless it takes that to render them, or `with_json`; with
@@ -318,7 +318,7 @@ async def history(  # noqa: PLR0913 - what is read of it
     if len(items) > items_max:
         raise _too_long(f"more than {items_max} items")
     state = opened_tool_state(cipher, row.tool_state_of, row.tool_state)
-    return History(items, row.status, row.root_created_at, state, row.placement)
+    return StoredHistory(items, row.status, row.root_created_at, state, row.placement)
 
 
 def opened_tool_state(

@@ -38,7 +38,7 @@ FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
 
 
-class Context(TypedDict, total=False):
+class BoundFields(TypedDict, total=False):
     """Fields that are bound once for all events of a request."""
 
     request_id: str
@@ -47,7 +47,7 @@ class Context(TypedDict, total=False):
     connection: str
 
 
-class Fields(Context, total=False):
+class Fields(BoundFields, total=False):
     """Every field that a log event may have; never a prompt or an output."""
 
     method: str
@@ -166,12 +166,12 @@ class _OfLibraries(logging.Handler):
             self.handleError(record)
 
 
-def bind(**context: Unpack[Context]) -> None:
+def bind(**context: Unpack[BoundFields]) -> None:
     """Add to every later event of this task and of the tasks it starts."""
     _context.set({**_context.get(), **context})
 
 
-def bind_anew(**context: Unpack[Context]) -> None:
+def bind_anew(**context: Unpack[BoundFields]) -> None:
     """Replace what was bound by this: a new request begins."""
     _context.set(context)
 

@@ -19,7 +19,7 @@ BREAKERS_MAX: Final = 4096
 """Servers whose failures are remembered, of all tenants together."""
 
 
-class Busy(Exception):
+class TooManyCalls(Exception):
     """As many calls run as may, and went on for as long as one may wait."""
 
 
@@ -51,7 +51,7 @@ class Slots:
 
     @asynccontextmanager
     async def taken(self, tenant: Hashable, server: Hashable | None) -> AsyncIterator[None]:
-        """Hold a place; `server` None: it is at no server. Raises `Busy`."""
+        """Hold a place; `server` None: it is at no server. Raises `TooManyCalls`."""
         keys: _Keys = (("all", None), ("tenant", tenant))
         if server is not None:
             keys = (*keys, ("server", server))
@@ -75,7 +75,7 @@ class Slots:
                 # It was given one at the same moment.
                 self._leave(keys)
             if isinstance(error, TimeoutError):
-                raise Busy from error
+                raise TooManyCalls from error
             raise
         finally:
             self._waiting.pop(place, None)

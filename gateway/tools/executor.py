@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gateway.errors import ClaimLost
 from gateway.telemetry.logs import EventLog
-from gateway.tools.bounds import Breaker, Busy, SlotBounds, Slots
+from gateway.tools.bounds import Breaker, SlotBounds, Slots, TooManyCalls
 from gateway.tools.contract import ToolResult, ToolStart, kind_of, server_of
 from gateway.tools.truncation import truncated
 
@@ -241,7 +241,7 @@ class _Session:
                 await self.scope.assured()
                 began = clock()
                 result = await self._result(call, work(room))
-        except Busy:
+        except TooManyCalls:
             self.shared.metrics.tool_budget_hit("running")
             return _refused("Too many tools run now. Try again later, or answer without it.")
         self.time_s += clock() - began

@@ -10,15 +10,15 @@ from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 
 if TYPE_CHECKING:
-    from gateway.replication.alert_delivery import Channel
+    from gateway.replication.alert_delivery import AlertChannel
     from gateway.settings.rate_limits import Alerts
 
 ANSWER_BYTES_MAX = 64 * 1024
 
 
-def alert_channels(settings: Alerts) -> list[Channel]:
+def alert_channels(settings: Alerts) -> list[AlertChannel]:
     """None where nothing is configured. The operator's own URL may lead anywhere."""
-    channels: list[Channel] = []
+    channels: list[AlertChannel] = []
     if settings.webhook_url and settings.webhook_secret is not None:
         parts = urlsplit(settings.webhook_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.ledger.jobs import Adding, Delivery, Reconciliation, again_and_again
 from gateway.ledger.log_audit import LogAudit
-from gateway.ledger.sinks import CloudEventsSink, StripeSink, Target
+from gateway.ledger.sinks import CloudEventsSink, SinkTarget, StripeSink
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 
@@ -83,7 +83,7 @@ def reconciliation(
 
 def sink_of(settings: Settings, sink: SinkSettings) -> Sink:
     """The sink that these settings describe."""
-    target = Target(
+    target = SinkTarget(
         name=sink.name,
         url=sink.url or STRIPE_URL,
         secret=sink.secret.get_secret_value() if sink.secret else None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
-    from gateway.tools.python.engine import Engine, EngineName
+    from gateway.tools.python.engine import ContainerEngine, EngineName
     from gateway.tools.python.linux import LinuxEngine
 
 
@@ -29,7 +29,7 @@ ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 def containers(
     settings: Settings,
     database: Database,
-    engines: Sequence[Engine],
+    engines: Sequence[ContainerEngine],
     *,
     owner: str,
     metrics: Metrics,
@@ -59,12 +59,12 @@ def _uids(python: Python) -> range:
     return range(first, last + 1)
 
 
-def engines(python: Python) -> Sequence[Engine]:
+def engines(python: Python) -> Sequence[ContainerEngine]:
     """Those that are tried, the first one first."""
     from gateway.tools.python.monty import MontyEngine
     from gateway.tools.python.wasm import WasmEngine
 
-    kinds: Mapping[EngineName, Callable[[], Engine]] = {
+    kinds: Mapping[EngineName, Callable[[], ContainerEngine]] = {
         "linux": lambda: linux_engine(python),
         "wasm": lambda: WasmEngine(_uids(python)),
         "monty": lambda: MontyEngine(containers_max=python.open_max + python.warm_max + 1),
@@ -83,7 +83,7 @@ def engines(python: Python) -> Sequence[Engine]:
     return [kinds[name]() for name in names]
 
 
-def _remote(python: Python) -> Engine:
+def _remote(python: Python) -> ContainerEngine:
     """A server of containers. Only it is connected to, wherever the operator has it."""
     from gateway.tools.python.remote import RemoteEngine
 
@@ -99,7 +99,7 @@ def _remote(python: Python) -> Engine:
     return RemoteEngine(client)
 
 
-def _jupyter(python: Python) -> Engine:
+def _jupyter(python: Python) -> ContainerEngine:
     """A Jupyter Kernel Gateway, wherever the operator has it."""
     from gateway.tools.egress.websocket import WebSocketLimits
     from gateway.tools.python.attacks import ALWAYS_DENIED, ATTACKS

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gateway.settings.images import Images
     from gateway.settings.sections import Model
     from gateway.store.postgres.database import Database
-    from gateway.tools.python.engine import Engine
+    from gateway.tools.python.engine import ContainerEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Shared:
     images: ImageFetcher
     membership: Membership
     sessions: Sessions
-    engines: Sequence[Engine]
+    engines: Sequence[ContainerEngine]
     owner: str
 
     @classmethod

@@ -13,8 +13,8 @@ from gateway.errors import StartupError
 from gateway.settings.web import host_and_port
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
-from gateway.tools.browser.extraction import Reader, ReadLimits, missing_libraries
-from gateway.tools.browser.fetch import Fetcher, FetchLimits
+from gateway.tools.browser.extraction import DocumentReader, ReadLimits, missing_libraries
+from gateway.tools.browser.fetch import FetchLimits, PageFetcher
 from gateway.tools.browser.kept_pages import Cache
 from gateway.tools.browser.providers import Brave, Exa, Query, SearXNG, Tavily, YouCom
 from gateway.tools.browser.search import (
@@ -84,8 +84,8 @@ class Workshop:
     """What fetches pages and reads them, for a gateway as for who loads the local index."""
 
     web: Web
-    fetcher: Fetcher
-    reader: Reader
+    fetcher: PageFetcher
+    reader: DocumentReader
     clients: AsyncExitStack
 
     @classmethod
@@ -107,8 +107,8 @@ class Workshop:
         http = client(policy, limits)
         clients.push_async_callback(http.aclose)
         visits = web.fill(FetchLimits, timeout_s=web.page_timeout_s)
-        fetcher = Fetcher(http, policy, visits, user_agent=web.agent, metrics=metrics)
-        return cls(web, fetcher, Reader(web.fill(ReadLimits)), clients)
+        fetcher = PageFetcher(http, policy, visits, user_agent=web.agent, metrics=metrics)
+        return cls(web, fetcher, DocumentReader(web.fill(ReadLimits)), clients)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -11,7 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.cli.pages import Source, load
+from gateway.cli.pages import PageSource, load
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from gateway.simulator.site.app import create_site
@@ -98,7 +98,7 @@ async def _served(database_url: str) -> AsyncIterator[httpx2.AsyncClient]:
             database_url, pool_size_max=2, command_timeout_s=30, connect_timeout_s=30
         )
         try:
-            await load(settings, database, Source(f"{site_url}/", pages_max=50), quiet=True)
+            await load(settings, database, PageSource(f"{site_url}/", pages_max=50), quiet=True)
         finally:
             await database.close()
         async with (

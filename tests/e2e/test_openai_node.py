@@ -12,7 +12,7 @@ from gateway import ids
 from gateway.limits.terms import MINUTE_S
 from gateway.services.admin.federation import ProviderRequest, RuleRequest
 from gateway.services.admin.transactions import AdminCaller
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store.postgres.database import Database
 from gateway.tenancy.federation import KeySource, TokenTerms
 from gateway.wiring.admin import admin_services
@@ -202,12 +202,12 @@ def test_a_page_of_another_origin_cannot_call(openai: ClientProcess, page: Clien
 REQUESTS_PER_MINUTE = 30
 
 
-async def limits_of(database_url: str, name: str) -> tuple[str, Limits, Place, Database]:
+async def limits_of(database_url: str, name: str) -> tuple[str, Limits, LimitOwner, Database]:
     """A key of a new tenant, and where its limits are set."""
     key = await new_key(gateway_settings(database_url, []), name)
     database = Database(database_url, command_timeout_s=30, connect_timeout_s=30, pool_size_max=2)
     service = Limits(database)
-    return key, service, Place.of_tenant(await service.tenant(name)), database
+    return key, service, LimitOwner.of_tenant(await service.tenant(name)), database
 
 
 @pytest.mark.requirement("retry.delay")

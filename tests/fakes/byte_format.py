@@ -29,7 +29,7 @@ from gateway.generation import (
     Where,
 )
 from gateway.models.history import (
-    Placed,
+    PlacedItem,
     in_call_order,
     message_text,
     since_compaction,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         GrammarOptions,
         Rendering,
         RenderOptions,
-        Repeated,
+        RepeatedHistory,
         SchemaLimits,
         Turn,
     )
@@ -161,11 +161,11 @@ class ByteFormat:
         self,
         items: Sequence[ContextItem],
         options: RenderOptions,
-        repeated: Repeated | None = None,
+        repeated: RepeatedHistory | None = None,
     ) -> Prompt:
         ids = array("I", list((options.instructions or "").encode()))
         spans = [Span(PREAMBLE, 0, len(ids))]
-        placed = since_compaction(Placed(at, item) for at, item in enumerate(items))
+        placed = since_compaction(PlacedItem(at, item) for at, item in enumerate(items))
         for one in in_call_order(without_stale_reasoning(placed)):
             made = self.render_item(one.item) if one.item.ids is None else one.item.ids
             spans.append(Span(one.source, len(ids), len(ids) + len(made)))

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from gateway.tools.contract import ToolResult, ToolState
-    from gateway.tools.python.engine import Engine
+    from gateway.tools.python.engine import ContainerEngine
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 HAS_BUBBLEWRAP = shutil.which("bwrap") is not None and SYSTEM_PYTHON.exists()
-ENGINES: dict[str, Callable[[], Engine]] = {"monty": lambda: MontyEngine(containers_max=8)}
+ENGINES: dict[str, Callable[[], ContainerEngine]] = {"monty": lambda: MontyEngine(containers_max=8)}
 """Those that can be tried here, by name."""
 HAS_WASM = find_spec("eryx") is not None
 if HAS_WASM:
@@ -71,7 +71,7 @@ TOKEN = "token of the tests"
 
 @asynccontextmanager
 async def serving_containers(
-    engine: Engine, limits: WorkerServerLimits | None = None
+    engine: ContainerEngine, limits: WorkerServerLimits | None = None
 ) -> AsyncIterator[tuple[str, WorkerServer]]:
     """A server of containers on a real socket: its URL, and itself."""
     server = WorkerServer(engine, TOKEN, limits)
@@ -135,7 +135,7 @@ class Caller:
 @asynccontextmanager
 async def open_pool(
     database: Database,
-    engine: Engine,
+    engine: ContainerEngine,
     policy: ContainerPolicy | None = None,
     *,
     clock: Clock | None = None,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 
 from gateway.limits.terms import MINUTE_S
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from tests.chaos.database import ChaosPostgres
@@ -82,7 +82,7 @@ async def limited(url: str) -> str:
     key = await new_key(gateway_settings(url, []), "limited")
     database = Database(url, command_timeout_s=30, connect_timeout_s=30, pool_size_max=2)
     limits = Limits(database)
-    place = Place.of_tenant(await limits.tenant("limited"))
+    place = LimitOwner.of_tenant(await limits.tenant("limited"))
     wanted: dict[tuple[What, int], int | None] = {
         ("requests", MINUTE_S): REQUESTS_PER_MINUTE,
         ("tokens", MINUTE_S): REQUESTS_PER_MINUTE * 10_000,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.limits.money import NANO
 from gateway.limits.terms import DAY_S, MINUTE_S
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from gateway.store.migration.migrate import upgrade
@@ -46,9 +46,9 @@ RULES: Final[dict[tuple[What, int], int | None]] = {
 async def have_all(limits: Limits, name: str) -> None:
     """Limits of tenant and project, budgets of money and tokens, a price, and an alert."""
     tenant = await limits.tenant(name)
-    place = Place.of_tenant(tenant)
+    place = LimitOwner.of_tenant(tenant)
     await limits.set_price(MODEL, {"input": 50, "input_cached": 10, "output": 200})
-    for one in (place, Place(tenant, "project", tenant)):
+    for one in (place, LimitOwner(tenant, "project", tenant)):
         await limits.set_limits(one, RULES)
         await limits.set_budget(one, MUCH * NANO // 10**6)
         await limits.set_budget(one, MUCH, unit="tokens", interval="day")

@@ -20,7 +20,7 @@ import asyncpg
 
 from gateway.services.usage import _NEEDED
 from gateway.store.ledger import reading, rollup
-from gateway.store.ledger.reading import Question, Span
+from gateway.store.ledger.reading import LineSpan, Question
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.migration.migrate import upgrade
@@ -73,9 +73,9 @@ async def asked(database: Database, tenant: TenantId | None, question: Question)
     return f"{statistics.median(took):8.0f} ms, worst {max(took):.0f} ms, {rows} rows"
 
 
-def of_days(days: int) -> Span:
+def of_days(days: int) -> LineSpan:
     start = END - timedelta(days=days)
-    return Span(start=start, end=END, inner_start=start, inner_end=END)
+    return LineSpan(start=start, end=END, inner_start=start, inner_end=END)
 
 
 async def fold(database: Database, days: int) -> None:

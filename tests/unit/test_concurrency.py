@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gateway.concurrency import Event, OnceEvent, start_task
+from gateway.concurrency import OnceEvent, ResettableEvent, start_task
 
 
 async def test_all_who_wait_go_on_when_it_comes() -> None:
@@ -67,7 +67,7 @@ async def test_who_waits_for_a_while_may_be_cancelled() -> None:
 
 
 async def test_a_signal_may_come_again() -> None:
-    signal = Event()
+    signal = ResettableEvent()
     signal.set()
     await signal.wait()
     signal.clear()

@@ -20,7 +20,7 @@ from gateway.errors import (
     TokenNotAdmitted,
     TokenRefused,
 )
-from gateway.services.federation.federation import Exchange
+from gateway.services.federation.federation import ExchangeRequest
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -44,7 +44,7 @@ class _Refused(Exception):
         self.error = error
 
 
-class TokenEndpoint:
+class TokenExchangeEndpoint:
     """ASGI application. Errors are OAuth's: its clients, the SDK among them, read no others."""
 
     def __init__(self, federation: Federation, bodies: BodyReader) -> None:
@@ -95,7 +95,7 @@ class TokenEndpoint:
         return document
 
 
-def exchange_of(fields: dict[str, Any]) -> Exchange:
+def exchange_of(fields: dict[str, Any]) -> ExchangeRequest:
     """What is asked for. Raises `_Refused`."""
     grant = _text(fields, "grant_type")
     if grant == JWT_BEARER:
@@ -111,7 +111,7 @@ def exchange_of(fields: dict[str, Any]) -> Exchange:
         raise _Refused(
             "unsupported_grant_type", f"'grant_type' must be {TOKEN_EXCHANGE} or {JWT_BEARER}."
         )
-    return Exchange(
+    return ExchangeRequest(
         token, _text(fields, "identity_provider_id"), _text(fields, "service_account_id")
     )
 

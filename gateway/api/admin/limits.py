@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.api.admin.routes import AdminCall
     from gateway.services.admin.limits import ProjectLimits
-    from gateway.services.limits import Place
+    from gateway.services.limits import LimitOwner
 
     Json = dict[str, Any]
 
@@ -177,7 +177,7 @@ class SpendEndpoints:
             raise _unknown_alert(call)
         return deleted_body(f"{self._owner}.spend_alert", call.path["alert_id"])
 
-    async def _place(self, call: AdminCall, *, is_active: bool = False) -> Place:
+    async def _place(self, call: AdminCall, *, is_active: bool = False) -> LimitOwner:
         if self._owner == "project":
             return await self._limits.place(
                 call.principal.tenant_id, call.path["project_id"], is_active=is_active

@@ -123,7 +123,8 @@ class ProjectEndpoints:
         """POST of the tools to switch on or off. One that is off is dropped from requests."""
         asked = await call.body(HostedToolsUpdate)
         changed = await self._projects.set_controls(
-            *_changed(call), lambda before: {"tools_off": asked.tools_off(before.tools_off)}
+            *_changed(call),
+            lambda before: {"tools_off": asked.tools_off(before.tools_off)},
         )
         return hosted_tools_body(changed.controls, call.principal.policy)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.api.client_connection import BodyReader
     from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
-    from gateway.protocol.responses.websocket import ClientFrame, Turn
+    from gateway.protocol.responses.websocket import ClientFrame, CreateFrame
     from gateway.services.creation import Creation, Generation
     from gateway.telemetry.metrics import Metrics
 
@@ -49,7 +49,7 @@ _log = logs.EventLog("gateway.api")
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class WebSocketConnectionLimits:
     """Bounds of one connection.
 
     A client that does not read a frame within `write_timeout_s` counts as gone. `start_grace_s` is
@@ -72,10 +72,10 @@ class Dependencies:
     creation: Creation
     bodies: BodyReader
     metrics: Metrics
-    limits: ConnectionLimits
+    limits: WebSocketConnectionLimits
 
 
-class Turns:
+class ConnectionTurns:
     """Answers the requests of one connection."""
 
     def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:
@@ -168,7 +168,7 @@ class Turns:
                 record.facts["first_token_s"] = round(generation.first_token_s, 4)
 
     async def _send_events(
-        self, frame: ClientFrame, turn: Turn, generation: Generation, record: RequestRecord
+        self, frame: ClientFrame, turn: CreateFrame, generation: Generation, record: RequestRecord
     ) -> None:
         await generation.produced(self._dependencies.limits.start_grace_s)
         record.status = OK
@@ -186,7 +186,7 @@ class Turns:
         if not is_over:
             raise Draining
 
-    async def _send_event(self, frame: ClientFrame, turn: Turn, event: Event) -> None:
+    async def _send_event(self, frame: ClientFrame, turn: CreateFrame, event: Event) -> None:
         data = dialects.data(self._scope, event)
         if not data:
             return

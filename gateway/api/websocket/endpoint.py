@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.api.client_connection import ClientDisconnected
-from gateway.api.websocket.connection_turns import Turns, error_frame, unsteered_frame
+from gateway.api.websocket.connection_turns import ConnectionTurns, error_frame, unsteered_frame
 from gateway.api.websocket.lanes import Lanes
 from gateway.errors import InvalidRequest, Leaving
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.api.request_context import RequestRecord
-    from gateway.api.websocket.connection_turns import ConnectionLimits, Dependencies
+    from gateway.api.websocket.connection_turns import Dependencies, WebSocketConnectionLimits
     from gateway.services.sessions import Sessions
 
 GOING_AWAY: Final = 1001
@@ -107,14 +107,14 @@ class WebSocketConnection:
         self, dependencies: Dependencies, scope: Scope, send: Send, leaving: asyncio.Event
     ) -> None:
         self._bodies = dependencies.bodies
-        self._limits: ConnectionLimits = dependencies.limits
+        self._limits: WebSocketConnectionLimits = dependencies.limits
         self._send = send
         self._leaving = leaving
         self._request_id: str = scope["record"].request_id
         self._expires_at = asyncio.get_running_loop().time() + dependencies.limits.lifetime_s
         self._listening = asyncio.timeout(None)
         self._is_gone = False
-        self.turns = Turns(dependencies, scope, self._send_text)
+        self.turns = ConnectionTurns(dependencies, scope, self._send_text)
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:

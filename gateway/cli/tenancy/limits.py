@@ -17,7 +17,7 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.limits.money import NANO, dollars
 from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
     return run(answer())
 
 
-async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> Place:
+async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> LimitOwner:
     tenant_id = await service.tenant(tenant)
     if key is not None:
         return await service.key(tenant_id, ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
         found = ids.parse_project_id(project) or _uuid(project, "--project")
         return await service.project(tenant_id, found)
-    return Place.of_tenant(tenant_id)
+    return LimitOwner.of_tenant(tenant_id)
 
 
 def _uuid(text: str, option: str) -> UUID:
@@ -434,7 +434,7 @@ def _percent(text: str) -> int:
 
 async def _alerts(service: Limits, tenant_id: TenantId, budget: Budget) -> list[SpendAlert]:
     """Those that were set beside a budget, the lowest first."""
-    known = await service.alerts(Place(tenant_id, budget.scope, budget.scope_id))
+    known = await service.alerts(LimitOwner(tenant_id, budget.scope, budget.scope_id))
     found = [one for one in known if one.percent is not None and one.meter == budget.meter]
     return sorted(found, key=lambda one: one.threshold)
 

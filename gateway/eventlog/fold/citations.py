@@ -185,7 +185,7 @@ class CitedText:
     logprobs: Logprobs | None = None
 
 
-class Files:
+class ContainerFiles:
     """Files of the container, by path, as far as a response knows them."""
 
     __slots__ = ("_fronts", "_ids", "_longest", "_pattern", "container_id")
@@ -242,7 +242,7 @@ class FileReader:
 
     __slots__ = ("_files", "held")
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: ContainerFiles) -> None:
         self._files = files
         self.held = ""
         """What may become a path."""
@@ -285,7 +285,7 @@ class CitedAnswer:
         "unresolved",
     )
 
-    def __init__(self, pages: Pages | None, files: Files, *, links: bool = True) -> None:
+    def __init__(self, pages: Pages | None, files: ContainerFiles, *, links: bool = True) -> None:
         self._pages = pages
         self._links = links
         self._reader = CitationReader()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.cache import lasting_json
-from gateway.eventlog.fold.citations import CitedAnswer, Files
+from gateway.eventlog.fold.citations import CitedAnswer, ContainerFiles
 from gateway.eventlog.fold.hosted_calls import ApprovalAsked
 from gateway.eventlog.fold.items import OpenItem, WholeItem, logprob_entries, spelled_units
 from gateway.eventlog.fold.lifecycle import (
@@ -124,13 +124,13 @@ class Builder:
         rules: OutputRules,
         seal: Callable[[str, SegmentEnded | None], str | None] | None = None,
         pages: Pages | None = None,
-        files: Files | None = None,
+        files: ContainerFiles | None = None,
     ) -> None:
         self._head = head
         self._rules = rules
         self._seal = seal
         self._pages = pages
-        self._files = Files() if files is None else files
+        self._files = ContainerFiles() if files is None else files
         self._cited: CitedAnswer | None = None
         self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 from pydantic import TypeAdapter
 
-from gateway.eventlog.fold.citations import Files, Pages
+from gateway.eventlog.fold.citations import ContainerFiles, Pages
 from gateway.generation import BUILTIN_PREFIX
 from gateway.protocol.hosted.grants import Grants, ShownPage
 
@@ -122,7 +122,7 @@ class HostedCalls:
         """What later calls have to know of those that were answered."""
         self.pages = Pages(grants.cited_pages or ())
         """What the browser showed, in this response and those before it."""
-        self.files = Files()
+        self.files = ContainerFiles()
         """Files that Python wrote to its container, which an answer may cite by their path."""
         self.rules = rules
         """What is allowed behind the last result."""

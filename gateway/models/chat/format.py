@@ -25,7 +25,7 @@ from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.grammar import turn_constraint
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.messages import (
-    Conversation,
+    ChatConversation,
     Markers,
     conversation,
     functions,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         ModelFormat,
         Rendering,
         RenderOptions,
-        Repeated,
+        RepeatedHistory,
         SchemaLimits,
         Turn,
     )
@@ -219,7 +219,7 @@ class ChatFormat:
         self,
         items: Sequence[ContextItem],
         options: RenderOptions,
-        repeated: Repeated | None = None,  # noqa: ARG002 - ids are not stored
+        repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
         """The prompt, once a server rendered it; its spans are estimates. One with images is sent
         as it is.
@@ -255,7 +255,7 @@ class ChatFormat:
         return self.new_parser(RULES)
 
     def _prompt(
-        self, made: Conversation, asked: bytes, rendered: Mapping[bytes, Rendering]
+        self, made: ChatConversation, asked: bytes, rendered: Mapping[bytes, Rendering]
     ) -> Prompt:
         answer = rendered.get(asked)
         if answer is None:

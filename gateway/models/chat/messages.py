@@ -32,7 +32,7 @@ from gateway.models.chat.builtins import declarations
 from gateway.models.chat.callee import offered_name
 from gateway.models.history import (
     INSTRUCTING_ROLES,
-    Placed,
+    PlacedItem,
     in_call_order,
     leading_instructions,
     message_text,
@@ -197,7 +197,7 @@ def _typed(item: ContextItem) -> Item:
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatConversation:
     """The messages of a prompt, and about how long what each item became is.
 
     `sizes` are characters by the index of the item; those of what no item became are under
@@ -339,15 +339,15 @@ def conversation(
     options: RenderOptions,
     habits: Habits,
     see: Look | None = None,
-) -> Conversation:
+) -> ChatConversation:
     """The messages of a context; `see` shows its images. Raises `InvalidRequest` for an output
     without a call.
     """
     leading = leading_instructions(items)
-    made = Conversation(habits, see)
+    made = ChatConversation(habits, see)
     if text := system_text(options, items[:leading]):
         made.say(PREAMBLE, "system", text)
-    placed = (Placed(at, item) for at, item in enumerate(items[leading:], leading))
+    placed = (PlacedItem(at, item) for at, item in enumerate(items[leading:], leading))
     told = with_approvals(placed, options.approved)
     for one in in_call_order(without_stale_reasoning(since_compaction(told))):
         _tell(made, one)
@@ -366,7 +366,7 @@ def require_some(messages: Sequence[ChatMessage]) -> None:
         )
 
 
-def _tell(made: Conversation, placed: Placed) -> None:
+def _tell(made: ChatConversation, placed: PlacedItem) -> None:
     source, item, function = placed.source, placed.item.item(), placed.function
     # Ids that items get here are others whenever the same prompt is made.
     call_id = placed.item.call_id or f"item {source}"
@@ -400,7 +400,7 @@ def images_of(item: Item) -> list[InputImage]:
     return [one for one in parts if isinstance(one, InputImage)] if parts else []
 
 
-def _tell_message(made: Conversation, source: int, message: Message) -> None:
+def _tell_message(made: ChatConversation, source: int, message: Message) -> None:
     if made.see is not None and images_of(message):
         made.show(source, message.content)
         return
@@ -412,7 +412,7 @@ def _tell_message(made: Conversation, source: int, message: Message) -> None:
         made.say(source, "system" if message.role in INSTRUCTING_ROLES else "user", text)
 
 
-def _tell_hosted(made: Conversation, placed: Placed, item: AnyHostedItem) -> None:
+def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
     """A call and what it returned, which was there before the next call was made."""
     source, call_id = placed.source, f"item {placed.source}"
     if isinstance(item, McpCall) and (name := mcp_name(item)):

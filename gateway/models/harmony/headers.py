@@ -142,7 +142,7 @@ class Header:
         unfinished = not self.channel and any(channel.startswith(word) for channel in _KINDS)
         return word == "to" or unfinished
 
-    def rules_of(self, target: Route) -> tuple[Rule, ...]:
+    def rules_of(self, target: MessageRoute) -> tuple[Rule, ...]:
         """All that applied in sending the message there: code is no odd content for a built-in."""
         known = is_builtin(target.name)
         own = (one for one in self.rules if not (known and one is Rule.ODD_CONTENT_TYPE))
@@ -150,7 +150,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class MessageRoute:
     """Where a message goes; no kind: reasoning if another message follows, else the answer."""
 
     kind: SegmentKind | None
@@ -161,9 +161,9 @@ class Route:
 class WholeHeader(NamedTuple):
     """What a header that `<|message|>` ends makes of its message.
 
-    `kind` and `name` are as in `Route`. `form` is None for a header with anything in it that its
-    form has not, though no rule minds. `lead` are words of it that are reasoning. `callee` is the
-    function that is called if the body is JSON that `<|call|>` closes.
+    `kind` and `name` are as in `MessageRoute`. `form` is None for a header with anything in it that
+    its form has not, though no rule minds. `lead` are words of it that are reasoning. `callee` is
+    the function that is called if the body is JSON that `<|call|>` closes.
     """
 
     role: str
@@ -213,7 +213,7 @@ def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
     return reader.header()
 
 
-def route(header: Header, tools: frozenset[str] | None) -> Route:
+def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
     """Decide by recipient, then by channel.
 
     `tools` are the names of what may be called; None when the request allows no calls at all.
@@ -225,14 +225,14 @@ def route(header: Header, tools: frozenset[str] | None) -> Route:
     if others:
         return _undeclared(header, others[0], calls_allowed=tools is not None)
     if ASSISTANT in header.recipients:
-        return Route(SegmentKind.REASONING, rules=(Rule.ADDRESSED_TO_ASSISTANT,))
+        return MessageRoute(SegmentKind.REASONING, rules=(Rule.ADDRESSED_TO_ASSISTANT,))
     rules = (Rule.HEADER_LEFTOVER,) if header.recipients else ()
     if not header.channel:
-        return Route(None, rules=(*rules, Rule.NO_CHANNEL))
-    return Route(_KINDS[header.channel], rules=rules)
+        return MessageRoute(None, rules=(*rules, Rule.NO_CHANNEL))
+    return MessageRoute(_KINDS[header.channel], rules=rules)
 
 
-def probable_callee(header: Header, target: Route, tools: frozenset[str] | None) -> str:
+def probable_callee(header: Header, target: MessageRoute, tools: frozenset[str] | None) -> str:
     """The function that a message calls if it is JSON that `<|call|>` closes, although its
     recipient does not tell; empty for none. `tools` are those that may be guessed: nothing that the
     gateway runs itself.
@@ -308,17 +308,17 @@ def _declared_name(recipient: str, tools: frozenset[str]) -> str | None:
     return next((name for name in names if name in tools), None)
 
 
-def _call(header: Header, name: str, *, exact: bool) -> Route:
+def _call(header: Header, name: str, *, exact: bool) -> MessageRoute:
     rules = [] if exact else [Rule.RECIPIENT_NORMALISED]
     if len(header.recipients) > 1:
         rules.append(Rule.DUPLICATE_RECIPIENT)
     trained = _BUILTIN_CHANNELS if is_builtin(name) else {CALL_CHANNEL}
     if header.channel not in trained:
         rules.append(Rule.CALL_OFF_COMMENTARY)
-    return Route(SegmentKind.FUNCTION_CALL, name, tuple(rules))
+    return MessageRoute(SegmentKind.FUNCTION_CALL, name, tuple(rules))
 
 
-def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Route:
+def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> MessageRoute:
     """A function nobody declared is still a call: clients answer it, and the model learns.
 
     Not when `tool_choice` is `none`, and not under a name that no client could send back.
@@ -326,14 +326,14 @@ def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Route
     namespace, _, name = recipient.partition(".")
     if namespace == "functions" and FUNCTION_NAME.fullmatch(name):
         if not calls_allowed:
-            return Route(SegmentKind.REASONING, rules=(Rule.CALL_NOT_ALLOWED,))
+            return MessageRoute(SegmentKind.REASONING, rules=(Rule.CALL_NOT_ALLOWED,))
         call = _call(header, name, exact=True)
-        return Route(call.kind, name, (*call.rules, Rule.UNDECLARED_FUNCTION))
+        return MessageRoute(call.kind, name, (*call.rules, Rule.UNDECLARED_FUNCTION))
     if namespace in _BUILTINS:
-        return Route(SegmentKind.REASONING, rules=(Rule.BUILTIN_NOT_ENABLED,))
+        return MessageRoute(SegmentKind.REASONING, rules=(Rule.BUILTIN_NOT_ENABLED,))
     # An answer is for the user, whatever else its header says; arguments for nobody are not.
     kind = SegmentKind.FINAL if header.channel == "final" else SegmentKind.REASONING
-    return Route(kind, rules=(Rule.UNKNOWN_RECIPIENT,))
+    return MessageRoute(kind, rules=(Rule.UNKNOWN_RECIPIENT,))
 
 
 def _is_junk(prose: str, channel: str) -> bool:

@@ -70,13 +70,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.generation import SegmentEvent
-    from gateway.models.harmony.headers import Header, Route
+    from gateway.models.harmony.headers import Header, MessageRoute
     from gateway.models.harmony.vocabulary import Vocabulary
 
     _Step = tuple[Callable[["Parser", Sequence[int]], None], Where]
 
 
-class Token(IntEnum):
+class TokenClass(IntEnum):
     """The classes of ids that the table tells apart."""
 
     TEXT = auto()  # a run of ordinary ids
@@ -90,14 +90,14 @@ class Token(IntEnum):
 
 
 CLASSES: Final = {
-    START: Token.START,
-    CHANNEL: Token.CHANNEL,
-    CONSTRAIN: Token.CONSTRAIN,
-    MESSAGE: Token.MESSAGE,
-    END: Token.STOP,
-    RETURN: Token.STOP,
-    CALL: Token.STOP,
-    END_OF_TEXT: Token.END_OF_TEXT,
+    START: TokenClass.START,
+    CHANNEL: TokenClass.CHANNEL,
+    CONSTRAIN: TokenClass.CONSTRAIN,
+    MESSAGE: TokenClass.MESSAGE,
+    END: TokenClass.STOP,
+    RETURN: TokenClass.STOP,
+    CALL: TokenClass.STOP,
+    END_OF_TEXT: TokenClass.END_OF_TEXT,
 }
 
 
@@ -227,11 +227,11 @@ class Parser:
             if 0 <= token < FIRST_SPECIAL:
                 continue
             if begin < at:
-                self._step(Token.TEXT, ids[begin:at])
-            self._step(CLASSES.get(token, Token.VOID), ids[at : at + 1])
+                self._step(TokenClass.TEXT, ids[begin:at])
+            self._step(CLASSES.get(token, TokenClass.VOID), ids[at : at + 1])
             begin = at + 1
         if begin < len(ids):
-            self._step(Token.TEXT, ids[begin:] if begin else ids)
+            self._step(TokenClass.TEXT, ids[begin:] if begin else ids)
         return self._writer.take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
@@ -265,7 +265,7 @@ class Parser:
             count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
         return self._writer.take()
 
-    def _step(self, token: Token, run: Sequence[int]) -> None:
+    def _step(self, token: TokenClass, run: Sequence[int]) -> None:
         """One entry of the table. `run` is one special id, or text ids one after the other."""
         end = self._position + len(run)
         act, self._state = self.STEPS[self._state][token]
@@ -283,7 +283,7 @@ class Parser:
         opening.size += min(room, len(run))
         if len(run) > room:
             self._position += room
-            self._overflow_header(Token.TEXT, run[room:])
+            self._overflow_header(TokenClass.TEXT, run[room:])
 
     def _mark_header(self, run: Sequence[int]) -> None:
         opening = self._opening
@@ -293,7 +293,7 @@ class Parser:
         opening.parts.append((run[0], []))
         opening.size += 1
 
-    def _overflow_header(self, token: Token, run: Sequence[int]) -> None:
+    def _overflow_header(self, token: TokenClass, run: Sequence[int]) -> None:
         """No header is that long: it is a trapped body, and goes on as a body."""
         opening = self._opening
         *whole, (marker, ids) = opening.parts
@@ -370,7 +370,7 @@ class Parser:
             counted += 1
         return counted
 
-    def _route(self, header: Header) -> Route:
+    def _route(self, header: Header) -> MessageRoute:
         target = route(header, self._tools)
         return replace(target, kind=self._allowed(target.kind))
 
@@ -542,37 +542,37 @@ class Parser:
     def _ignore(self, run: Sequence[int]) -> None:
         count(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
 
-    STEPS: ClassVar[Mapping[Where, Mapping[Token, _Step]]] = {
+    STEPS: ClassVar[Mapping[Where, Mapping[TokenClass, _Step]]] = {
         Where.HEADER: {
-            Token.TEXT: (_extend_header, Where.HEADER),
-            Token.START: (_restart_header, Where.HEADER),
-            Token.CHANNEL: (_mark_header, Where.HEADER),
-            Token.CONSTRAIN: (_mark_header, Where.HEADER),
-            Token.MESSAGE: (_begin_body, Where.BODY),
-            Token.STOP: (_trap, Where.BETWEEN),
-            Token.END_OF_TEXT: (_trap, Where.OVER),
-            Token.VOID: (_drop_void, Where.HEADER),
+            TokenClass.TEXT: (_extend_header, Where.HEADER),
+            TokenClass.START: (_restart_header, Where.HEADER),
+            TokenClass.CHANNEL: (_mark_header, Where.HEADER),
+            TokenClass.CONSTRAIN: (_mark_header, Where.HEADER),
+            TokenClass.MESSAGE: (_begin_body, Where.BODY),
+            TokenClass.STOP: (_trap, Where.BETWEEN),
+            TokenClass.END_OF_TEXT: (_trap, Where.OVER),
+            TokenClass.VOID: (_drop_void, Where.HEADER),
         },
         Where.BODY: {
-            Token.TEXT: (_write, Where.BODY),
-            Token.START: (_close_and_open, Where.HEADER),
-            Token.CHANNEL: (_close_and_open, Where.HEADER),
-            Token.CONSTRAIN: (_drop_marker, Where.BODY),
-            Token.MESSAGE: (_drop_marker, Where.BODY),
-            Token.STOP: (_close, Where.BETWEEN),
-            Token.END_OF_TEXT: (_close, Where.OVER),
-            Token.VOID: (_drop_void, Where.BODY),
+            TokenClass.TEXT: (_write, Where.BODY),
+            TokenClass.START: (_close_and_open, Where.HEADER),
+            TokenClass.CHANNEL: (_close_and_open, Where.HEADER),
+            TokenClass.CONSTRAIN: (_drop_marker, Where.BODY),
+            TokenClass.MESSAGE: (_drop_marker, Where.BODY),
+            TokenClass.STOP: (_close, Where.BETWEEN),
+            TokenClass.END_OF_TEXT: (_close, Where.OVER),
+            TokenClass.VOID: (_drop_void, Where.BODY),
         },
         Where.BETWEEN: {
-            Token.TEXT: (_hold, Where.BETWEEN),
-            Token.START: (_open, Where.HEADER),
-            Token.CHANNEL: (_imply_header, Where.HEADER),
-            Token.CONSTRAIN: (_imply_header, Where.HEADER),
-            Token.MESSAGE: (_imply_body, Where.BODY),
-            Token.STOP: (_settle, Where.BETWEEN),
-            Token.END_OF_TEXT: (_settle, Where.OVER),
-            Token.VOID: (_drop_void, Where.BETWEEN),
+            TokenClass.TEXT: (_hold, Where.BETWEEN),
+            TokenClass.START: (_open, Where.HEADER),
+            TokenClass.CHANNEL: (_imply_header, Where.HEADER),
+            TokenClass.CONSTRAIN: (_imply_header, Where.HEADER),
+            TokenClass.MESSAGE: (_imply_body, Where.BODY),
+            TokenClass.STOP: (_settle, Where.BETWEEN),
+            TokenClass.END_OF_TEXT: (_settle, Where.OVER),
+            TokenClass.VOID: (_drop_void, Where.BETWEEN),
         },
-        Where.OVER: dict.fromkeys(Token, (_ignore, Where.OVER)),
+        Where.OVER: dict.fromkeys(TokenClass, (_ignore, Where.OVER)),
     }
     """What each class of id does in each state, and the state that follows."""

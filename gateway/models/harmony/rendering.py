@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gateway.cache import LruCache, lasting_json
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
-from gateway.models.format import RenderOptions, Repeated, SchemaLimits
+from gateway.models.format import RenderOptions, RepeatedHistory, SchemaLimits
 from gateway.models.harmony.builtins import sections
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.messages import (
@@ -36,7 +36,7 @@ from gateway.models.harmony.typescript import (
 )
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, START
 from gateway.models.history import (
-    Placed,
+    PlacedItem,
     in_call_order,
     leading_instructions,
     message_text,
@@ -220,7 +220,7 @@ class Renderer:
         self,
         items: Sequence[ContextItem],
         options: RenderOptions,
-        repeated: Repeated | None = None,
+        repeated: RepeatedHistory | None = None,
     ) -> Prompt:
         """The prompt that continues `items`, ending with `<|start|>assistant`.
 
@@ -256,7 +256,7 @@ class Renderer:
         ids.extend(OPENING)
         return Prompt(ids, tuple(spans))
 
-    def _ids_of(self, placed: Placed, scope: bytes) -> Sequence[int]:
+    def _ids_of(self, placed: PlacedItem, scope: bytes) -> Sequence[int]:
         """The ids of an item that others stand behind, which are cached: clients that keep the
         history themselves send such an item with every request.
         """
@@ -362,14 +362,14 @@ def _said_in(item: ContextItem) -> bytes | None:
 
 def shown(
     items: Sequence[ContextItem], leading: int, approved: str | None = None
-) -> Iterable[Placed]:
+) -> Iterable[PlacedItem]:
     """The items behind the `leading` instructions that become messages, in the order of these;
     `approved` is that of `RenderOptions`.
     """
     behind = items[leading:]
     if len(behind) == 1 and behind[0].kind == "message":
-        return [Placed(leading, behind[0])]
-    placed = (Placed(index, item) for index, item in enumerate(behind, leading))
+        return [PlacedItem(leading, behind[0])]
+    placed = (PlacedItem(index, item) for index, item in enumerate(behind, leading))
     if all(item.kind == "message" for item in behind):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
     told = with_approvals(placed, approved)

@@ -72,7 +72,7 @@ it may be, so clients that send what is a server's error again by themselves mus
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ItemText:
     """Some text of an item. `logprobs` are those of its tokens, where they are known;
     `annotations` cite what it says.
     """
@@ -95,7 +95,7 @@ def field_of(item: Json, *, formatted: bool) -> Field:
     return "reasoning_content" if is_aside or item["type"] == "reasoning" else "content"
 
 
-def texts_of(response: Json) -> Iterator[Text]:
+def texts_of(response: Json) -> Iterator[ItemText]:
     """The texts of a body, in order."""
     formatted = is_formatted(response)
     for index, item in enumerate(response["output"]):
@@ -104,10 +104,10 @@ def texts_of(response: Json) -> Iterator[Text]:
         field = field_of(item, formatted=formatted)
         for part in item["content"]:
             if part["type"] == "refusal":
-                yield Text("refusal", index, part["refusal"], [], [])
+                yield ItemText("refusal", index, part["refusal"], [], [])
             else:
                 logprobs, annotations = part.get("logprobs", []), part.get("annotations", [])
-                yield Text(field, index, part["text"], logprobs, annotations)
+                yield ItemText(field, index, part["text"], logprobs, annotations)
 
 
 def calls_of(response: Json) -> list[Json]:

@@ -96,7 +96,7 @@ def parse_chat(
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
     if strict:
         _check_known(ignored)
-    places = Places({"input": "messages", "text.verbosity": "verbosity"})
+    places = ParameterPaths({"input": "messages", "text.verbosity": "verbosity"})
     try:
         check_counts({"input": document["messages"]}, limits)
     except InvalidRequest as error:
@@ -118,7 +118,7 @@ def parse_chat(
     )
 
 
-def _members(request: ChatRequest, places: Places) -> Json:
+def _members(request: ChatRequest, places: ParameterPaths) -> Json:
     """What the Responses API has under other names, or in another shape."""
     options = request.stream_options
     places.add("include", "logprobs")
@@ -138,7 +138,7 @@ def _members(request: ChatRequest, places: Places) -> Json:
     return without_nulls(members)
 
 
-def _output_tokens(request: ChatRequest, places: Places) -> int | None:
+def _output_tokens(request: ChatRequest, places: ParameterPaths) -> int | None:
     name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     places.add("max_output_tokens", name)
     return request.max_completion_tokens or request.max_tokens
@@ -154,7 +154,7 @@ def _check_known(ignored: tuple[str, ...]) -> None:
 TOOL_TYPES: Final = ("function", "custom")
 
 
-def tools_of(request: ChatRequest, places: Places) -> list[Json]:
+def tools_of(request: ChatRequest, places: ParameterPaths) -> list[Json]:
     """The tools, or else the deprecated functions. Raises `InvalidRequest` for both at once."""
     if request.tools and request.functions:
         raise InvalidRequest(
@@ -173,7 +173,7 @@ def tools_of(request: ChatRequest, places: Places) -> list[Json]:
     return tools
 
 
-def _search_tool(options: Json, at: str, places: Places) -> Json:
+def _search_tool(options: Json, at: str, places: ParameterPaths) -> Json:
     """OpenAI has the place within its own object here."""
     for name in ("", ".type"):
         places.add(f"{at}{name}", "web_search_options")
@@ -186,7 +186,7 @@ def _search_tool(options: Json, at: str, places: Places) -> Json:
     return {**options, "type": "web_search", "user_location": {**place, "type": "approximate"}}
 
 
-def _tool(tool: ChatTool, index: int, places: Places) -> Json:
+def _tool(tool: ChatTool, index: int, places: ParameterPaths) -> Json:
     at = f"tools[{index}]"
     if tool.type not in TOOL_TYPES:
         raise wrong_value(f"{at}.type", tool.type, TOOL_TYPES)
@@ -211,7 +211,7 @@ def _object(value: object, path: str) -> Json:
     return value
 
 
-def tool_choice_of(request: ChatRequest, places: Places) -> object:
+def tool_choice_of(request: ChatRequest, places: ParameterPaths) -> object:
     """The choice, or else the deprecated one of a function; None for neither."""
     choice = request.tool_choice
     if choice is None:
@@ -221,12 +221,12 @@ def tool_choice_of(request: ChatRequest, places: Places) -> object:
     return _named(choice, "tool_choice", places)
 
 
-def _function_call(choice: object, places: Places) -> object:
+def _function_call(choice: object, places: ParameterPaths) -> object:
     places.add("tool_choice", "function_call")
     return {"type": "function", **choice} if isinstance(choice, dict) else choice
 
 
-def _named(choice: object, at: str, places: Places) -> object:
+def _named(choice: object, at: str, places: ParameterPaths) -> object:
     """`{"type": "function", "function": {"name": …}}`, and the same for a custom tool."""
     kind = _type_of(choice)
     if not isinstance(choice, dict) or kind not in TOOL_TYPES:
@@ -236,7 +236,7 @@ def _named(choice: object, at: str, places: Places) -> object:
     return {**_object(choice.get(kind), path), "type": kind}
 
 
-def _allowed(choice: Json, places: Places) -> Json:
+def _allowed(choice: Json, places: ParameterPaths) -> Json:
     path = "tool_choice.allowed_tools"
     for name in ("mode", "tools"):
         places.add(f"tool_choice.{name}", f"{path}.{name}")
@@ -251,7 +251,7 @@ def _type_of(value: object) -> object:
     return value.get("type") if isinstance(value, dict) else None
 
 
-def format_of(asked: object, places: Places) -> object:
+def format_of(asked: object, places: ParameterPaths) -> object:
     """What `response_format` asks for, as `text.format`."""
     places.add("text.format", "response_format")
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
@@ -262,7 +262,7 @@ def format_of(asked: object, places: Places) -> object:
     return {**_object(asked.get("json_schema"), path), "type": "json_schema"}
 
 
-def reasoning_of(request: ChatRequest, places: Places) -> object:
+def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
     """`reasoning`, with the effort that `reasoning_effort` names."""
     if request.reasoning_effort is None:
         return request.reasoning
@@ -288,7 +288,7 @@ def check_served(request: ChatRequest) -> None:
         raise invalid("top_logprobs", "it needs 'logprobs' to be true.")
 
 
-def items_of(messages: Sequence[ChatMessage], places: Places) -> list[Json]:
+def items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[Json]:
     """The items that these messages mean; `places` learns where each came from.
 
     Raises `InvalidRequest` for a message without its content, a part that its role has not, a call
@@ -315,7 +315,7 @@ class _OpenCall:
 class _ItemBuilder:
     """Makes items of messages, one message after the other."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: ParameterPaths) -> None:
         self.items: list[Json] = []
         self._places = places
         self._open: dict[str, _OpenCall] = {}
@@ -486,7 +486,7 @@ PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
 """What a message of each role may hold. OpenAI's tools return text; some show what they saw."""
 
 
-def converted_parts(message: ChatMessage, path: str, places: Places, to: str) -> list[Json]:
+def converted_parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:
     """The content of the message at `path`, as that at `to` of the converted request.
 
     Notes in `places` where each part came from. Raises `InvalidRequest` for a part of a type that
@@ -501,7 +501,7 @@ def converted_parts(message: ChatMessage, path: str, places: Places, to: str) ->
     ]
 
 
-def _part(role: str, part: ChatPart, path: str, places: Places, to: str) -> Json:
+def _part(role: str, part: ChatPart, path: str, places: ParameterPaths, to: str) -> Json:
     if part.type not in PART_TYPES[role]:
         raise wrong_value(f"{path}.type", part.type, PART_TYPES[role])
     if getattr(part, part.type) is None:
@@ -538,7 +538,7 @@ class Converted:
     """
 
     request: CreateResponse
-    places: Places
+    places: ParameterPaths
     adapter: Adapter
 
 
@@ -562,7 +562,7 @@ def _converted(
     asked: Json,
     parse: Callable[[Json], CreateResponse],
     *,
-    places: Places,
+    places: ParameterPaths,
     adapter: Adapter,
     ignored: tuple[str, ...],
 ) -> Converted:
@@ -586,7 +586,7 @@ def _converted(
 _SEPARATORS: Final = ".["
 
 
-class Places:
+class ParameterPaths:
     """Paths of the converted request, each with the path that the client wrote."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -638,7 +638,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
         "reasoning": request.reasoning_effort and {"effort": request.reasoning_effort},
         "stream_options": options and {"include_obfuscation": options.include_obfuscation},
     }
-    places = Places(
+    places = ParameterPaths(
         {
             "input": "prompt",
             "input[0].content[0].text": "prompt",

@@ -52,7 +52,7 @@ class ClientFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CreateFrame:
     """A request to create a response; without `generate` the model is not asked.
 
     `obfuscated`: delta events are padded, which on this transport somebody must ask for.
@@ -81,7 +81,7 @@ def read_turn(
     limits: InputLimits,
     strict: bool,
     served: Collection[HostedFamily] = NO_FAMILIES,
-) -> Turn:
+) -> CreateFrame:
     """The request of a frame that `read_frame` took.
 
     `stream`, `stream_options` and `background` must not be sent, but clients that share their code
@@ -94,7 +94,7 @@ def read_turn(
     request = parse_create(body | {"stream": True}, limits=limits, strict=strict, served=served)
     generate = _generate(fields.get("generate"))
     options = fields.get("stream_options") or {}
-    return Turn(
+    return CreateFrame(
         request if generate else _without_summary(request),
         generate=generate,
         obfuscated=options.get("include_obfuscation") is True,

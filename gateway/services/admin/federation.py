@@ -15,7 +15,7 @@ from gateway.services.admin.projects import required_project
 from gateway.services.admin.service_accounts import required_account, unknown_account
 from gateway.store.admin import federation as rows
 from gateway.store.admin import operator_issuers as issuers
-from gateway.store.admin.pages import Place
+from gateway.store.admin.pages import PagePosition
 from gateway.tenancy.federation import (
     OF_OPERATORS,
     FederationRule,
@@ -198,7 +198,7 @@ class IdentityProviders:
         if after is not None and place is None:
             raise unknown_place()
         async with self._transactions.reading(tenant_id) as connection:
-            return await rows.page(connection, tenant_id, Place(limit, place, descends))
+            return await rows.page(connection, tenant_id, PagePosition(limit, place, descends))
 
     async def change(
         self, caller: AdminCaller, provider_id: str, asked: ProviderUpdate
@@ -297,7 +297,7 @@ class IdentityProviders:
             raise unknown_account(account_id)
         async with self._transactions.reading(tenant_id) as connection:
             provider = await _required(connection, tenant_id, provider_id)
-            asked = Place(limit, place, descends)
+            asked = PagePosition(limit, place, descends)
             return await rows.page_of_rules(connection, provider, account, asked)
 
     async def change_rule(

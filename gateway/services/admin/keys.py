@@ -10,11 +10,10 @@ from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.services.admin.projects import required_project
 from gateway.services.admin.service_accounts import required_account
-from gateway.services.limits import Place as LimitsPlace
-from gateway.services.limits import set_limits
+from gateway.services.limits import LimitOwner, set_limits
 from gateway.store.admin import keys as rows
 from gateway.store.admin import service_accounts as accounts
-from gateway.store.admin.pages import Page, Place
+from gateway.store.admin.pages import Page, PagePosition
 from gateway.tenancy import PLAIN_KEY
 
 if TYPE_CHECKING:
@@ -152,7 +151,9 @@ class Keys:
             raise unknown_place()
         async with self._transactions.reading(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
-            page = await rows.page(connection, tenant_id, project, Place(limit, place, descends))
+            page = await rows.page(
+                connection, tenant_id, project, PagePosition(limit, place, descends)
+            )
             return Page(await _owned(connection, tenant_id, page.rows), page.has_more)
 
     async def change(
@@ -260,7 +261,7 @@ class Keys:
         target = ids.api_key_id(new.id)
         await caller.note(connection, "api_key.created", target, made.project_id, data=told)
         if asked.limits:
-            place = LimitsPlace(caller.tenant_id, "key", new.id)
+            place = LimitOwner(caller.tenant_id, "key", new.id)
             mode, author = asked.limits_mode, caller.author
             await set_limits(connection, place, asked.limits, mode=mode, author=author)
         return new, secret.value

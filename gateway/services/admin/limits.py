@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.limits.terms import ALL_MODELS
 from gateway.services.admin.projects import required_project
-from gateway.services.limits import Place
+from gateway.services.limits import LimitOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,19 +42,19 @@ class ProjectLimits:
         self._models = models
         self._forget = forget
 
-    def organization(self, tenant_id: TenantId) -> Place:
+    def organization(self, tenant_id: TenantId) -> LimitOwner:
         """What administrators set for all of the tenant."""
-        return Place(tenant_id, "organization", tenant_id)
+        return LimitOwner(tenant_id, "organization", tenant_id)
 
     async def place(
         self, tenant_id: TenantId, project_id: str, *, is_active: bool = False
-    ) -> Place:
+    ) -> LimitOwner:
         """That of a project; with `is_active` raises `InvalidRequest` for an archived one, too."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=is_active)
-        return Place(tenant_id, "project", project.id)
+        return LimitOwner(tenant_id, "project", project.id)
 
-    async def by_model(self, place: Place) -> dict[str, list[Limit]]:
+    async def by_model(self, place: LimitOwner) -> dict[str, list[Limit]]:
         """The limits of a project by model: of all that are served, and those that have some."""
         found: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
         for limit in await self.limits.limits(place.tenant_id):
@@ -64,7 +64,7 @@ class ProjectLimits:
 
     async def set(
         self,
-        place: Place,
+        place: LimitOwner,
         values: Mapping[tuple[What, int], int | None],
         *,
         author: Author,
@@ -76,39 +76,39 @@ class ProjectLimits:
         self._forget()
         return changed
 
-    async def set_budget(self, place: Place, cap: int, author: Author) -> None:
+    async def set_budget(self, place: LimitOwner, cap: int, author: Author) -> None:
         """Set the spend limit of a month, in nano-dollars."""
         await self.limits.set_budget(place, cap, author=author)
         self._forget()
 
-    async def remove_budget(self, place: Place, author: Author) -> bool:
+    async def remove_budget(self, place: LimitOwner, author: Author) -> bool:
         """No budget of money a month. Whether there was one."""
         is_gone = await self.limits.remove_budget(place, "usd", "month", author)
         self._forget()
         return is_gone
 
     async def add_alert(
-        self, place: Place, threshold: int, channel: dict[str, object], author: Author
+        self, place: LimitOwner, threshold: int, channel: dict[str, object], author: Author
     ) -> SpendAlert:
         """Have somebody told when so many nano-dollars are spent in a month."""
         made = await self.limits.add_alert(place, threshold, channel, author=author)
         self._forget()
         return made
 
-    async def alert(self, place: Place, alert_id: UUID) -> SpendAlert | None:
+    async def alert(self, place: LimitOwner, alert_id: UUID) -> SpendAlert | None:
         """The one of that id; None where the place has none."""
         found = await self.limits.alerts(place)
         return next((one for one in found if one.id == alert_id), None)
 
     async def change_alert(
-        self, place: Place, alert: SpendAlert, author: Author
+        self, place: LimitOwner, alert: SpendAlert, author: Author
     ) -> SpendAlert | None:
         """Another threshold or channel. None: it is gone."""
         changed = await self.limits.change_alert(place, alert, author)
         self._forget()
         return changed
 
-    async def remove_alert(self, place: Place, alert_id: UUID, author: Author) -> bool:
+    async def remove_alert(self, place: LimitOwner, alert_id: UUID, author: Author) -> bool:
         """Whether there was one."""
         is_gone = await self.limits.remove_alert(place, alert_id, author)
         self._forget()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.protocol.admin.requests import PriceCreate, PriceEnd
     from gateway.services.access import Access, TenantDetail
     from gateway.services.governance.erasing import Erased
-    from gateway.services.governance.tenant_data import Archive, TenantData
+    from gateway.services.governance.tenant_data import TenantArchive, TenantData
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
@@ -125,7 +125,7 @@ class Operations:
         with owned():
             return await self._data.erase_person(name, person, author=author)
 
-    async def export(self, name: str, author: Author, *, with_content: bool) -> Archive:
+    async def export(self, name: str, author: Author, *, with_content: bool) -> TenantArchive:
         """An archive of what a tenant has, to be read once; where as many are being read as this
         process makes at once, it begins when one of them ends.
         """

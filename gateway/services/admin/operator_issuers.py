@@ -22,7 +22,7 @@ from gateway.services.admin.transactions import owned
 from gateway.store import tenants
 from gateway.store.admin import federation as providers
 from gateway.store.admin import operator_issuers as rows
-from gateway.store.admin.pages import Place
+from gateway.store.admin.pages import PagePosition
 from gateway.store.governance import audit_log
 from gateway.store.schema import EVERYONE
 from gateway.store.tools.quotas import Quota, take_turns
@@ -120,7 +120,7 @@ class OperatorIssuers:
         """Those that a tenant trusts, the oldest first."""
         tenant = await self._tenant(name)
         async with self._owner() as connection:
-            page = await providers.page(connection, tenant.id, Place(self._issuers_max))
+            page = await providers.page(connection, tenant.id, PagePosition(self._issuers_max))
         return page.rows
 
     async def confirm(

@@ -9,7 +9,7 @@ from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.admin import projects as rows
-from gateway.store.admin.pages import Place
+from gateway.store.admin.pages import PagePosition
 from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Projects:
         async with self._transactions.reading(tenant_id) as connection:
             await rows.add_default(connection, tenant_id)
             return await rows.page(
-                connection, tenant_id, Place(limit, place), with_archived=with_archived
+                connection, tenant_id, PagePosition(limit, place), with_archived=with_archived
             )
 
     async def rename(self, caller: AdminCaller, project_id: str, name: str | None) -> Project:

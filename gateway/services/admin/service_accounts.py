@@ -9,7 +9,7 @@ from gateway.errors import RateLimited, ResourceNotFound, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.services.admin.projects import required_project
 from gateway.store.admin import service_accounts as rows
-from gateway.store.admin.pages import Place
+from gateway.store.admin.pages import PagePosition
 from gateway.tenancy import ServiceAccount
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ServiceAccounts:
             raise unknown_place()
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
-            return await rows.page(connection, tenant_id, project.id, Place(limit, place))
+            return await rows.page(connection, tenant_id, project.id, PagePosition(limit, place))
 
     async def change(
         self,

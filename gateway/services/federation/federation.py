@@ -80,7 +80,7 @@ class FederationPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeRequest:
     """What is asked to be exchanged: a token of a provider, for one of a service account."""
 
     token: str
@@ -143,7 +143,7 @@ class Federation:
         principal = await self._complete(name, admitted.principal, token.expires_at)
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
-    async def exchange(self, asked: Exchange) -> Exchanged:
+    async def exchange(self, asked: ExchangeRequest) -> Exchanged:
         """A token of a service account for one of an issuer. Raises as `principal` does: the same
         for a provider that is unknown, and one of whom no rule admits this token.
         """

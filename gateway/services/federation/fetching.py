@@ -15,7 +15,7 @@ from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.services.federation.key_sets import Origin
+    from gateway.services.federation.key_sets import KeyOrigin
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
@@ -33,7 +33,7 @@ class KeyFetcher:
         self._timeout_s = timeout_s
         self._metrics = metrics
 
-    async def keys(self, origin: Origin) -> Sequence[object]:
+    async def keys(self, origin: KeyOrigin) -> Sequence[object]:
         """The `keys` of a JSON Web Key Set, unchecked. Raises `IssuerUnavailable`."""
         if origin.source.jwks is not None:
             return _keys(origin, orjson.loads(origin.source.jwks))
@@ -52,7 +52,7 @@ class KeyFetcher:
         """Close all connections."""
         await self._client.aclose()
 
-    async def _jwks_url(self, origin: Origin) -> str:
+    async def _jwks_url(self, origin: KeyOrigin) -> str:
         """https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationValidation"""
         source = origin.source
         if source.jwks_url is not None:
@@ -76,12 +76,12 @@ class KeyFetcher:
         return orjson.loads(answer.content)
 
 
-def _keys(origin: Origin, document: object) -> Sequence[object]:
+def _keys(origin: KeyOrigin, document: object) -> Sequence[object]:
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
         raise _unavailable(origin, "what it answers is no JSON Web Key Set")
     return keys
 
 
-def _unavailable(origin: Origin, why: str) -> IssuerUnavailable:
+def _unavailable(origin: KeyOrigin, why: str) -> IssuerUnavailable:
     return IssuerUnavailable(f"the keys of {origin.issuer} could not be fetched: {why}")

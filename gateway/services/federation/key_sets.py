@@ -36,7 +36,7 @@ _log = EventLog("gateway.federation")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class KeyOrigin:
     """An issuer, and whence its keys come."""
 
     issuer: str
@@ -57,7 +57,7 @@ class KeySetPolicy:
 class Fetcher(Protocol):
     """Gets the keys of an issuer, from wherever its provider says."""
 
-    async def keys(self, origin: Origin) -> Sequence[object]:
+    async def keys(self, origin: KeyOrigin) -> Sequence[object]:
         """Those of an issuer, unchecked. Raises `IssuerUnavailable`."""
         ...
 
@@ -92,9 +92,9 @@ class KeySets:
         self._policy = policy
         self._clock = clock
         # The least recently used first.
-        self._sets: OrderedDict[Origin, _KeySet] = OrderedDict()
+        self._sets: OrderedDict[KeyOrigin, _KeySet] = OrderedDict()
 
-    async def find(self, origin: Origin, key_id: str, algorithm: str) -> Jwk | None:
+    async def find(self, origin: KeyOrigin, key_id: str, algorithm: str) -> Jwk | None:
         """The key of an issuer with this id that is for this algorithm; None: there is none.
 
         Raises `IssuerUnavailable` where no keys are known and none could be had.
@@ -131,7 +131,7 @@ class KeySets:
         since_s = self._clock() - known.asked_for_unknown_at
         return since_s > self._policy.unknown_interval_s
 
-    async def _refreshed(self, origin: Origin, known: _KeySet) -> None:
+    async def _refreshed(self, origin: KeyOrigin, known: _KeySet) -> None:
         """Wait until the keys are new. Those that there are go on where they cannot be had; raises
         `IssuerUnavailable` where there are none.
         """
@@ -147,11 +147,11 @@ class KeySets:
                 retry_after_s=self._policy.retry_s,
             )
 
-    def _begin(self, origin: Origin, known: _KeySet) -> None:
+    def _begin(self, origin: KeyOrigin, known: _KeySet) -> None:
         # Not one that may be over before it is kept here.
         known.fetching = asyncio.get_running_loop().create_task(self._fetched(origin, known))
 
-    async def _fetched(self, origin: Origin, known: _KeySet) -> None:
+    async def _fetched(self, origin: KeyOrigin, known: _KeySet) -> None:
         try:
             known.keys = by_id(await self._fetcher.keys(origin))
             known.fetched_at = self._clock()

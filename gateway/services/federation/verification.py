@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import TokenRefused
-from gateway.services.federation.key_sets import Origin
+from gateway.services.federation.key_sets import KeyOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,7 @@ async def verified(
         raise TokenRefused(
             f"The token is signed by an algorithm that is not allowed. Allowed are: {allowed}."
         )
-    origin = Origin(provider.issuer, provider.keys)
+    origin = KeyOrigin(provider.issuer, provider.keys)
     key = await key_sets.find(origin, said.key_id, said.algorithm)
     if key is None:
         raise TokenRefused("The token is signed by a key that its issuer does not list.")

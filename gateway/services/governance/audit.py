@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
-from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, Chain, shown
+from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.governance import audit_log
 from gateway.store.governance.audit_log import AuditFilter
@@ -148,7 +148,7 @@ class AuditLogs:
         return await self._read(chain, kept) if state.faults else state
 
     async def _read(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
-        checked = Chain({number: bytes.fromhex(head) for number, head in kept.items()})
+        checked = ChainCheck({number: bytes.fromhex(head) for number, head in kept.items()})
         place: int | None = None
         while entries := await audit_log.since(
             self._database, chain, place, rows_max=CHECKED_AT_ONCE

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import ConversationLocked
 from gateway.store import conversations, responses
 from gateway.store.governance import persons
-from gateway.store.governance.persons import BEFORE_ALL, Used
+from gateway.store.governance.persons import BEFORE_ALL, UsedKeys
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -158,7 +158,7 @@ class Erasing:
 
     async def _erase_used(self) -> Mapping[str, int]:
         theirs = self._theirs
-        used = Used()
+        used = UsedKeys()
         for one in theirs.values():
             used |= one.used
         for some in _batches(list(theirs)):
@@ -170,7 +170,7 @@ class Erasing:
             used -= await self._used_by_others(theirs.keys() | self._places)
         return await persons.erase_used(self._database, self._tenant_id, used)
 
-    async def _used_by_others(self, theirs: set[UUID]) -> Used:
+    async def _used_by_others(self, theirs: set[UUID]) -> UsedKeys:
         used = await persons.used_by_items_of_others(
             self._database, self._tenant_id, theirs, rows_max=ROWS_AT_ONCE
         )

@@ -165,7 +165,7 @@ class TenantData:
 
     async def export(
         self, name: str, *, author: Author = COMMAND_LINE, with_content: bool = True
-    ) -> Archive:
+    ) -> TenantArchive:
         """An archive of all that a tenant has: for each table a file of JSON lines, its content
         opened, and `manifest.json` with the count and the SHA-256 of each. Without content there
         is in it what operators see anyway.
@@ -175,7 +175,9 @@ class TenantData:
         tenant = await self._tenant(name)
         told = {"content": with_content}
         await self._tell(tenant.id, author.event("harmony.export.begun", str(tenant.id), data=told))
-        return Archive(self._database, tenant, author, self._exporting, with_content=with_content)
+        return TenantArchive(
+            self._database, tenant, author, self._exporting, with_content=with_content
+        )
 
     async def _emptied(self, tenant_id: TenantId, table: str) -> int:
         total = 0
@@ -193,7 +195,7 @@ class TenantData:
             await audit_log.record(connection, tenant_id, event)
 
 
-class Archive:
+class TenantArchive:
     """A zip file of what a tenant has, as it is read: a page of rows is in memory at once, and is
     opened and compressed in a thread.
     """

@@ -123,7 +123,11 @@ class HistorySource:
         """`is_written`: the response will be added to it."""
         uuid = ids.parse_conversation_id(conversation_id)
         found = uuid and await turns.read(
-            self._seen_by(principal), principal.tenant_id, uuid, items_max=self._items_max, **asked
+            self._seen_by(principal),
+            principal.tenant_id,
+            uuid,
+            items_max=self._items_max,
+            **asked,
         )
         if not found:
             raise unknown_conversation(conversation_id)

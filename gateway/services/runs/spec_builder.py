@@ -24,7 +24,7 @@ from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.metering import NOBODY, Metering, tags_of, who_asks
-from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, Repeated
+from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, RepeatedHistory
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import (
@@ -549,7 +549,7 @@ def _date(day: int) -> str:
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
 
 
-def _repeated(given: RunInput, format_: ModelFormat) -> Repeated | None:
+def _repeated(given: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
     """What the prompt repeats of the history; None where it takes its items to make the prompt."""
     if not format_.framing.stores_ids:
         return None
@@ -568,7 +568,7 @@ def _repeated(given: RunInput, format_: ModelFormat) -> Repeated | None:
     if not ids:
         return None
     leading = leading_instructions(columns.labels[name] for name in columns.names)
-    return Repeated(history.first(leading), ids)
+    return RepeatedHistory(history.first(leading), ids)
 
 
 def _taken_ids(history: Sequence[ContextItem], new: Sequence[InputItem]) -> Collection[str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.store.admin.pages import Page, Place
+    from gateway.store.admin.pages import Page, PagePosition
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantPolicy
 
@@ -307,13 +307,15 @@ async def delete_rule(connection: Connection, rule: FederationRule) -> bool:
     return await connection.scalar(_DELETE_RULE, asked) is not None
 
 
-async def page(connection: Connection, tenant_id: TenantId, place: Place) -> Page[IdentityProvider]:
+async def page(
+    connection: Connection, tenant_id: TenantId, place: PagePosition
+) -> Page[IdentityProvider]:
     """A page of them. Raises `InvalidRequest` for an `after` that is none of them."""
     return await _LIST.page(connection, {"tenant": tenant_id}, place)
 
 
 async def page_of_rules(
-    connection: Connection, provider: IdentityProvider, account_id: UUID | None, place: Place
+    connection: Connection, provider: IdentityProvider, account_id: UUID | None, place: PagePosition
 ) -> Page[FederationRule]:
     """A page of a provider's, or (`account_id`) those of one service account among them."""
     asked = {"tenant": provider.tenant_id, "provider": provider.id, "account": account_id}

@@ -15,7 +15,7 @@ from gateway.store.tenants import KEY_COLUMNS, key_of_row
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.admin.pages import Page, Place
+    from gateway.store.admin.pages import Page, PagePosition
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import ApiKey, Dialect, KeyTerms, ProjectId, TenantId
 
@@ -166,7 +166,7 @@ async def replace(
 
 
 async def page(
-    connection: Connection, tenant_id: TenantId, project_id: ProjectId | None, place: Place
+    connection: Connection, tenant_id: TenantId, project_id: ProjectId | None, place: PagePosition
 ) -> Page[ApiKey]:
     """Keys of a project, or (None) admin keys, those that have expired included. Raises
     `InvalidRequest` for an `after` that is none of them.

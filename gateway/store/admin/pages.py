@@ -25,7 +25,7 @@ LIMIT :row_limit
 """
 
 
-class Place(NamedTuple):
+class PagePosition(NamedTuple):
     """Up to `limit` rows by age, behind the one of the id `after`."""
 
     limit: int
@@ -63,7 +63,7 @@ class PagedStatement(Generic[T]):
         }
 
     async def page(
-        self, connection: Connection, parameters: Mapping[str, Any], place: Place
+        self, connection: Connection, parameters: Mapping[str, Any], place: PagePosition
     ) -> Page[T]:
         """The page at that place. Raises `InvalidRequest` for an `after` that is none of them."""
         asked = {**parameters, "after": place.after, "after_at": None}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from gateway.store.admin.pages import Page, Place
+    from gateway.store.admin.pages import Page, PagePosition
     from gateway.store.postgres.database import Connection, Row
 
 _COLUMNS: Final = (
@@ -150,7 +150,7 @@ async def set_controls(connection: Connection, project: Project) -> Project | No
 
 
 async def page(
-    connection: Connection, tenant_id: TenantId, place: Place, *, with_archived: bool
+    connection: Connection, tenant_id: TenantId, place: PagePosition, *, with_archived: bool
 ) -> Page[Project]:
     """A page of them. Raises `InvalidRequest` for an `after` that is none of them."""
     asked = {"tenant": tenant_id, "with_archived": with_archived}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from gateway.store.admin.pages import Page, Place
+    from gateway.store.admin.pages import Page, PagePosition
     from gateway.store.postgres.database import Connection, Row
     from gateway.tenancy import ServiceAccountRole
 
@@ -132,7 +132,7 @@ async def delete(
 
 
 async def page(
-    connection: Connection, tenant_id: TenantId, project_id: ProjectId, place: Place
+    connection: Connection, tenant_id: TenantId, project_id: ProjectId, place: PagePosition
 ) -> Page[ServiceAccount]:
     """A page of them. Raises `InvalidRequest` for an `after` that is none of them."""
     return await _LIST.page(connection, {"tenant": tenant_id, "project": project_id}, place)

@@ -149,11 +149,11 @@ class ReadResponse(NamedTuple):
     parent: UUID | None
     conversation: UUID | None
     names: frozenset[str]
-    used: Used
+    used: UsedKeys
 
 
 @dataclass(slots=True)
-class Used:
+class UsedKeys:
     """Containers, uploaded files, pages and approvals, by their keys."""
 
     containers: set[UUID] = field(default_factory=set)
@@ -161,12 +161,12 @@ class Used:
     tool_pages: set[bytes] = field(default_factory=set)
     tool_approvals: set[bytes] = field(default_factory=set)
 
-    def __ior__(self, other: Used) -> Used:
+    def __ior__(self, other: UsedKeys) -> UsedKeys:
         for name in _ERASE_USED:
             getattr(self, name).update(getattr(other, name))
         return self
 
-    def __isub__(self, other: Used) -> Used:
+    def __isub__(self, other: UsedKeys) -> UsedKeys:
         for name in _ERASE_USED:
             getattr(self, name).difference_update(getattr(other, name))
         return self
@@ -189,11 +189,11 @@ class ReadPage(NamedTuple):
     last: UUID | None
 
 
-def used_in(json: Any) -> Used:
+def used_in(json: Any) -> UsedKeys:
     """What a request or an item names, wherever it stands. Words that only look like ids are of
     those who said them, and count for nothing.
     """
-    found, waiting = Used(), [json]
+    found, waiting = UsedKeys(), [json]
     while waiting:
         one = waiting.pop()
         if isinstance(one, list):
@@ -206,7 +206,7 @@ def used_in(json: Any) -> Used:
     return found
 
 
-def _note(found: Used, name: str, value: Any) -> None:
+def _note(found: UsedKeys, name: str, value: Any) -> None:
     kept = found.containers if name.startswith("container") else found.files
     for word in value if isinstance(value, list) else [value]:
         uuid = _NAMES[name](word) if isinstance(word, str) else None
@@ -289,9 +289,9 @@ async def used_by_items(
     *,
     responses: Collection[UUID] = (),
     conversations: Collection[UUID] = (),
-) -> Used:
+) -> UsedKeys:
     """What the items of these responses and conversations name."""
-    found = Used()
+    found = UsedKeys()
     for table, some in (("messages", responses), ("conversation_items", conversations)):
         if some:
             async with database.transaction(tenant_id) as connection:
@@ -305,9 +305,9 @@ async def used_by_items(
 
 async def used_by_items_of_others(
     database: Database, tenant_id: TenantId, without: Collection[UUID], *, rows_max: int
-) -> Used:
+) -> UsedKeys:
     """What the items of all other responses and conversations of a tenant name."""
-    found = Used()
+    found = UsedKeys()
     for table, statement in _ALL_ITEMS.items():
         place: tuple[UUID, int] = (BEFORE_ALL, -1)
         while True:
@@ -327,9 +327,9 @@ async def used_by_items_of_others(
 
 def _of_items(
     cipher: ContentCipher, rows: Iterable[Row], table: str
-) -> Iterator[tuple[UUID, Used]]:
+) -> Iterator[tuple[UUID, UsedKeys]]:
     for row in rows:
-        used = Used()
+        used = UsedKeys()
         with suppress(ContentSealed, ValueError):
             used = used_in(orjson.loads(opened(cipher, table, row, ["item"])["item"]))
         if row.kind == "mcp_approval_request":
@@ -337,9 +337,9 @@ def _of_items(
         yield row.owner, used
 
 
-async def still_there(database: Database, tenant_id: TenantId, used: Used) -> Used:
+async def still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -> UsedKeys:
     """As much of it as there is: most containers were never made, or have expired."""
-    found = Used()
+    found = UsedKeys()
     async with database.transaction(tenant_id) as connection:
         for table, statement in _THERE.items():
             keys = list(getattr(used, table))
@@ -376,7 +376,7 @@ async def forget_metered(
     return await _erase(database, tenant_id, _FORGET_METERED, given)
 
 
-async def erase_used(database: Database, tenant_id: TenantId, used: Used) -> dict[str, int]:
+async def erase_used(database: Database, tenant_id: TenantId, used: UsedKeys) -> dict[str, int]:
     """Erase containers with their files, uploaded files, pages and approvals; rows by table.
 
     Raises `DataHeld`.

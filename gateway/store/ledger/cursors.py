@@ -71,7 +71,7 @@ _AGE: Final = Statement(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class LinePosition:
     """Behind the line with this key; the first of transaction `tx` with nothing but that."""
 
     tx: int = 0
@@ -85,7 +85,7 @@ class Cursor:
     """How far one reader is: `batch` counts its batches, `lines` all that were in them."""
 
     name: str
-    place: Place = Place()
+    place: LinePosition = LinePosition()
     batch: int = 0
     lines: int = 0
     moved_at: datetime | None = None
@@ -98,7 +98,7 @@ class Horizon:
     tx: int
     next_tx: int
 
-    def is_foreign(self, place: Place) -> bool:
+    def is_foreign(self, place: LinePosition) -> bool:
         """No transaction of this cluster can have been there."""
         return place.tx > self.next_tx
 
@@ -148,7 +148,7 @@ async def remove(connection: Connection, name: str) -> None:
     await connection.execute(_REMOVE, {"name": name})
 
 
-async def behind_s(connection: Connection, place: Place) -> float:
+async def behind_s(connection: Connection, place: LinePosition) -> float:
     """For how many seconds the oldest line behind a place has been there; 0.0 without one."""
     seconds = await connection.scalar(_BEHIND, {"tx": str(place.tx)})
     return 0.0 if seconds is None else max(0.0, float(seconds))
@@ -160,5 +160,5 @@ async def age_s(connection: Connection, at: datetime) -> float:
 
 
 def _cursor(row: Row) -> Cursor:
-    place = Place(row.tx, row.of_tenant, row.response_id, row.seq)
+    place = LinePosition(row.tx, row.of_tenant, row.response_id, row.seq)
     return Cursor(row.name, place, row.batch, row.lines, row.moved_at)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.ledger import cursors
-from gateway.store.ledger.cursors import SINK_PREFIX, Place
+from gateway.store.ledger.cursors import SINK_PREFIX, LinePosition
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE, columns_of
 
@@ -113,8 +113,8 @@ class SinkState:
 
 
 async def read_lines(
-    database: Database, after: Place, *, lines_max: int
-) -> tuple[list[Row], Place]:
+    database: Database, after: LinePosition, *, lines_max: int
+) -> tuple[list[Row], LinePosition]:
     """Up to `lines_max` lines behind a place, and the place behind these.
 
     Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`. Raises
@@ -122,13 +122,13 @@ async def read_lines(
     """
     async with database.runs_transaction() as connection:
         horizon = await cursors.horizon(connection)
-        rows = await _read(connection, after, Place(horizon.tx), lines_max=lines_max)
+        rows = await _read(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
     return rows, place_of(rows[-1]) if rows else after
 
 
-def place_of(row: Row) -> Place:
+def place_of(row: Row) -> LinePosition:
     """The place behind a line."""
-    return Place(row.tx, row.tenant_id, row.response_id, row.seq)
+    return LinePosition(row.tx, row.tenant_id, row.response_id, row.seq)
 
 
 async def next_batch(
@@ -148,15 +148,15 @@ async def next_batch(
         taken = (await connection.execute(_TAKE, {**whose, "lease_s": lease_s})).one_or_none()
         if taken is None:
             return None
-        after = Place(taken.tx, taken.of_tenant, taken.response_id, taken.seq)
+        after = LinePosition(taken.tx, taken.of_tenant, taken.response_id, taken.seq)
         if horizon.is_foreign(after):
             await connection.execute(_STOP, {"name": name, "why": FOREIGN})
             return None
         if taken.end_tx is not None:
-            end = Place(taken.end_tx, taken.end_tenant, taken.end_response, taken.end_seq)
+            end = LinePosition(taken.end_tx, taken.end_tenant, taken.end_response, taken.end_seq)
             rows = await _read(connection, after, end, lines_max=None)
             return LineBatch(taken.batch, rows, taken.under_way_s)
-        rows = await _read(connection, after, Place(horizon.tx), lines_max=lines_max)
+        rows = await _read(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
         if not rows:
             return None
         bound = {**whose, "batch": taken.batch, **_parameters(place_of(rows[-1]))}
@@ -211,7 +211,7 @@ async def sink_behind_s(database: Database, sink: str) -> float:
         cursor = await cursors.find(connection, SINK_PREFIX + sink)
         if cursor is None:
             return 0.0
-        rows = await _read(connection, cursor.place, Place(_TX_MAX), lines_max=1)
+        rows = await _read(connection, cursor.place, LinePosition(_TX_MAX), lines_max=1)
         return await cursors.age_s(connection, rows[0].at) if rows else 0.0
 
 
@@ -219,7 +219,7 @@ _TX_MAX: Final = 2**62
 
 
 async def _read(
-    connection: Connection, after: Place, end: Place, *, lines_max: int | None
+    connection: Connection, after: LinePosition, end: LinePosition, *, lines_max: int | None
 ) -> list[Row]:
     parameters: dict[str, Any] = {
         **_parameters(after),
@@ -229,7 +229,7 @@ async def _read(
     return await connection.execute(_READ, parameters)
 
 
-def _parameters(place: Place) -> dict[str, Any]:
+def _parameters(place: LinePosition) -> dict[str, Any]:
     return {
         "tx": str(place.tx),
         "tenant": place.tenant,

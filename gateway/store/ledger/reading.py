@@ -42,7 +42,7 @@ _SNAPSHOT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class LineSpan:
     """Lines with `start` <= at < `end`. Of `inner_start` <= at < `inner_end` there are sums by
     `sums` ("minute" or "hour", which both are at the beginning of); None: lines are read all along.
     Where sums by the hour may have become sums by the day, both are at the beginning of a day, and
@@ -64,7 +64,7 @@ class Question:
     hundreds of thousands of rows each costs its time.
     """
 
-    span: Span
+    span: LineSpan
     unit: Unit
     dimensions: tuple[Dimension, ...] = ()
     filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)

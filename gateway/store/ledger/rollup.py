@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.ledger import cursors
-from gateway.store.ledger.cursors import ROLLUP, Cursor, Place
+from gateway.store.ledger.cursors import ROLLUP, Cursor, LinePosition
 from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import SUMS
@@ -125,7 +125,10 @@ async def advance(database: Database, terms: RollupTerms) -> Advance | None:
         if lines or bound is not None:
             # Else there is nothing to move past.
             moved = replace(
-                cursor, place=Place(to_tx), batch=cursor.batch + 1, lines=cursor.lines + lines
+                cursor,
+                place=LinePosition(to_tx),
+                batch=cursor.batch + 1,
+                lines=cursor.lines + lines,
             )
             await cursors.move(connection, moved)
         return Advance(lines, is_done=bound is None)

@@ -80,7 +80,7 @@ class Firing(NamedTuple):
     told: frozenset[str] = frozenset()
 
 
-class Span(NamedTuple):
+class DatedInterval(NamedTuple):
     """One interval of a kind. `ends_at` None: it has no end."""
 
     interval: Interval
@@ -96,7 +96,7 @@ async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: date
         return found
 
 
-async def reached(database: Database, spans: Collection[Span]) -> None:
+async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
     """Have those fire that were reached in these intervals, but for alerts that were made after
     such a one. Raises `StoreError`.
     """

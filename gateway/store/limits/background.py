@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.limits.gates import BUSY_WAIT_S
-from gateway.limits.refusal import Where, too_many
+from gateway.limits.refusal import ReachedLimit, too_many
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools.quotas import Quota, take_turns
 
@@ -72,7 +72,7 @@ async def check_queue(
     for limit in binding:
         used = await count(connection, tenant_id, limit)
         if used >= limit.value:
-            raise too_many(Where(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S)
+            raise too_many(ReachedLimit(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S)
 
 
 async def observed(database: Database, tenant_id: TenantId, terms: Terms) -> list[Limit]:

@@ -150,7 +150,7 @@ LEFT JOIN limits AS l
 """)
 
 
-class Turn(NamedTuple):
+class MeasuredTenant(NamedTuple):
     """A tenant that this process measures, and when it began to, by the database's clock."""
 
     tenant_id: TenantId
@@ -175,7 +175,7 @@ class MeasureTerms:
     pause_factor: int = 20
 
 
-async def take_turn(database: Database) -> Turn | None:
+async def take_turn(database: Database) -> MeasuredTenant | None:
     """A tenant that is to be measured now, and is left to this process; None: there is none.
 
     Raises `StoreError`, as all that follow.
@@ -183,7 +183,7 @@ async def take_turn(database: Database) -> Turn | None:
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_TURN, {"whole": WHOLE_TENANT, "turn_s": TURN_S})
         row = rows.one_or_none()
-    return None if row is None else Turn(TenantId(row.tenant_id), row.begun_at)
+    return None if row is None else MeasuredTenant(TenantId(row.tenant_id), row.begun_at)
 
 
 async def measure(database: Database, tenant_id: TenantId, *, rows_max: int) -> dict[UUID, int]:
@@ -226,7 +226,7 @@ async def _page(
 
 
 async def write(
-    database: Database, turn: Turn, sizes: dict[UUID, int], terms: MeasureTerms
+    database: Database, turn: MeasuredTenant, sizes: dict[UUID, int], terms: MeasureTerms
 ) -> StoredState:
     """Record a measurement, and forget what it replaces."""
     asked = {

@@ -68,7 +68,7 @@ WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days' AND NOT EXISTS (
 """)  # noqa: S608 - constants only
 
 
-class Ended(NamedTuple):
+class EndedResponse(NamedTuple):
     """A response in background that was generated: what it cost, in weighted tokens, and how much
     of that was counted when it was claimed (0: it was begun where it was accepted).
     """
@@ -89,7 +89,7 @@ class Start(NamedTuple):
     promoted: bool = False
 
 
-async def settle(connection: Connection, ended: Sequence[Ended]) -> None:
+async def settle(connection: Connection, ended: Sequence[EndedResponse]) -> None:
     """Count what was generated. Call it, and `serve`, under the lock of those who claim."""
     if not ended:
         return

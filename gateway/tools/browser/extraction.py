@@ -55,7 +55,7 @@ class ReadLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class DocumentReader:
     """Reads documents, a few at a time."""
 
     limits: ReadLimits = ReadLimits()

@@ -96,7 +96,7 @@ class _Host:
         self.rules_until = 0.0
 
 
-class Fetcher:
+class PageFetcher:
     """Visits pages for all tenants of a process. `client` is that of the purpose `page`."""
 
     def __init__(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
-    from gateway.tools.browser.extraction import Reader
-    from gateway.tools.browser.fetch import Fetcher
+    from gateway.tools.browser.extraction import DocumentReader
+    from gateway.tools.browser.fetch import PageFetcher
     from gateway.tools.browser.page import Page
 
 NOWHERE: Final = "https://pages.invalid/"
@@ -54,8 +54,8 @@ class Loader:
     """Loads the index of one tenant, or that for all (None)."""
 
     database: Database
-    fetcher: Fetcher
-    reader: Reader
+    fetcher: PageFetcher
+    reader: DocumentReader
     language: str
     tenant_id: TenantId | None = None
 

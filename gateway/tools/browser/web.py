@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
-    from gateway.tools.browser.extraction import Reader
-    from gateway.tools.browser.fetch import Fetcher
+    from gateway.tools.browser.extraction import DocumentReader
+    from gateway.tools.browser.fetch import PageFetcher
     from gateway.tools.browser.providers import Hit, Query
     from gateway.tools.browser.search import SearchClient
 
@@ -39,8 +39,8 @@ class Workplace:
 
     database: Database
     search: SearchClient
-    fetcher: Fetcher
-    reader: Reader
+    fetcher: PageFetcher
+    reader: DocumentReader
     fresh_s: float = 600.0
     kept_s: float = 30 * 86_400.0
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.tools.contract import ToolCall, ToolScope
     from gateway.tools.mcp.pool import Peer, SessionPool
     from gateway.tools.mcp.results import CallResult
-    from gateway.tools.mcp.servers import Purpose, Registry, Server
+    from gateway.tools.mcp.servers import McpServer, Purpose, Registry
     from gateway.tools.mcp.tool import McpLimits
 
 BROWSER: Final = "builtin:browser."
@@ -102,13 +102,15 @@ class BuiltinSession:
             self._sessions.retire(peer)
 
     async def _run_python(
-        self, call: ToolCall, server: Server, given: Mapping[str, Any]
+        self, call: ToolCall, server: McpServer, given: Mapping[str, Any]
     ) -> ToolResult:
         result = await self._asked(call, server, "python", given)
         output = plain(cut(result.output, self._limits.output_bytes_max))
         return self._ended(call, output, "tool_error" if result.is_error else "ok")
 
-    async def _browse(self, call: ToolCall, server: Server, given: Mapping[str, Any]) -> ToolResult:
+    async def _browse(
+        self, call: ToolCall, server: McpServer, given: Mapping[str, Any]
+    ) -> ToolResult:
         """Search, open or find; what the server is asked is told in its own cursors."""
         function, browsing = call.name.removeprefix(BROWSER), self._browsing
         if (refusal := browsing.refusal(given)) is not None:
@@ -130,7 +132,7 @@ class BuiltinSession:
             return self._ended(call, str(error), "tool_error")
 
     async def _asked(
-        self, call: ToolCall, server: Server, name: str, given: Mapping[str, Any]
+        self, call: ToolCall, server: McpServer, name: str, given: Mapping[str, Any]
     ) -> CallResult:
         """Raises `McpError`."""
         response = self._scope.response

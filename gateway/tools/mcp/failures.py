@@ -1,7 +1,7 @@
 """What went wrong between the gateway and an MCP server, as whoever asked is told.
 
 What an HTTP answer was, and whether a request had left at all, the SDK does not tell. So each
-question has an `Exchange` in its context, which the hooks of the HTTP client write into.
+question has an `HttpTrace` in its context, which the hooks of the HTTP client write into.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class McpError(Exception):
         self.sent = sent
 
 
-class Exchange:
+class HttpTrace:
     """What became of the HTTP requests that were made for one question."""
 
     __slots__ = ("_on_trouble", "is_sent", "status")
@@ -91,7 +91,7 @@ class Exchange:
             self._on_trouble()
 
 
-EXCHANGE: Final[ContextVar[Exchange]] = ContextVar("mcp_exchange")
+EXCHANGE: Final[ContextVar[HttpTrace]] = ContextVar("mcp_exchange")
 
 
 def watch(http: EgressClient) -> None:
@@ -113,7 +113,7 @@ async def _note(response: httpx2.Response) -> None:
         exchange.answered(response.status_code)
 
 
-def translated(error: BaseException, exchange: Exchange) -> McpError:
+def translated(error: BaseException, exchange: HttpTrace) -> McpError:
     """What a failure means for whoever asked; of a group, the first that says something."""
     if isinstance(error, McpError):
         return error
@@ -131,7 +131,7 @@ def translated(error: BaseException, exchange: Exchange) -> McpError:
     return McpError("http_error", 0, UNREADABLE, sent=exchange.is_sent)
 
 
-def _protocol_error(code: int, message: str, exchange: Exchange) -> McpError:
+def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
     """What the SDK's error means: it makes some of them itself."""
     status, sent = exchange.status, exchange.is_sent
     if status == httpx2.codes.NOT_FOUND and code != METHOD_NOT_FOUND and message != "Not Found":

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.failures import ErrorType
     from gateway.tools.mcp.pool import Peer, SessionPool
-    from gateway.tools.mcp.servers import Purpose, Server, ServerResolver, UrlTerms
+    from gateway.tools.mcp.servers import McpServer, Purpose, ServerResolver, UrlTerms
     from gateway.tools.mcp.session import ServerTool
 
 SERVER_DESCRIPTION_CHARS_MAX: Final = 2048
@@ -270,11 +270,11 @@ class McpServers:
             ]
         return self._bounded([one.result() for one in running])
 
-    async def builtin(self, tenant_id: TenantId, purpose: Purpose) -> Server | None:
+    async def builtin(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
         """The server that does the work of a built-in tool for this tenant. Raises `StoreError`."""
         return await self.resolver.registry.for_purpose(tenant_id, purpose)
 
-    async def instructions(self, tenant_id: TenantId, server: Server) -> str:
+    async def instructions(self, tenant_id: TenantId, server: McpServer) -> str:
         """What a server that stands for a built-in tool says of it, for the prompt; empty where it
         says nothing. Raises `McpError`.
         """
@@ -282,7 +282,7 @@ class McpServers:
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
 
     async def _listed(
-        self, tenant_id: TenantId, asked: AskedServer, server: Server, *, anew: bool
+        self, tenant_id: TenantId, asked: AskedServer, server: McpServer, *, anew: bool
     ) -> Listing:
         grant = ServerGrant(
             label=asked.label,
@@ -337,7 +337,7 @@ class McpServers:
         self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
 
     def _granted(
-        self, tools: Sequence[ServerTool], asked: AskedServer, server: Server
+        self, tools: Sequence[ServerTool], asked: AskedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
         """Those of the tools that may be used, as they are granted and as they are shown. Raises
         `McpError` for more than there may be.
@@ -389,7 +389,7 @@ def _refuse_repeated(asked: Sequence[AskedServer]) -> None:
         labels.add(one.label)
 
 
-def _refuse_replaced(asked: AskedServer, server: Server) -> None:
+def _refuse_replaced(asked: AskedServer, server: McpServer) -> None:
     """A request does not replace what the operator gave for a server."""
     both = sorted(asked.sent.keys() & server.headers.keys())
     if both:
@@ -400,14 +400,14 @@ def _refuse_replaced(asked: AskedServer, server: Server) -> None:
         raise _invalid(message, f"{asked.param}.headers")
 
 
-def _is_allowed(tool: ServerTool, asked: AskedServer, server: Server) -> bool:
+def _is_allowed(tool: ServerTool, asked: AskedServer, server: McpServer) -> bool:
     if server.allowed_tools is not None and tool.name not in server.allowed_tools:
         return False
     # What may be called is narrowed by what the server says of its tools; a lie gains it nothing.
     return asked.allowed.matches(tool.name, is_read_only=tool.read_only)
 
 
-def _tool(tool: ServerTool, asked: AskedServer, server: Server) -> McpTool | None:
+def _tool(tool: ServerTool, asked: AskedServer, server: McpServer) -> McpTool | None:
     """A tool as it is granted; None for one that no model could call."""
     if not FUNCTION_NAME.fullmatch(f"{asked.label}.{tool.name}"):
         return None

@@ -20,7 +20,7 @@ class NoPlace(Exception):
     """All places were taken, and stayed so for as long as one may wait."""
 
 
-class Places:
+class SessionPlaces:
     """Counts places; what is in them is the pool's."""
 
     def __init__(

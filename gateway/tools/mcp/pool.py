@@ -20,7 +20,7 @@ from gateway.tools.contract import note_reached
 from gateway.tools.egress import transport
 from gateway.tools.egress.transport import EgressLimits
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
-from gateway.tools.mcp.places import NoPlace, Places
+from gateway.tools.mcp.places import NoPlace, SessionPlaces
 from gateway.tools.mcp.session import McpSession, SessionLimits, ToolPages
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ class SessionPool:
         self._shared: dict[Peer, _Shared] = {}
         self._idle: OrderedDict[Peer, None] = OrderedDict()
         """Those of them that nobody asks, the one first that was not asked for longest."""
-        self._places = Places(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
+        self._places = SessionPlaces(
+            limits.sessions_max, limits.tenant_sessions_max, self._end_idle
+        )
         self._sse_until: OrderedDict[str, float] = OrderedDict()
         self._tasks: asyncio.TaskGroup | None = None
         self._began = asyncio.Event()

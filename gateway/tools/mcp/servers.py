@@ -58,7 +58,7 @@ _log = EventLog("gateway.mcp")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class McpServer:
     """A server that may be used. `headers` are those that the operator gave for it.
 
     `is_trusted`: what it says of its tools is believed. `always_asks`: every call needs approval,
@@ -144,11 +144,11 @@ class Registry:
         self._known_to = known_to
         self._sealer = sealer
         self._ttl_s = ttl_s
-        self._cached: LruCache[TenantId, tuple[float, dict[str, Server]]] = LruCache(
+        self._cached: LruCache[TenantId, tuple[float, dict[str, McpServer]]] = LruCache(
             size_max=TENANTS_MAX
         )
 
-    async def servers(self, tenant_id: TenantId) -> Mapping[str, Server]:
+    async def servers(self, tenant_id: TenantId) -> Mapping[str, McpServer]:
         """All that a tenant may name, by label. Raises `StoreError`."""
         now = asyncio.get_running_loop().time()
         cached = self._cached.get(tenant_id)
@@ -159,26 +159,26 @@ class Registry:
         self._cached.put(tenant_id, (now + self._ttl_s, found), size=1)
         return found
 
-    async def by_identity(self, tenant_id: TenantId, identity: str) -> Server | None:
+    async def by_identity(self, tenant_id: TenantId, identity: str) -> McpServer | None:
         """The server of a stored grant; None where it is no longer there. Raises `StoreError`."""
         known = await self.servers(tenant_id)
         return next((one for one in known.values() if one.identity == identity), None)
 
-    async def for_purpose(self, tenant_id: TenantId, purpose: Purpose) -> Server | None:
+    async def for_purpose(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
         """The first server, by label, that does this work for a tenant. Raises `StoreError`."""
         known = await self.servers(tenant_id)
         return next(
             (known[label] for label in sorted(known) if purpose in known[label].purposes), None
         )
 
-    def _server(self, row: McpServerRow) -> Server | None:
+    def _server(self, row: McpServerRow) -> McpServer | None:
         """None for one whose credentials cannot be opened: it would be asked without them."""
         try:
             opened = unsealed_headers(self._sealer, row)
         except SealBroken as error:
             _log.error("the credentials of an MCP server cannot be opened", error=error)
             return None
-        return Server(
+        return McpServer(
             identity=identity_of(row.id),
             url=row.url,
             label=row.label,
@@ -207,7 +207,7 @@ class ServerResolver:
 
     async def asked(
         self, tenant_id: TenantId, label: str, url: str | None, *, terms: UrlTerms, param: str
-    ) -> Server:
+    ) -> McpServer:
         """The server that a request names. Raises `InvalidRequest` and `StoreError`."""
         if url is not None:
             try:
@@ -219,7 +219,7 @@ class ServerResolver:
                     param=f"{param}.server_url",
                 ) from None
             identity = named_identity(url, self._identity_key)
-            return Server(identity=identity, url=url, label=label)
+            return McpServer(identity=identity, url=url, label=label)
         server = (await self.registry.servers(tenant_id)).get(label)
         if server is None or "mcp" not in server.purposes:
             raise InvalidRequest(
@@ -232,7 +232,7 @@ class ServerResolver:
 
     async def granted(
         self, tenant_id: TenantId, identity: str, secrets: Mapping[str, str]
-    ) -> Server | None:
+    ) -> McpServer | None:
         """The server of a grant, if it may still be used; `secrets` are what the request gave for
         it. Raises `StoreError`.
         """
@@ -245,7 +245,7 @@ class ServerResolver:
             self.policy.check(url)
         except EgressRefused:
             return None
-        return Server(identity=identity, url=url)
+        return McpServer(identity=identity, url=url)
 
     def credential(self, sent: Mapping[str, str]) -> str:
         """What a grant knows the headers of a request by; empty for none."""
@@ -274,7 +274,7 @@ def named_identity(url: str, key: bytes | None) -> str:
     return f"url:{digest}@{host}"
 
 
-def kept_secrets(server: Server, sent: Mapping[str, str]) -> dict[str, str]:
+def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
     """What has to be known beside a grant to call its server: the headers of the request, and the
     URL where the request named it.
     """
@@ -335,7 +335,7 @@ def checked_purposes(given: Sequence[str]) -> str:
     return " ".join(one for one in PURPOSES if one in given)
 
 
-def server_json(server: Server) -> dict[str, Any]:
+def server_json(server: McpServer) -> dict[str, Any]:
     """What may be shown of a registered server: never a value of a header."""
     return {
         "label": server.label,

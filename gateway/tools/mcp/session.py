@@ -27,7 +27,7 @@ from gateway.tools.mcp.failures import (
     LOST,
     NEEDS_USER,
     REQUEST_TIMEOUT,
-    Exchange,
+    HttpTrace,
     McpError,
     translated,
     watch,
@@ -131,7 +131,7 @@ class McpSession:
 
     async def run(self) -> None:
         """Hold the connection. Never raises: whoever waits for an answer is told what happened."""
-        exchange = Exchange()
+        exchange = HttpTrace()
         EXCHANGE.set(exchange)
         try:
             await self._hold(exchange)
@@ -158,7 +158,7 @@ class McpSession:
 
         return await self._ask(call, timeout_s)
 
-    async def _hold(self, exchange: Exchange) -> None:
+    async def _hold(self, exchange: HttpTrace) -> None:
         deadline = asyncio.get_running_loop().time() + self._limits.connect_timeout_s
         if self.transport != "sse":
             try:
@@ -195,7 +195,7 @@ class McpSession:
                 while (job := await self._next_job()) is not None:
                     # With SSE answers come by another request: what a POST failed with, the SDK
                     # tells nobody.
-                    job.exchange = Exchange(self._give_up if transport == "sse" else None)
+                    job.exchange = HttpTrace(self._give_up if transport == "sse" else None)
                     tasks.create_task(job.run(client))
                 # From here on others are asked instead; a server may take its time to hear of it.
                 self.is_over = True
@@ -270,7 +270,7 @@ class _Job(Generic[T]):
 
     def __init__(self, asked: Callable[[Client], Awaitable[T]]) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.exchange = Exchange()
+        self.exchange = HttpTrace()
         self._asked = asked
 
     async def run(self, client: Client) -> None:

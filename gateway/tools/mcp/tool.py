@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.tools.contract import ToolCall, ToolScope
     from gateway.tools.mcp.pool import Peer, SessionPool
     from gateway.tools.mcp.results import CallResult
-    from gateway.tools.mcp.servers import Server, ServerResolver
+    from gateway.tools.mcp.servers import McpServer, ServerResolver
 
 INVALID_PARAMS: Final = -32602
 SERVER_ERRORS: Final = 500
@@ -128,7 +128,7 @@ class McpToolSession:
     async def close(self) -> None:
         """Connections are shared, and end when nobody uses them."""
 
-    async def _server(self, grant: ServerGrant) -> Server | str:
+    async def _server(self, grant: ServerGrant) -> McpServer | str:
         """The server of a grant, or why it must not be called. Raises `StoreError`."""
         secrets = self._secrets(grant)
         is_gone = grant.has_secrets and not secrets

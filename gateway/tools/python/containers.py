@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import ProjectId, TenantId
-    from gateway.tools.python.engine import Capabilities, Container, Engine
+    from gateway.tools.python.engine import Container, ContainerCapabilities, ContainerEngine
 
     Key = tuple[TenantId, UUID]
 
@@ -170,7 +170,7 @@ class ContainerPool:
     def __init__(
         self,
         database: Database,
-        engines: Sequence[Engine],
+        engines: Sequence[ContainerEngine],
         policy: ContainerPolicy,
         *,
         owner: str,
@@ -197,7 +197,7 @@ class ContainerPool:
         return None if self._chosen.engine is None else self._chosen.engine.name
 
     @property
-    def capabilities(self) -> Capabilities | None:
+    def capabilities(self) -> ContainerCapabilities | None:
         """What its containers can do."""
         return self._chosen.capabilities
 

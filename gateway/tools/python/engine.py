@@ -1,6 +1,6 @@
 """What runs Python: an engine opens containers, and a container runs code.
 
-    Engine          opens containers; describes what they can do
+    ContainerEngine opens containers; describes what they can do
     Container       one interpreter with its files: names survive from one run to the next
     Ran             what came of a run
 
@@ -61,7 +61,7 @@ class ContainerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
+class ContainerCapabilities:
     """What containers of an engine can do.
 
     `language` is what the interpreter is, with its version. `packages` can be imported. Without
@@ -144,12 +144,12 @@ class Container(Protocol):
         ...
 
 
-class Engine(Protocol):
+class ContainerEngine(Protocol):
     """Opens containers of one kind."""
 
     name: EngineName
 
-    async def describe(self) -> Capabilities:
+    async def describe(self) -> ContainerCapabilities:
         """What its containers can do. Raises `EngineBroken` where it opens none."""
         ...
 

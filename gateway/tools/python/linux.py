@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from typing_extensions import override
 
 from gateway.tools.python.engine import (
-    Capabilities,
+    ContainerCapabilities,
+    ContainerEngine,
     ContainerLimits,
-    Engine,
     EngineBroken,
     EngineName,
 )
@@ -179,7 +179,7 @@ class LinuxOptions:
     cgroups: Cgroups | None = None
 
 
-class LinuxEngine(Engine):
+class LinuxEngine(ContainerEngine):
     """Starts a process for each container. Never as root: a gateway that is root gives each of them
     a user id of its own; others run them as the user that they are themselves.
     """
@@ -196,11 +196,11 @@ class LinuxEngine(Engine):
         self._taken: set[int] = set()
 
     @override
-    async def describe(self) -> Capabilities:
+    async def describe(self) -> ContainerCapabilities:
         await asyncio.to_thread(_end_orphans)
         container = await self.open(ContainerLimits())
         await container.close()
-        return Capabilities(f"CPython {container.version}", container.packages)
+        return ContainerCapabilities(f"CPython {container.version}", container.packages)
 
     @override
     async def open(self, limits: ContainerLimits) -> WorkerContainer:

@@ -21,10 +21,10 @@ from typing_extensions import override
 
 from gateway.tools.python.engine import (
     DATA,
-    Capabilities,
     Container,
+    ContainerCapabilities,
+    ContainerEngine,
     ContainerLimits,
-    Engine,
     EngineBroken,
     EngineName,
     FileRefused,
@@ -211,7 +211,7 @@ def _read(path: Path, bytes_max: int) -> bytes:
         return file.read(bytes_max)
 
 
-class MontyEngine(Engine):
+class MontyEngine(ContainerEngine):
     """A pool of interpreters, begun with the first container."""
 
     name: EngineName = "monty"
@@ -224,9 +224,9 @@ class MontyEngine(Engine):
         self._library: ModuleType | None = None
 
     @override
-    async def describe(self) -> Capabilities:
+    async def describe(self) -> ContainerCapabilities:
         library = await self._begun()
-        return Capabilities(
+        return ContainerCapabilities(
             f"Monty {library.__version__}, a part of Python", is_whole=False, missing=MISSING
         )
 

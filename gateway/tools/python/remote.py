@@ -22,9 +22,9 @@ from typing_extensions import override
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.python.engine import (
     INTERRUPT_GRACE_S,
-    Capabilities,
     Container,
-    Engine,
+    ContainerCapabilities,
+    ContainerEngine,
     EngineBroken,
     EngineName,
     FileRefused,
@@ -182,7 +182,7 @@ class RemoteContainer(Container):
         return _accepted(answer)
 
 
-class RemoteEngine(Engine):
+class RemoteEngine(ContainerEngine):
     """A server of containers. `client` is told its URL and what it is shown (`client_for`)."""
 
     name: EngineName = "remote"
@@ -191,9 +191,9 @@ class RemoteEngine(Engine):
         self._client = client
 
     @override
-    async def describe(self) -> Capabilities:
+    async def describe(self) -> ContainerCapabilities:
         told = _parsed(Described, await self._ask("GET", ""))
-        return Capabilities(
+        return ContainerCapabilities(
             told.language,
             told.packages,
             is_movable=True,

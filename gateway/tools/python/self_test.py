@@ -18,7 +18,7 @@ from gateway.tools.python.engine import ContainerLimits, EngineBroken, Ran
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.tools.python.engine import Capabilities, Container, Engine
+    from gateway.tools.python.engine import Container, ContainerCapabilities, ContainerEngine
 
 ATTACK_TIMEOUT_S: Final = 30.0
 _WORKS: Final = "print(6 * 7)"
@@ -28,8 +28,8 @@ _WORKS: Final = "print(6 * 7)"
 class Chosen:
     """The engine that runs Python, with what it can do; and why others do not."""
 
-    engine: Engine | None
-    capabilities: Capabilities | None
+    engine: ContainerEngine | None
+    capabilities: ContainerCapabilities | None
     refused: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     """Attacks that succeed in it, for which its operator answers."""
@@ -48,11 +48,11 @@ class Chosen:
         )
 
 
-async def choose(engines: Sequence[Engine]) -> Chosen:
+async def choose(engines: Sequence[ContainerEngine]) -> Chosen:
     """The first engine that passes; those before it are closed, and so are those behind it."""
     refused: list[str] = []
-    chosen: Engine | None = None
-    capabilities: Capabilities | None = None
+    chosen: ContainerEngine | None = None
+    capabilities: ContainerCapabilities | None = None
     accepted: tuple[str, ...] = ()
     for engine in engines:
         if chosen is not None:
@@ -77,7 +77,7 @@ async def choose(engines: Sequence[Engine]) -> Chosen:
 
 
 async def allowed_attacks(
-    engine: Engine, *, is_whole: bool = True, attacks: Sequence[str] = tuple(ATTACKS)
+    engine: ContainerEngine, *, is_whole: bool = True, attacks: Sequence[str] = tuple(ATTACKS)
 ) -> list[str]:
     """The attacks that succeed in a container of the engine. Raises `EngineBroken`.
 
@@ -100,7 +100,9 @@ async def allowed_attacks(
         await container.close()
 
 
-async def _tried(engine: Engine, container: Container, attack: str) -> tuple[Ran, Container]:
+async def _tried(
+    engine: ContainerEngine, container: Container, attack: str
+) -> tuple[Ran, Container]:
     """What came of an attack, and the container for the next one."""
     try:
         ran = await container.run(script(attack), timeout_s=ATTACK_TIMEOUT_S)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.tools.python.containers import Execution
-    from gateway.tools.python.engine import Capabilities
+    from gateway.tools.python.engine import ContainerCapabilities
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 """Source: ECMA-48, sections 5.4 and 5.6: control sequences, and commands to the terminal."""
@@ -49,7 +49,7 @@ def code_of(arguments: str) -> str:
 
 
 def description(
-    capabilities: Capabilities, files: Sequence[str], *, timeout_s: float
+    capabilities: ContainerCapabilities, files: Sequence[str], *, timeout_s: float
 ) -> str | None:
     """What the model is told of the tool; None: the text that it was trained with is true here.
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from gateway.tools.python.engine import (
-    Capabilities,
+    ContainerCapabilities,
+    ContainerEngine,
     ContainerLimits,
-    Engine,
     EngineBroken,
     EngineName,
 )
@@ -41,7 +41,7 @@ MISSING: Final = (
 """What a model is told, which expects a machine."""
 
 
-class WasmEngine(Engine):
+class WasmEngine(ContainerEngine):
     """Starts a process for each container. A gateway that is root gives each of them a user id of
     its own, once its interpreter is loaded; others run them as the user that they are themselves.
     """
@@ -57,10 +57,10 @@ class WasmEngine(Engine):
         self._taken: set[int] = set()
 
     @override
-    async def describe(self) -> Capabilities:
+    async def describe(self) -> ContainerCapabilities:
         container = await self.open(ContainerLimits())
         await container.close()
-        return Capabilities(
+        return ContainerCapabilities(
             f"CPython {container.version} in WebAssembly", is_whole=False, missing=MISSING
         )
 

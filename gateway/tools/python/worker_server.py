@@ -42,7 +42,7 @@ from gateway.tools.python.engine import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 
-    from gateway.tools.python.engine import Container, Engine
+    from gateway.tools.python.engine import Container, ContainerEngine
 
     Scope = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -101,7 +101,7 @@ class Answered(Exception):
 
 
 @dataclass(slots=True)
-class Served:
+class ServedContainer:
     """A container with its runs by key. Times are of the loop's clock."""
 
     container: Container
@@ -118,12 +118,12 @@ class WorkerServer:
     """The application. `run` has to run beside it; `close` ends all containers."""
 
     def __init__(
-        self, engine: Engine, token: str, limits: WorkerServerLimits | None = None
+        self, engine: ContainerEngine, token: str, limits: WorkerServerLimits | None = None
     ) -> None:
         self._engine = engine
         self._token = f"Bearer {token}".encode()
         self._limits = limits or WorkerServerLimits()
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedContainer] = {}
 
     async def run(self) -> None:
         """End containers that are not used, until cancelled."""
@@ -193,7 +193,7 @@ class WorkerServer:
     async def _of_runs(
         self,
         method: str,
-        served: Served,
+        served: ServedContainer,
         parts: Sequence[str],
         asked: Mapping[str, str],
         body: bytes,
@@ -226,7 +226,7 @@ class WorkerServer:
             await self._make_room()
         container = await self._engine.open(ContainerLimits(**asked.model_dump()))
         container_id = secrets.token_hex(16)
-        self._served[container_id] = Served(container, self._time())
+        self._served[container_id] = ServedContainer(container, self._time())
         return 200, orjson.dumps({"id": container_id})
 
     async def _make_room(self) -> None:
@@ -242,7 +242,7 @@ class WorkerServer:
             await self._end(container_id)
         return 204, b""
 
-    async def _run(self, served: Served, asked: RunAsked) -> tuple[int, bytes]:
+    async def _run(self, served: ServedContainer, asked: RunAsked) -> tuple[int, bytes]:
         run = served.runs.get(asked.key)
         if run is None:
             loop = asyncio.get_running_loop()
@@ -256,7 +256,7 @@ class WorkerServer:
         return await self._told(served, run)
 
     async def _result(
-        self, served: Served, key: str, asked: Mapping[str, str]
+        self, served: ServedContainer, key: str, asked: Mapping[str, str]
     ) -> tuple[int, bytes]:
         run = served.runs.get(key)
         if run is None:
@@ -270,7 +270,7 @@ class WorkerServer:
             raise Answered(404, "the run is not over")
         return await self._told(served, run)
 
-    async def _told(self, served: Served, run: asyncio.Task[Ran]) -> tuple[int, bytes]:
+    async def _told(self, served: ServedContainer, run: asyncio.Task[Ran]) -> tuple[int, bytes]:
         """What came of a run, which goes on should whoever asks be gone."""
         await asyncio.wait({run})
         served.used_at = self._time()
@@ -278,14 +278,14 @@ class WorkerServer:
             raise Answered(404, "the run was interrupted")
         return 200, run.result().model_dump_json().encode()
 
-    async def _interrupt(self, served: Served, key: str) -> tuple[int, bytes]:
+    async def _interrupt(self, served: ServedContainer, key: str) -> tuple[int, bytes]:
         if (run := served.runs.get(key)) is not None:
             run.cancel()
             await asyncio.wait({run})
         return 204, b""
 
     async def _file(
-        self, method: str, served: Served, asked: Mapping[str, str], body: bytes
+        self, method: str, served: ServedContainer, asked: Mapping[str, str], body: bytes
     ) -> tuple[int, bytes]:
         try:
             path = data_path(asked.get("path", ""))
@@ -303,7 +303,7 @@ class WorkerServer:
                 raise Answered(405, "a file is written, read or deleted")
         return 204, b""
 
-    def _found(self, container_id: str) -> Served:
+    def _found(self, container_id: str) -> ServedContainer:
         served = self._served.get(container_id)
         if served is None or not served.container.is_alive:
             raise Answered(404, "there is no such container")

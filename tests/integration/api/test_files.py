@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from gateway import ids
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.settings.tools import Python, Tools
 from gateway.tenancy import TenantId, default_project
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -113,7 +113,7 @@ async def test_files_count_among_what_a_project_may_store(
     key = await new_key(python_settings, name := f"files-{ids.new_uuid()}")
     limits = Limits(running.process.default.foundation.database)
     project = default_project(await limits.tenant(name))
-    place = Place(TenantId(project), "project", project)
+    place = LimitOwner(TenantId(project), "project", project)
     await limits.set_limits(place, {("stored_bytes", 0): 10_000})
     sdk = openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0)
     made = await sdk.files.create(file=("a", b"." * 4_000), purpose="evals")

@@ -15,7 +15,7 @@ from gateway.limits.money import NANO
 from gateway.limits.terms import DAY_S, MINUTE_S, VALUE_MAX
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
@@ -63,7 +63,7 @@ class Limited:
     client: httpx2.AsyncClient
     key: str
     limits: Limits
-    place: Place
+    place: LimitOwner
     place_name: str
 
     async def set(self, what: What, value: int, window_s: int = DAY_S, **more: Any) -> None:
@@ -108,7 +108,7 @@ async def limited(
     name = re.sub(r"[^A-Za-z0-9]", "-", request.node.name)[-60:].strip("-")
     key = await new_key(settings, name)
     service = Limits(gateway.process.default.foundation.database)
-    place = Place.of_tenant(await service.tenant(name))
+    place = LimitOwner.of_tenant(await service.tenant(name))
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
         yield Limited(gateway, client, key, service, place, name)
 
@@ -514,7 +514,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
 
 
 async def test_of_a_project_so_many_wait_and_run_in_background(limited: Limited) -> None:
-    place = Place(limited.place.tenant_id, "project", limited.place.tenant_id)
+    place = LimitOwner(limited.place.tenant_id, "project", limited.place.tenant_id)
     bounds: dict[tuple[What, int], int | None] = {
         ("background_running", 0): 1,
         ("background_queued", 0): 2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway.ledger.jobs import Tallying
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store.postgres.statements import Statement
 from gateway.wiring.admin import ledger_of
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -48,7 +48,7 @@ async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
         foundation = gateway.process.default.foundation
         database, limits = foundation.database, Limits(foundation.database)
         tenant = await limits.tenant("reconciled")
-        await limits.set_budget(Place.of_tenant(tenant), 10**9, unit="tokens")
+        await limits.set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
         headers = {"authorization": f"Bearer {key}"}
         body: dict[str, Any] = {"model": MODEL, "input": "Hello there", "stream": True}
         more: list[dict[str, Any]] = [

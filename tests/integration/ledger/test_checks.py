@@ -16,7 +16,7 @@ from gateway.generation import TokenUsage
 from gateway.ledger.exporting import export, place_of
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.ledger.records import FIELDS
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store import endings, responses, usage
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
@@ -120,7 +120,7 @@ async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
     database: Database, tenant: TenantId
 ) -> None:
     await Limits(database).set_budget(
-        Place.of_tenant(tenant), 10**9, unit="tokens", interval="none"
+        LimitOwner.of_tenant(tenant), 10**9, unit="tokens", interval="none"
     )
     async with database.owner_transaction() as connection:
         older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"

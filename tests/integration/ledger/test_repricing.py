@@ -12,7 +12,7 @@ import pytest
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.ledger.jobs import Adding
 from gateway.limits.money import Prices
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.services.repricing import reprice_usage
 from gateway.store import usage
 from gateway.store.governance import audit_log
@@ -87,7 +87,7 @@ async def test_lines_add_up_to_what_the_prices_of_today_say(
     async with database.transaction(tenant) as connection:
         await connection.execute(CREDIT, {"tenant": tenant})
     before = await lines_of(database, tenant)
-    await limits.set_budget(Place.of_tenant(tenant), 10**15, interval="none")
+    await limits.set_budget(LimitOwner.of_tenant(tenant), 10**15, interval="none")
     async with database.transaction(tenant) as connection:
         await connection.execute(AGED, {"tenant": tenant, "at": start})
     for hours in (39, 15, 3):

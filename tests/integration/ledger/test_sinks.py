@@ -11,7 +11,7 @@ import pytest
 from gateway import ids
 from gateway.generation import TokenUsage
 from gateway.ledger.jobs import Delivery
-from gateway.ledger.sinks import CloudEventsSink, StripeSink, Target
+from gateway.ledger.sinks import CloudEventsSink, SinkTarget, StripeSink
 from gateway.metering import Metering
 from gateway.store import usage
 from gateway.store.ledger import exports
@@ -51,7 +51,7 @@ async def stripe(database: Database, tenant: TenantId) -> AsyncIterator[StripeRe
 
 
 def stripe_sink(receiver: StripeReceiver, tenant: TenantId, *, secret: str = "") -> StripeSink:
-    target = Target(
+    target = SinkTarget(
         name="stripe",
         url=receiver.url,
         secret=secret or receiver.secret,
@@ -140,7 +140,7 @@ async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
 ) -> None:
     receiver = EventReceiver()
     async with serving(receiver.app()) as url:
-        sink = CloudEventsSink(Target(name="events", url=f"{url}/events"), source="here")
+        sink = CloudEventsSink(SinkTarget(name="events", url=f"{url}/events"), source="here")
         await delivery_to(database, sink).round()
         async with database.runs_transaction() as connection:
             ahead = "UPDATE usage_cursors SET tx = CAST('99999999999' AS xid8)"
@@ -166,7 +166,7 @@ async def test_a_cloud_event_says_what_the_line_says(database: Database, tenant:
         ),
     )
     async with serving(receiver.app()) as url:
-        target = Target(
+        target = SinkTarget(
             name="events",
             url=f"{url}/events",
             secret="s3cret",

@@ -14,7 +14,7 @@ import asyncpg
 
 from gateway.store import usage
 from gateway.store.ledger import reading, rollup
-from gateway.store.ledger.reading import Question, Span
+from gateway.store.ledger.reading import LineSpan, Question
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
@@ -42,10 +42,10 @@ async def write(database: Database, tenant: TenantId, *lines: UsageLine) -> None
     await usage.record_all(database, [(tenant, one) for one in lines])
 
 
-def span(start: datetime, end: datetime) -> Span:
+def span(start: datetime, end: datetime) -> LineSpan:
     inner_start = start.replace(minute=0, second=0) + (HOUR if start.minute else timedelta())
     inner_end = end.replace(minute=0, second=0)
-    return Span(start=start, end=end, inner_start=inner_start, inner_end=inner_end)
+    return LineSpan(start=start, end=end, inner_start=inner_start, inner_end=inner_end)
 
 
 async def by_end_user(database: Database, tenant: TenantId) -> list[Row]:
@@ -222,7 +222,7 @@ async def test_minutes_are_those_of_the_last_days(database: Database, tenant: Te
     old, young = line(now - timedelta(days=3)), line(now - timedelta(minutes=5))
     await write(database, tenant, old, young)
     await roll(database)
-    recent = Span(
+    recent = LineSpan(
         start=now - timedelta(days=4), end=now, inner_start=now - timedelta(days=4), inner_end=now,
         sums="minute",
     )  # fmt: skip
@@ -243,7 +243,7 @@ async def test_hours_become_days_and_nothing_is_lost_or_told_twice(database: Dat
         end_user_days_s=day_s,
     )
     whole = Question(
-        span=Span(start=start, end=midnight, inner_start=start, inner_end=midnight),
+        span=LineSpan(start=start, end=midnight, inner_start=start, inner_end=midnight),
         unit="day",
         dimensions=("model", "key_id"),
     )

@@ -24,7 +24,7 @@ from gateway.limits.money import NANO, begins
 from gateway.limits.terms import meter_of
 from gateway.replication.alert_delivery import AlertDelivery, Mail, SmtpServer
 from gateway.replication.spend_audit import SpendAudit
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.settings.rate_limits import Alerts
 from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
@@ -73,11 +73,13 @@ async def spend(
 
 
 @pytest.fixture
-async def place(database: Database, tenant: TenantId) -> Place:
-    return Place.of_tenant(tenant)
+async def place(database: Database, tenant: TenantId) -> LimitOwner:
+    return LimitOwner.of_tenant(tenant)
 
 
-async def test_an_alert_is_told_once_by_a_signed_webhook(database: Database, place: Place) -> None:
+async def test_an_alert_is_told_once_by_a_signed_webhook(
+    database: Database, place: LimitOwner
+) -> None:
     limits, receiver = Limits(database), Receiver()
     await limits.add_alert(place, NANO, {"type": "operator", "percent": 50})
     receiver.statuses = [500]
@@ -106,7 +108,7 @@ async def test_an_alert_is_told_once_by_a_signed_webhook(database: Database, pla
 
 @pytest.mark.parametrize("secret", [SECRET, "whsec_dGhlIGtleSBvZiB0aGUgdGVzdHM="])
 async def test_a_webhook_verifies_with_the_sdk(
-    database: Database, place: Place, secret: str
+    database: Database, place: LimitOwner, secret: str
 ) -> None:
     await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
     await spend(database, place.tenant_id, NANO)
@@ -123,7 +125,7 @@ async def test_a_webhook_verifies_with_the_sdk(
         webhooks.verify_signature(content + b" ", headers, secret=secret)
 
 
-async def test_who_an_alert_names_is_written_to(database: Database, place: Place) -> None:
+async def test_who_an_alert_names_is_written_to(database: Database, place: LimitOwner) -> None:
     recipients = ["ops@example.com", "cfo@example.com"]
     channel: dict[str, object] = {
         "type": "email", "recipients": recipients, "subject_prefix": "[acme]"
@@ -143,7 +145,7 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Place
 
 
 async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are_not(
-    database: Database, place: Place
+    database: Database, place: LimitOwner
 ) -> None:
     now = datetime.now(UTC)
     meters = {
@@ -176,7 +178,7 @@ class Broken:
 
 
 async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
-    database: Database, place: Place
+    database: Database, place: LimitOwner
 ) -> None:
     receiver = Receiver()
     await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
@@ -192,7 +194,7 @@ async def test_an_alert_that_cannot_be_told_keeps_nobody_else_waiting(
     assert len(receiver.heard) == 1, "what one way has told is told by the others alone"
 
 
-async def test_a_late_attempt_is_signed_as_of_now(database: Database, place: Place) -> None:
+async def test_a_late_attempt_is_signed_as_of_now(database: Database, place: LimitOwner) -> None:
     receiver = Receiver()
     receiver.statuses = [503]
     await Limits(database).add_alert(place, NANO, {"type": "operator", "percent": 50})
@@ -215,7 +217,7 @@ async def test_a_late_attempt_is_signed_as_of_now(database: Database, place: Pla
 
 
 async def test_what_was_reached_at_the_end_of_an_interval_is_told_after_it(
-    database: Database, place: Place
+    database: Database, place: LimitOwner
 ) -> None:
     this_month = begins("month", datetime.now(UTC))
     last_month = begins("month", this_month - timedelta(days=1))

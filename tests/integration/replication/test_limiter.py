@@ -12,7 +12,7 @@ import pytest
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
 from gateway.limits.gates import FORGOTTEN_S
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S
 from gateway.store.limits.reconciliation import SILENT_S, forget
 from gateway.store.postgres.database import Database
@@ -238,7 +238,7 @@ async def test_after_a_bounded_time_without_a_database_nothing_is_let_in() -> No
 async def test_a_budget_may_be_set_by_several_at_the_same_moment(
     database: Database, tenant: TenantId
 ) -> None:
-    limits, place = Limits(database), Place.of_tenant(tenant)
+    limits, place = Limits(database), LimitOwner.of_tenant(tenant)
     made = [limits.set_budget(place, number, unit="tokens") for number in range(8)]
     await asyncio.gather(*made)
     ((budget, _),) = [(one.budget, one.spent) for one in await limits.budgets(tenant)]

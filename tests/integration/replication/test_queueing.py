@@ -15,7 +15,7 @@ from gateway.replication.background_shares import cost_of
 from gateway.store.claims import LOCK_KEY
 from gateway.store.postgres.database import Database
 from gateway.store.replicas.notifications import Notice
-from gateway.store.replicas.shares import EXPECTED_AT_FIRST, Ended
+from gateway.store.replicas.shares import EXPECTED_AT_FIRST, EndedResponse
 from tests.fakes.replica import Habits, Speaker, background, foreground, load, replica
 from tests.fakes.rows import all_rows
 from tests.fakes.staged_run import run_spec
@@ -117,7 +117,7 @@ async def test_what_was_generated_counts_for_the_share_of_its_tenant_once_it_was
 async def test_what_was_not_told_is_told_with_the_next_claim(
     database: Database, tenant: TenantId
 ) -> None:
-    ended = Ended(tenant, 10.0, 0.0)
+    ended = EndedResponse(tenant, 10.0, 0.0)
     async with replica(database, Speaker(ANSWER)) as one:
         one.runs.shares.put_back([ended])
         await one.archive.accept(background(tenant), None, owned=False)

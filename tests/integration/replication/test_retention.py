@@ -9,7 +9,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.replication.retention import DAYS_AHEAD, Housekeeping, Report
+from gateway.replication.retention import DAYS_AHEAD, Housekeeping, RetentionReport
 from gateway.store import retention
 from gateway.store.migration.migrate import upgrade
 from gateway.store.retention import RetentionPolicy
@@ -74,7 +74,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
         await store_span(database, tenant, age)
     with captured_logs(of=LOGGER) as logged:
         report = await rounds(database).round()
-    assert report == Report(
+    assert report == RetentionReport(
         days_owned=True,
         days_made=DAYS_AHEAD + 1,
         days_dropped=1,
@@ -95,7 +95,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     assert kept in await stored_ids(database, tenant)
     assert await logged_ids(database, tenant) == set()
     with captured_logs(of=LOGGER) as logged:
-        assert await rounds(database).round() == Report(True, 0, 0, 0, 0, 0, 0, 0, 0)
+        assert await rounds(database).round() == RetentionReport(True, 0, 0, 0, 0, 0, 0, 0, 0)
     assert logged == []
 
 
@@ -116,7 +116,7 @@ async def test_a_day_in_use_is_reported_and_goes_in_a_later_round(
     async with database.runs_transaction() as connection:
         assert await retention.is_alone(connection)
         with captured_logs(of=LOGGER) as logged:
-            assert await one.round() == Report(True, 0, 0, 1, 0, 0, 0, 0, 0)
+            assert await one.round() == RetentionReport(True, 0, 0, 1, 0, 0, 0, 0, 0)
     assert [event["count"] for event in logged] == [1]
     assert (await one.round()).days_dropped == 1
 

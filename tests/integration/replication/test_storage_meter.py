@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import RateLimited
 from gateway.limits.storage import WHOLE_TENANT
 from gateway.replication.storage_meter import StorageMeter
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store.limits import storage
 from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
@@ -123,7 +123,7 @@ async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(
     terms = MeasureTerms(3_600.0)
     meters = [StorageMeter(database, database, noted, terms) for _ in range(3)]
     assert not await meters[0].once()
-    place = Place.of_tenant(tenant)
+    place = LimitOwner.of_tenant(tenant)
     await limits.set_limits(place, {("stored_bytes", 0): 10_000})
     did = await asyncio.gather(*(one.once() for one in meters))
     assert sorted(did) == [False, False, True]
@@ -132,7 +132,7 @@ async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(
     await due(database)
     assert await meters[1].once()
     await limits.set_limits(place, {("stored_bytes", 0): None})
-    await limits.set_limits(Place.of_tenant(without), {("stored_bytes", 0): 1})
+    await limits.set_limits(LimitOwner.of_tenant(without), {("stored_bytes", 0): 1})
     assert await meters[2].once()
     async with database.runs_transaction() as connection:
         assert await connection.scalar(LEFT, {"tenant": tenant}) == 0
@@ -144,7 +144,7 @@ async def test_replicas_keep_to_what_was_measured_and_what_each_has_stored_since
 ) -> None:
     tenant = await new_tenant(database)
     await execute(database, tenant, *FILLED)
-    await Limits(database).set_limits(Place.of_tenant(tenant), {("stored_bytes", 0): 10_000})
+    await Limits(database).set_limits(LimitOwner.of_tenant(tenant), {("stored_bytes", 0): 10_000})
     meter = StorageMeter(database, database, Noted(), MeasureTerms(3_600.0))
     assert await meter.once()
     limit = at_once("stored_bytes", 10_000, scope_id=tenant)

@@ -33,7 +33,7 @@ async def store_chain(database: Database, tenant: TenantId, *names: str) -> list
 
 async def history(
     database: Database, tenant: TenantId, uuid: UUID, *, depth_max: int = 100, items_max: int = 100
-) -> messages.History | None:
+) -> messages.StoredHistory | None:
     return await messages.history(database, tenant, uuid, depth_max=depth_max, items_max=items_max)
 
 

@@ -17,7 +17,7 @@ from gateway.store import claims, responses
 from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import shares
-from gateway.store.replicas.shares import EXPECTED_AT_FIRST, Ended
+from gateway.store.replicas.shares import EXPECTED_AT_FIRST, EndedResponse
 from tests.conftest import new_tenant
 from tests.fakes.limited import at_once, caller, limiter
 from tests.fakes.stored import TERMS, durable_response
@@ -54,7 +54,7 @@ async def queue(database: Database, tenant: TenantId, number: int, **fields: Any
 
 
 async def claim(
-    database: Database, limit: int = 1, *, ended: Sequence[Ended] = (), owner: str = "me"
+    database: Database, limit: int = 1, *, ended: Sequence[EndedResponse] = (), owner: str = "me"
 ) -> list[ClaimedRun]:
     return await claims.claim(database, owner, MANY, limit=limit, take_over=True, ended=ended)
 
@@ -63,13 +63,13 @@ async def turns(database: Database, number: int, cost: dict[TenantId, float]) ->
     """Whose turn it is, so many times, where each response costs its tenant so much, and two
     replicas claim in turns.
     """
-    ended: dict[str, list[Ended]] = {"one": [], "two": []}
+    ended: dict[str, list[EndedResponse]] = {"one": [], "two": []}
     seen: list[TenantId] = []
     for turn in range(number):
         owner = ("one", "two")[turn % 2]
         (run,) = await claim(database, ended=ended[owner], owner=owner)
         tenant = run.claim.tenant_id
-        ended[owner] = [Ended(tenant, cost[tenant], run.counted)]
+        ended[owner] = [EndedResponse(tenant, cost[tenant], run.counted)]
         seen.append(tenant)
     return seen
 
@@ -111,7 +111,7 @@ async def test_the_first_of_a_tenant_that_has_nothing_running_is_promoted(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
     await queue(database, other_tenant, 5)
-    await claim(database, ended=[Ended(tenant, 1e9, 0.0)])
+    await claim(database, ended=[EndedResponse(tenant, 1e9, 0.0)])
     old = datetime(2026, 1, 1, tzinfo=UTC)
     now = datetime.now(UTC)
     uuids = sorted(ids.new_uuid() for _ in range(3))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway import ids
-from gateway.cli.pages import Source, load
+from gateway.cli.pages import PageSource, load
 from gateway.errors import StartupError
 from gateway.protocol.hosted.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
 from gateway.settings import Settings
@@ -127,7 +127,7 @@ async def load_site(site: str, database: Database, tenant: TenantId | None = Non
     return await load(
         settings_for(site),
         database,
-        Source(f"{site}/", pages_max=100),
+        PageSource(f"{site}/", pages_max=100),
         tenant_id=tenant,
         quiet=True,
     )
@@ -375,7 +375,7 @@ async def test_files_and_folders_are_loaded(
     (tmp_path / "image.png").write_bytes(b"quokka")
     settings = settings_for(site)
     base = "https://zoo.example/docs"
-    assert await load(settings, database, Source(str(tmp_path), base)) == 2
+    assert await load(settings, database, PageSource(str(tmp_path), base)) == 2
     assert "broken.pdf: the PDF is damaged" in capsys.readouterr().out
     found = await browser.call("search", query="quokkas")
     urls = {one["url"] for one in found.shown["action"]["sources"]}
@@ -384,11 +384,11 @@ async def test_files_and_folders_are_loaded(
     assert "See 【0†the index】, part and mail." in page.output
     assert "Quokkas smile" in (await browser.call("open", id=0)).output
     one = tmp_path / "index.html"
-    assert await load(settings, database, Source(str(one))) == 1
+    assert await load(settings, database, PageSource(str(one))) == 1
     opened = await browser.call("open", id="https://pages.invalid/index.html")
     assert opened.output.startswith("[3] Marsupials")
     with pytest.raises(StartupError, match="cannot read"):
-        await load(settings, database, Source(str(tmp_path / "none.md")))
+        await load(settings, database, PageSource(str(tmp_path / "none.md")))
 
 
 async def test_a_database_that_is_away_costs_no_page(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.tenancy import TenantId
     from gateway.tools.python.containers import ContainerPool
-    from gateway.tools.python.engine import Container, ContainerLimits, Engine
+    from gateway.tools.python.engine import Container, ContainerEngine, ContainerLimits
 
 needs_bubblewrap = pytest.mark.skipif(
     not HAS_BUBBLEWRAP, reason="bubblewrap and /usr/bin/python3 are not both here"
@@ -479,7 +479,7 @@ async def test_containers_are_counted(database: Database, tenant: TenantId) -> N
 class LateFailure:
     """An engine that works until it is asked for a container ahead of time."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ContainerEngine) -> None:
         self._engine = engine
         self.refused = asyncio.Event()
         self.is_broken = False
@@ -496,7 +496,9 @@ class LateFailure:
 
 async def test_a_failure_to_start_containers_ahead_ends_no_gateway(database: Database) -> None:
     engine = LateFailure(ENGINES["monty"]())
-    async with open_pool(database, cast("Engine", engine), ContainerPolicy(warm_max=1)) as pool:
+    async with open_pool(
+        database, cast("ContainerEngine", engine), ContainerPolicy(warm_max=1)
+    ) as pool:
         engine.is_broken = True
         helper = asyncio.create_task(pool.run())
         await engine.refused.wait()

@@ -19,7 +19,7 @@ from gateway.eventlog.fold.citations import (
     CitationReader,
     CitedAnswer,
     CitedText,
-    Files,
+    ContainerFiles,
     Pages,
 )
 from gateway.protocol.hosted.grants import ShownPage
@@ -114,7 +114,7 @@ PAGES = (
 
 def answer(*parts: str, links: bool = True, is_complete: bool = True) -> list[CitedText]:
     """Pieces of text joined, as far as they follow on each other."""
-    reader = CitedAnswer(Pages(PAGES), Files(), links=links)
+    reader = CitedAnswer(Pages(PAGES), ContainerFiles(), links=links)
     pieces = [piece for part in parts for piece in reader.feed(part)]
     pieces += reader.end(is_complete=is_complete)
     joined: list[CitedText] = []
@@ -161,7 +161,7 @@ def test_a_marker_of_nothing_with_an_address_vanishes(cursor: int) -> None:
 def test_a_result_of_a_search_is_cited_by_its_lines(lines: str, title: str | None) -> None:
     links = ("https://a.example", "https://b.example", "https://c.example")
     found = ShownPage(7, "k", "search", "", "q", links=links, hits=((2, "A"), (6, "B")))
-    pieces = CitedAnswer(Pages([found]), Files()).feed(f"【7†{lines}】")
+    pieces = CitedAnswer(Pages([found]), ContainerFiles()).feed(f"【7†{lines}】")
     assert [one["title"] for piece in pieces if (one := piece.annotation)] == [title] * bool(title)
     assert all(piece.text.startswith(f"([{title}](https://") for piece in pieces)
 
@@ -192,7 +192,9 @@ def test_what_an_answer_ends_with_is_text_or_half_a_marker(text: str, whole: str
     ],
 )
 def test_the_text_of_a_link_is_text(title: str, words: str) -> None:
-    reader = CitedAnswer(Pages([page(7, "https://me@b.example:80/p (1)?q=ü", title)]), Files())
+    reader = CitedAnswer(
+        Pages([page(7, "https://me@b.example:80/p (1)?q=ü", title)]), ContainerFiles()
+    )
     [piece] = reader.feed("【7†L1】")
     assert piece.text == f"([{words}](https://me@b.example:80/p%20%281%29?q=%C3%BC))"
     assert piece.annotation is not None
@@ -201,7 +203,7 @@ def test_the_text_of_a_link_is_text(title: str, words: str) -> None:
 
 
 def test_an_address_without_a_host_is_its_own_name() -> None:
-    [piece] = CitedAnswer(Pages([page(7, "file:///a")]), Files()).feed("【7†L1】")
+    [piece] = CitedAnswer(Pages([page(7, "file:///a")]), ContainerFiles()).feed("【7†L1】")
     assert piece.text == "([file:///a](file:///a))"
 
 
@@ -223,8 +225,8 @@ def test_links_and_offsets_do_not_depend_on_the_cut(text: str, data: st.DataObje
             assert shown[piece.annotation["start_index"] : piece.annotation["end_index"]] == LINK
 
 
-def files(*paths: str) -> Files:
-    known = Files()
+def files(*paths: str) -> ContainerFiles:
+    known = ContainerFiles()
     known.put("cntr_1", {path: f"cfile_{at}" for at, path in enumerate(paths)})
     return known
 

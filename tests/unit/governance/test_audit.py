@@ -17,7 +17,7 @@ from gateway.governance.audit import (
     Actor,
     AuditEntry,
     AuditEvent,
-    Chain,
+    ChainCheck,
     entry_of,
     shown,
     trimmed,
@@ -52,7 +52,7 @@ def chain_of(some: list[AuditEvent]) -> list[AuditEntry]:
 
 
 def faults(entries: list[AuditEntry]) -> list[str]:
-    checked = Chain()
+    checked = ChainCheck()
     checked.add(entries)
     return checked.faults
 
@@ -100,7 +100,7 @@ def test_heads_that_were_kept_tell_what_was_cut_off_or_made_anew(
     at = data.draw(st.integers(2, len(entries)))
 
     def found(there: list[AuditEntry]) -> list[str]:
-        checked = Chain({at: entries[at - 1].hash})
+        checked = ChainCheck({at: entries[at - 1].hash})
         checked.add(there)
         return checked.faults
 

@@ -20,9 +20,9 @@ from gateway.limits.storage import (
     STEPS_MAX,
     TOKEN_BYTES,
     WHOLE_TENANT,
-    Account,
     Measurement,
     Storage,
+    StorageAccount,
     account_of,
     project_of,
 )
@@ -156,7 +156,7 @@ def test_figures_have_the_measurement_and_what_came_after() -> None:
 def test_no_byte_that_came_after_a_measurement_is_lost(
     added: list[tuple[int, float]], age_s: float
 ) -> None:
-    account, now, begun = Account(0.0), 0.0, []
+    account, now, begun = StorageAccount(0.0), 0.0, []
     for size, pause_s in added:
         now += pause_s
         account.add(size, now)
@@ -168,7 +168,7 @@ def test_no_byte_that_came_after_a_measurement_is_lost(
 
 
 def test_a_long_time_without_a_measurement_is_remembered_in_bounded_space() -> None:
-    account = Account(0.0)
+    account = StorageAccount(0.0)
     for number in range(STEPS_MAX + 10):
         account.add(1, 2.0 * number)
     assert account.added == STEPS_MAX + 10

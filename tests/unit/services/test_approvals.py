@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from gateway.errors import InvalidRequest
 from gateway.protocol.hosted.grants import ApprovedCall, McpTool, ServerGrant, approval_digest
 from gateway.protocol.items import AnyInputItem, McpApprovalRequest, McpApprovalResponse
-from gateway.services.approvals import Decision, decisions, pending, refused_use
+from gateway.services.approvals import ApprovalDecision, decisions, pending, refused_use
 
 if TYPE_CHECKING:
     from gateway.services.approvals import Used
@@ -83,12 +83,14 @@ def test_answers_must_not_contradict_each_other_or_approve_two_calls(items: list
 
 def test_an_approval_is_of_the_call_that_was_asked_for_as_the_tool_is_now() -> None:
     decided = decisions([answer()], {"mcpr_1": REQUEST}, [DOCS])
-    assert decided == (Decision("mcpr_1", DIGEST, CALL),)
+    assert decided == (ApprovalDecision("mcpr_1", DIGEST, CALL),)
 
 
 def test_a_refusal_calls_nothing_and_needs_no_tool() -> None:
     known = {"mcpr_1": REQUEST}
-    assert decisions([answer(approve=False)], known, [DOCS]) == (Decision("mcpr_1", DIGEST, None),)
+    assert decisions([answer(approve=False)], known, [DOCS]) == (
+        ApprovalDecision("mcpr_1", DIGEST, None),
+    )
     assert decisions([answer(approve=False)], known, []) == ()
 
 

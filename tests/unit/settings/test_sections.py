@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.api.streaming import StreamLimits as ClientStreamLimits
-from gateway.api.websocket.connection_turns import ConnectionLimits
+from gateway.api.websocket.connection_turns import WebSocketConnectionLimits
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
@@ -74,7 +74,11 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
         (sections.Upstream, ProbeSchedule, {"describe_interval_s", "describe_timeout_s"}),
         (sections.Upstream, StreamLimits, {"error_bytes_max"}),
         (sections.WebSockets, LaneLimits, {"waiting_bytes_max"}),
-        (sections.WebSockets, ConnectionLimits, {"write_timeout_s", "start_grace_s", "lanes"}),
+        (
+            sections.WebSockets,
+            WebSocketConnectionLimits,
+            {"write_timeout_s", "start_grace_s", "lanes"},
+        ),
     ],
 )
 def test_no_bound_loses_its_setting(section: type[Section], bounds: Any, others: set[str]) -> None:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.tools.bounds import BREAKERS_MAX, Breaker, Busy, SlotBounds, Slots
+from gateway.tools.bounds import BREAKERS_MAX, Breaker, SlotBounds, Slots, TooManyCalls
 
 
 async def take(slots: Slots, tenant: str, server: str, stack: AsyncExitStack) -> None:
@@ -27,7 +27,7 @@ async def test_no_more_run_than_may(bounds: SlotBounds, others: tuple[str, str])
     async with AsyncExitStack() as stack:
         await take(slots, "a", "x", stack)
         await take(slots, "a", "x", stack)
-        with pytest.raises(Busy):
+        with pytest.raises(TooManyCalls):
             await take(slots, *others, stack)
     async with AsyncExitStack() as stack:
         await take(slots, *others, stack)
@@ -70,7 +70,7 @@ async def test_calls_at_a_server_that_hangs_leave_the_tenant_places_for_its_othe
     async with AsyncExitStack() as stack:
         for _ in range(bounds.server_running_max):
             await take(slots, "a", "hangs", stack)
-        with pytest.raises(Busy):
+        with pytest.raises(TooManyCalls):
             await take(slots, "a", "hangs", stack)
         await take(slots, "a", "answers", stack)
         await stack.enter_async_context(slots.taken("a", None))

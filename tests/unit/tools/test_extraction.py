@@ -18,7 +18,7 @@ from gateway.tools.browser.extraction import (
     CUT_NOTE,
     EMPTY_NOTE,
     INLINE_BYTES_MAX,
-    Reader,
+    DocumentReader,
     ReadLimits,
     Unreadable,
     missing_libraries,
@@ -36,7 +36,7 @@ async def read(
     body: bytes | str, content_type: str = "text/html", limits: ReadLimits | None = None
 ) -> Page:
     sent = body.encode() if isinstance(body, str) else body
-    return await Reader(limits or ReadLimits()).read(Fetched(URL, content_type, sent))
+    return await DocumentReader(limits or ReadLimits()).read(Fetched(URL, content_type, sent))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ PIECES = (*"<>/ahref= '\"[]():#\\u8d\0", "http://", '<base href="', "<a href=", 
     ),
 )
 async def test_anything_is_read(body: bytes, content_type: str, charset: str | None) -> None:
-    page = await Reader().read(Fetched(URL, content_type, body, charset))
+    page = await DocumentReader().read(Fetched(URL, content_type, body, charset))
     for text in (page.title, page.text, *page.links):
         text.encode()
         assert "\0" not in text

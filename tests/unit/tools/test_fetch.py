@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.browser.fetch import Fetched, Fetcher, FetchFailed, FetchLimits
+from gateway.tools.browser.fetch import Fetched, FetchFailed, FetchLimits, PageFetcher
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client, resolve
 
@@ -53,20 +53,20 @@ class Site:
 @asynccontextmanager
 async def visiting(
     pages: Mapping[str, bytes], limits: FetchLimits = LIMITS, resolver: Resolver = resolve
-) -> AsyncIterator[tuple[Site, Fetcher]]:
+) -> AsyncIterator[tuple[Site, PageFetcher]]:
     site = Site(pages)
     listener = await asyncio.start_server(site.serve, "127.0.0.1", 0)
     site.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     bounds = EgressLimits(body_bytes_max=1000)
     async with listener, client(POLICY, bounds, resolver=resolver) as http:
-        yield site, Fetcher(http, POLICY, limits, user_agent=AGENT, metrics=Metrics())
+        yield site, PageFetcher(http, POLICY, limits, user_agent=AGENT, metrics=Metrics())
 
 
 def anywhere(_host: str) -> bool:
     return True
 
 
-async def failure(fetcher: Fetcher, url: str) -> str:
+async def failure(fetcher: PageFetcher, url: str) -> str:
     with pytest.raises(FetchFailed) as raised:
         await fetcher.fetch(url, may_visit=anywhere)
     return str(raised.value)
@@ -185,7 +185,7 @@ async def test_names_that_lead_inside_are_refused(addresses: tuple[str, ...]) ->
 
     policy = NetworkPolicy()
     async with client(policy, EgressLimits(), resolver=resolver) as http:
-        fetcher = Fetcher(http, policy, LIMITS, user_agent=AGENT, metrics=metrics)
+        fetcher = PageFetcher(http, policy, LIMITS, user_agent=AGENT, metrics=metrics)
         told = await failure(fetcher, "http://inside.example/")
     assert "address" in told or "not reachable" in told
     assert not any(address in told for address in addresses)

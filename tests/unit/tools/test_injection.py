@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from gateway.eventlog.fold.citations import CitedAnswer, Files, Pages
+from gateway.eventlog.fold.citations import CitedAnswer, ContainerFiles, Pages
 from gateway.protocol.hosted.grants import ShownPage
-from gateway.tools.browser.extraction import Reader
+from gateway.tools.browser.extraction import DocumentReader
 from gateway.tools.browser.fetch import Fetched
 from gateway.tools.browser.html import page_of
 from gateway.tools.browser.page import Page, find, links_in, view
@@ -48,7 +48,7 @@ async def test_page_cannot_write_its_own_frame(text: str, kind: str) -> None:
         body = f"<title>{text}</title><pre>{text}</pre><p>{text}<a href='/x'>{text}</a>"
         body += f"<img alt='{text}'>"
     sent = body.encode("utf-8", "surrogatepass")
-    page = await Reader().read(Fetched(URL, kind, sent))
+    page = await DocumentReader().read(Fetched(URL, kind, sent))
     check(page)
     assert all(link.startswith(("https://", "http://")) for link in page.links)
     found = find(page, "e")
@@ -65,7 +65,7 @@ def test_text_of_a_tool_server_hides_nothing(text: str) -> None:
 @pytest.mark.parametrize("text", CORPUS)
 def test_title_of_a_page_makes_no_other_link(text: str) -> None:
     url = f"{URL}?({text})".encode("utf-8", "replace").decode()
-    answer = CitedAnswer(Pages([ShownPage(0, "", "page", url, text, 0, 9)]), Files())
+    answer = CitedAnswer(Pages([ShownPage(0, "", "page", url, text, 0, 9)]), ContainerFiles())
     pieces = [*answer.feed("See 【0†L1】."), *answer.end(is_complete=True)]
     said = "".join(piece.text for piece in pieces)
     link = r"\[[^\[\]\n<>`]*\]\(https://site\.example/page[^\s()<>]*\)"
@@ -87,7 +87,7 @@ def test_hostile_markup_is_read_at_once(html: str) -> None:
 
 async def test_hostile_markdown_is_read_at_once() -> None:
     text = ("[a](" + "x" * 2100) * 20_000
-    page = await Reader().read(Fetched(URL, "text/markdown", text.encode()))
+    page = await DocumentReader().read(Fetched(URL, "text/markdown", text.encode()))
     assert page.links == ()
 
 

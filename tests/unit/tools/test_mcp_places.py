@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tenancy import TenantId
-from gateway.tools.mcp.places import NoPlace, Places
+from gateway.tools.mcp.places import NoPlace, SessionPlaces
 
 ONE, TWO, THREE = (TenantId(UUID(int=number)) for number in range(1, 4))
 
@@ -21,7 +21,7 @@ def nothing_idle(_tenant: TenantId | None) -> bool:
 
 
 async def test_the_tenant_with_the_fewest_is_served_first() -> None:
-    places = Places(3, 3, nothing_idle)
+    places = SessionPlaces(3, 3, nothing_idle)
     for _ in range(2):
         await places.take(ONE, wait_s=0)
     await places.take(TWO, wait_s=0)
@@ -44,7 +44,7 @@ async def test_the_tenant_with_the_fewest_is_served_first() -> None:
 
 
 async def test_who_waits_too_long_is_told_and_holds_nothing() -> None:
-    places = Places(1, 1, nothing_idle)
+    places = SessionPlaces(1, 1, nothing_idle)
     await places.take(ONE, wait_s=0)
     with pytest.raises(NoPlace):
         await places.take(TWO, wait_s=0.001)
@@ -70,7 +70,7 @@ def test_there_are_never_more_than_there_may_be(
 ) -> None:
     async def play() -> None:
         held: Counter[TenantId] = Counter()
-        places = Places(sessions_max, tenant_sessions_max, nothing_idle)
+        places = SessionPlaces(sessions_max, tenant_sessions_max, nothing_idle)
         for tenant, takes in steps:
             if takes:
                 try:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tools.python.containers import Execution, Image
-from gateway.tools.python.engine import Capabilities, Ran
+from gateway.tools.python.engine import ContainerCapabilities, Ran
 from gateway.tools.python.monty import MISSING
 from gateway.tools.python.text import (
     RESTARTED,
@@ -81,17 +81,19 @@ def test_long_texts_lose_their_middle(text: str, bound: int) -> None:
 
 
 def test_the_model_is_told_what_differs_from_its_training() -> None:
-    usual = Capabilities("CPython 3.12", ("numpy", "pandas", "matplotlib"))
+    usual = ContainerCapabilities("CPython 3.12", ("numpy", "pandas", "matplotlib"))
     assert description(usual, [], timeout_s=60) is None
     with_files = description(usual, ["a.csv", "b\u202e.csv"], timeout_s=60)
     assert with_files is not None
     assert "a.csv, b.csv" in with_files
     assert "numpy, pandas, matplotlib" in with_files
-    bare = description(Capabilities("CPython 3.12"), [], timeout_s=9.5)
+    bare = description(ContainerCapabilities("CPython 3.12"), [], timeout_s=9.5)
     assert bare is not None
     assert "9.5 seconds" in bare
     assert "standard library: none" in bare
-    partial = description(Capabilities("Monty", is_whole=False, missing=MISSING), [], timeout_s=60)
+    partial = description(
+        ContainerCapabilities("Monty", is_whole=False, missing=MISSING), [], timeout_s=60
+    )
     assert partial is not None
     assert "part of Python" in partial
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         GrammarOptions,
         Rendering,
         RenderOptions,
-        Repeated,
+        RepeatedHistory,
         SchemaLimits,
         Turn,
     )
@@ -183,7 +183,7 @@ class PassThroughFormat:
         self,
         items: Sequence[ContextItem],
         options: RenderOptions,
-        repeated: Repeated | None = None,  # noqa: ARG002 - ids are not stored
+        repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
         """The conversation, with its images; its spans are estimates."""
         items = [_worded(item) for item in items]

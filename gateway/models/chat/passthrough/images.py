@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.models.chat.messages import images_of
 from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION, Unrendered
-from gateway.models.history import Placed, is_answer, since_compaction
+from gateway.models.history import PlacedItem, is_answer, since_compaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,7 +180,7 @@ def _found(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
     """The images that a context shows, each with the index of its item."""
     return [
         (one.source, image)
-        for one in since_compaction(Placed(at, item) for at, item in enumerate(items))
+        for one in since_compaction(PlacedItem(at, item) for at, item in enumerate(items))
         if _may_show(one.item)
         for image in images_of(one.item.item())
     ]

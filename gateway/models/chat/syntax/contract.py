@@ -195,7 +195,7 @@ def tags_of(arguments: str) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
+class ReasoningMarkers:
     """The markers around a thought, and the white space that templates put inside and behind."""
 
     opening: str
@@ -204,14 +204,14 @@ class Reasoning:
     behind: str = "\n\n"
 
 
-THINK: Final = Reasoning("<think>", "</think>")
+THINK: Final = ReasoningMarkers("<think>", "</think>")
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
     """A family of models: it need not think, and it need not call anything."""
 
-    reasoning: Reasoning | None
+    reasoning: ReasoningMarkers | None
     calls: CallSyntax | None
 
     @property

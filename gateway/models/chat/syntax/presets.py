@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.chat.syntax.contract import THINK, Reasoning, Syntax
+from gateway.models.chat.syntax.contract import THINK, ReasoningMarkers, Syntax
 from gateway.models.chat.syntax.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from gateway.models.chat.syntax.glm import GLM
 from gateway.models.chat.syntax.hermes import HERMES
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 NONE: Final = "none"
 """The name of the reasoning, or the calls, of a model that has none."""
 
-REASONING: Final[Mapping[str, Reasoning | None]] = {
+REASONING: Final[Mapping[str, ReasoningMarkers | None]] = {
     NONE: None,
     "think": THINK,
-    "mistral": Reasoning("[THINK]", "[/THINK]", inner="", behind=""),
+    "mistral": ReasoningMarkers("[THINK]", "[/THINK]", inner="", behind=""),
 }
 """How thoughts are written, by the name that settings have for it."""
 

@@ -31,10 +31,10 @@ from gateway.tools.egress.websocket import WEBSOCKET_ERRORS, open_websocket
 from gateway.tools.python.engine import (
     DATA,
     INTERRUPT_GRACE_S,
-    Capabilities,
     Container,
+    ContainerCapabilities,
+    ContainerEngine,
     ContainerLimits,
-    Engine,
     EngineBroken,
     EngineName,
     FileRefused,
@@ -111,7 +111,7 @@ class Begun(BaseModel):
     packages: tuple[str, ...] = ()
 
 
-class Outcome(BaseModel):
+class KernelOutcome(BaseModel):
     """What a kernel says of a run that is over."""
 
     model_config = ConfigDict(extra="ignore")
@@ -272,7 +272,7 @@ class JupyterContainer(Container):
 
     def _ran(self, told: Mapping[str, Any], cell: Cell, *, is_late: bool, note: str) -> Ran:
         try:
-            outcome = Outcome.model_validate(told)
+            outcome = KernelOutcome.model_validate(told)
         except ValidationError as error:
             raise EngineBroken("the result of a run is lost") from error
         status = outcome.status
@@ -453,7 +453,7 @@ class JupyterContainer(Container):
         return text.replace(self._known.folder, DATA)
 
 
-class JupyterEngine(Engine):
+class JupyterEngine(ContainerEngine):
     """Kernels of one server."""
 
     name: EngineName = "jupyter"
@@ -462,7 +462,7 @@ class JupyterEngine(Engine):
         self._server = server
 
     @override
-    async def describe(self) -> Capabilities:
+    async def describe(self) -> ContainerCapabilities:
         """Two kernels must not find each other's files."""
         limits = ContainerLimits()
         one = await self.open(limits)
@@ -485,7 +485,7 @@ class JupyterEngine(Engine):
             raise EngineBroken(f"a kernel keeps no files: {error}") from error
         finally:
             await one.close()
-        return Capabilities(
+        return ContainerCapabilities(
             f"CPython {one.begun.version}",
             one.begun.packages,
             is_movable=True,

@@ -16,7 +16,7 @@ import pytest
 from openai.auth import WorkloadIdentityAuth
 
 from gateway import ids
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from tests.fakes.http_client import http_client
 from tests.fakes.issuer import AUDIENCE, Issuer, SigningKey, running_issuer
 
@@ -183,7 +183,7 @@ async def test_limits_of_project_and_rule_hold_for_tokens(
     tenant_id = await limits.tenant("acme")
     rule = ids.parse_federation_rule_id(trust.rule_id)
     assert rule is not None
-    await limits.set_limits(Place(tenant_id, "key", rule), {("requests", 60): 2})
+    await limits.set_limits(LimitOwner(tenant_id, "key", rule), {("requests", 60): 2})
     site.gateway.process.access.forget()
     asked = {"model": MODEL, "input": "x", "store": False}
     statuses = []
@@ -191,7 +191,7 @@ async def test_limits_of_project_and_rule_hold_for_tokens(
         async with site.user(trust.issuer.token(sub=subject)) as user:
             statuses.append((await user.post("/v1/responses", json=asked)).status_code)
     assert statuses == [200, 200, 429]
-    await limits.set_limits(Place(tenant_id, "key", rule), {("requests", 60): None})
+    await limits.set_limits(LimitOwner(tenant_id, "key", rule), {("requests", 60): None})
     rate_limits = admin.admin.organization.projects.rate_limits
     await rate_limits.update_rate_limit(
         f"rl-{MODEL}", project_id=trust.project_id, max_requests_per_1_minute=1

@@ -9,7 +9,7 @@ import pytest
 
 from gateway import ids
 from gateway.services.access import Access
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 from gateway.store import tenants
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -159,7 +159,7 @@ async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
     assert owner is not None
     uuid = ids.parse_api_key_id(key.id)
     assert uuid is not None
-    place = Place(owner.id, "key", uuid)
+    place = LimitOwner(owner.id, "key", uuid)
     await Limits(database).set_limits(place, {("requests", 60): 2})
     first = await rotated(site, project.id, key.id, overlap_seconds=3600)
     second = await rotated(site, project.id, first["id"], overlap_seconds=0)

@@ -10,7 +10,7 @@ import pytest
 from gateway import ids
 from gateway.limits.money import NANO
 from gateway.protocol.admin.limits import UNLIMITED
-from gateway.services.limits import Limits, Place
+from gateway.services.limits import LimitOwner, Limits
 
 if TYPE_CHECKING:
     from tests.integration.api.admin.conftest import AdminSite
@@ -80,7 +80,7 @@ async def test_a_limit_is_taken_away_by_null_and_by_what_means_none(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
     service = Limits(site.gateway.process.default.foundation.database)
-    tenant = Place.of_tenant(await service.tenant("acme"))
+    tenant = LimitOwner.of_tenant(await service.tenant("acme"))
     rate_limits = admin.admin.organization.projects.rate_limits
     named: dict[str, Any] = {"rate_limit_id": f"rl-{MODEL}", "project_id": await new_project(admin)}
     daily = {"max_tokens_per_1_day": 9}

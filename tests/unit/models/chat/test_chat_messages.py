@@ -15,7 +15,7 @@ from gateway.models.chat.messages import (
     ANY,
     NO_RESULT,
     UNSEEN,
-    Conversation,
+    ChatConversation,
     Habits,
     Markers,
     call_id_of,
@@ -161,7 +161,7 @@ def test_arguments_are_an_object() -> None:
 
 
 def test_code_is_wrapped_for_who_knows_functions_alone() -> None:
-    made = Conversation(ANY)
+    made = ChatConversation(ANY)
     made.call(0, "c", PYTHON_TOOL, "1 + 1")
     [message] = made.messages
     assert _short(message)["calls"] == [("python", '{"code":"1 + 1"}')]
@@ -231,7 +231,7 @@ def test_no_item_has_more_of_the_prompt_than_there_is() -> None:
     assert first.end > 80
     made = conversation((items.user(),), options(instructions="Be brief."), ANY)
     assert made.spans(10)[0].source == PREAMBLE
-    assert Conversation(ANY).spans(10) == ()
+    assert ChatConversation(ANY).spans(10) == ()
 
 
 def test_texts_that_spell_a_marker_are_broken_up() -> None:

@@ -5,8 +5,8 @@ import pytest
 from gateway.generation import SegmentKind
 from gateway.models.harmony.headers import (
     NO_MARKER,
+    MessageRoute,
     Part,
-    Route,
     adopt_spoken,
     read_header,
     role_is_tool,
@@ -43,7 +43,7 @@ def test_trained_forms_of_a_call_need_no_rule(parts: list[Part]) -> None:
 
     assert header.rules == ()
     assert header.prose == ""
-    assert route(header, _TOOLS) == Route(_CALL, "f")
+    assert route(header, _TOOLS) == MessageRoute(_CALL, "f")
 
 
 @pytest.mark.requirement("harmony.calls")
@@ -95,13 +95,15 @@ def test_what_no_client_can_answer_is_not_shown_as_a_call(
 ) -> None:
     header = read_header([Part(CHANNEL, text)], trapped=False)
 
-    assert route(header, frozenset()) == Route(kind, rules=(rule,))
+    assert route(header, frozenset()) == MessageRoute(kind, rules=(rule,))
 
 
 def test_the_user_is_no_recipient() -> None:
     header = read_header([Part(CHANNEL, "final to=user")], trapped=False)
 
-    assert route(header, frozenset()) == Route(SegmentKind.FINAL, rules=(Rule.HEADER_LEFTOVER,))
+    assert route(header, frozenset()) == MessageRoute(
+        SegmentKind.FINAL, rules=(Rule.HEADER_LEFTOVER,)
+    )
 
 
 @pytest.mark.parametrize(

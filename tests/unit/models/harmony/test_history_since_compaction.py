@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.models.harmony.messages import harmony_messages
-from gateway.models.history import Placed, since_compaction
+from gateway.models.history import PlacedItem, since_compaction
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import Compaction
 
@@ -34,7 +34,7 @@ ITEMS = {
     ],
 )
 def test_a_question_stands_behind_the_summary(items: str, shown: list[int]) -> None:
-    placed = [Placed(index, ITEMS[letter]) for index, letter in enumerate(items)]
+    placed = [PlacedItem(index, ITEMS[letter]) for index, letter in enumerate(items)]
     assert [one.source for one in since_compaction(placed)] == shown
 
 

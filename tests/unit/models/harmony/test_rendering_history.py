@@ -7,7 +7,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.models.history import (
-    Placed,
+    PlacedItem,
     in_call_order,
     leading_instructions,
     repeated_ids,
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
 
 
-def place(items: list[ContextItem]) -> list[Placed]:
-    return [Placed(index, item) for index, item in enumerate(items)]
+def place(items: list[ContextItem]) -> list[PlacedItem]:
+    return [PlacedItem(index, item) for index, item in enumerate(items)]
 
 
 def kept(items: list[ContextItem]) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.protocol.chat.to_responses import Places
+from gateway.protocol.chat.to_responses import ParameterPaths
 
-PLACES = Places(
+PLACES = ParameterPaths(
     {"input": "messages", "input[0]": "messages[0]", "input[0].call_id": "messages[0].id"}
 )
 

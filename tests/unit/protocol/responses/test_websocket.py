@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.websocket import Turn, read_frame, read_steer, read_turn
+from gateway.protocol.responses.websocket import CreateFrame, read_frame, read_steer, read_turn
 from tests.fakes.create_bodies import LIMITS
 
 ASK = {"type": "response.create", "model": "m", "input": "Hello"}
@@ -20,7 +20,7 @@ def text(**fields: Any) -> bytes:
     return json.dumps({**ASK, **fields}).encode()
 
 
-def turn(*, strict: bool = False, **fields: Any) -> Turn:
+def turn(*, strict: bool = False, **fields: Any) -> CreateFrame:
     return read_turn(text(**fields), limits=LIMITS, strict=strict)
 
 

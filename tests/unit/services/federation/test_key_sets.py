@@ -11,9 +11,9 @@ import pytest
 from gateway.errors import IssuerUnavailable
 from gateway.services.federation.key_sets import (
     KEYS_MAX,
+    KeyOrigin,
     KeySetPolicy,
     KeySets,
-    Origin,
     by_id,
     key_for,
 )
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 POLICY = KeySetPolicy(fresh_s=100, stale_s=1000, unknown_interval_s=60, retry_s=5, issuers_max=2)
 KEY = SigningKey.new("a").jwk
-ISSUER = Origin("https://a.example", KeySource(jwks_url="https://a.example/keys"))
+ISSUER = KeyOrigin("https://a.example", KeySource(jwks_url="https://a.example/keys"))
 
 
 class Keys:
@@ -39,7 +39,7 @@ class Keys:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def keys(self, origin: Origin) -> Sequence[object]:
+    async def keys(self, origin: KeyOrigin) -> Sequence[object]:
         self.asked[origin.issuer] += 1
         await self.gate.wait()
         if self.is_away:
@@ -165,7 +165,7 @@ async def test_an_issuer_that_never_answered_is_asked_only_now_and_then(
 
 
 async def test_only_so_many_issuers_are_remembered(sets: KeySets, fetcher: Keys) -> None:
-    others = [Origin(f"https://{name}.example", ISSUER.source) for name in "bc"]
+    others = [KeyOrigin(f"https://{name}.example", ISSUER.source) for name in "bc"]
     for origin in (ISSUER, *others, ISSUER):
         assert await sets.find(origin, "a", "ES256") is not None
     assert fetcher.asked[ISSUER.issuer] == 2
