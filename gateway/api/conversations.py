@@ -34,7 +34,7 @@ class ConversationEndpoints:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`: create one, with items where the body has some."""
-        new, size_bytes = await self._read(request, parse_conversation)
+        new, size_bytes = await self._read_body(request, parse_conversation)
         principal = request.scope["principal"]
         created = await self._conversations.create(principal, new, body_bytes=size_bytes)
         return _json(created.body())
@@ -56,7 +56,7 @@ class ConversationEndpoints:
 
     async def update(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: replace its metadata."""
-        new, _ = await self._read(request, parse_metadata)
+        new, _ = await self._read_body(request, parse_metadata)
         changed = await self._conversations.set_metadata(*_caller_and_id(request), new.metadata)
         return _json(changed.body())
 
@@ -76,7 +76,7 @@ class ConversationEndpoints:
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`: add items at its end, and list those."""
         include_of(request.query_params)  # items that are added are shown as they were sent
-        new, size_bytes = await self._read(request, parse_items)
+        new, size_bytes = await self._read_body(request, parse_items)
         added = await self._conversations.add_items(
             *_caller_and_id(request), new.items, body_bytes=size_bytes
         )
@@ -99,7 +99,9 @@ class ConversationEndpoints:
         )
         return Response(found, media_type="application/json")
 
-    async def _read(self, request: Request, parse: Callable[..., AnyBody]) -> tuple[AnyBody, int]:
+    async def _read_body(
+        self, request: Request, parse: Callable[..., AnyBody]
+    ) -> tuple[AnyBody, int]:
         """The parsed body, and its length in bytes."""
         body = await self._bodies.read(request.scope, request.receive)
         asked = await self._bodies.parse(body, parse)

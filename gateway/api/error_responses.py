@@ -245,13 +245,13 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
     if not isinstance(error, errors.RequestError):
         return answer, ErrorDetail(answer.message or _BUG, answer.code)
     if isinstance(error, errors.RateLimited):
-        answer = _limited(answer, error)
+        answer = _rate_limit_status(answer, error)
     elif error.code == INSUFFICIENT_QUOTA:
         answer = ErrorStatus(answer.status, INSUFFICIENT_QUOTA, retry=False)
     return answer, ErrorDetail(error.message, error.code or answer.code, error.param)
 
 
-def _limited(answer: ErrorStatus, error: errors.RateLimited) -> ErrorStatus:
+def _rate_limit_status(answer: ErrorStatus, error: errors.RateLimited) -> ErrorStatus:
     """The row of a limit: its type, its headers, and after how many milliseconds it fits again.
     What is spent or too large is not to be sent again, and says no time.
     """

@@ -38,7 +38,7 @@ def integer(
         return None
     if not _INTEGER.fullmatch(text):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected an integer, but got '{_shown(text)}' instead.",
+            f"Invalid type for '{name}': expected an integer, but got '{_excerpt(text)}' instead.",
             code="invalid_type",
             param=name,
         )
@@ -118,11 +118,11 @@ def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidReq
     bound = "below_min" if side.startswith("below") else "above_max"
     return InvalidRequest(
         f"Invalid '{name}': integer {side} value. Expected a value {expected}, "
-        f"but got {_shown(text)} instead.",
+        f"but got {_excerpt(text)} instead.",
         code=f"integer_{bound}_value",
         param=name,
     )
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     return text[:SHOWN_CHARS_MAX]

@@ -161,14 +161,14 @@ OBFUSCATED: Final = Encoder(obfuscated, obfuscated_run)
 def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes:
     """The frames, of which `columns` are what stands between the texts and the `end`."""
     pattern, count = deltas.pattern, len(deltas)
-    heads, digits = _numbered(
+    heads, digits = _frame_numbers(
         (_heads.get(pattern.type) or _head(pattern.type)) + pattern.before, deltas
     )
-    texts = [[pattern.between + b'"'] * count, _encoded(deltas.texts)]
+    texts = [[pattern.between + b'"'] * count, _encode_texts(deltas.texts)]
     return _by_rows([heads, digits, *texts, *columns, [end] * count])
 
 
-def _numbered(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes]]:
+def _frame_numbers(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes]]:
     """The frames up to their numbers, and the last digits of these. Nothing has to be written for
     any of them: the other digits are the same for a thousand of them.
     """
@@ -184,7 +184,7 @@ def _numbered(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes]]:
     return heads, digits
 
 
-def _encoded(texts: Sequence[str]) -> list[bytes]:
+def _encode_texts(texts: Sequence[str]) -> list[bytes]:
     """Each of them as JSON, without its quotation marks. To encode them one by one takes ten times
     as long.
     """

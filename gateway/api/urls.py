@@ -72,7 +72,7 @@ def unknown_url(place: str, path: str, routes: Routes) -> str:
     """The message of the 404 for `path`, which no route leads to. `place` is the method and path
     as the message shows them.
     """
-    meant = _meant(path, routes)
+    meant = _suggest(path, routes)
     if meant is not None:
         return f"Invalid URL ({place}). {meant}"
     served = dict.fromkeys(
@@ -86,7 +86,7 @@ def unknown_url(place: str, path: str, routes: Routes) -> str:
     )
 
 
-def _meant(path: str, routes: Routes) -> str | None:
+def _suggest(path: str, routes: Routes) -> str | None:
     """A sentence about the URL that was probably meant; None where there is no telling."""
     once = _TWICE.sub(BASE, path)
     if once != path:

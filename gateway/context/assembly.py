@@ -152,7 +152,7 @@ def take_in(
     `source` makes the ids of those that came without one. The rest is as `assemble` has it; `param`
     is what held the items.
     """
-    answered = _answered_calls(new, stored)
+    answered = _answered_new_calls(new, stored)
     intake = _Intake(stored, unsealed, source, set(taken), answered, param)
     taken_in = (intake.take(*each) for each in enumerate(new))
     return [item for item in taken_in if item is not None]
@@ -191,7 +191,7 @@ class _Intake:
             case "compaction":
                 taken = self._summary(ordinal, item)
             case "reasoning":
-                taken = self._thought(ordinal, item)
+                taken = self._take_reasoning(ordinal, item)
             case "compaction_trigger":
                 return None
             case _:
@@ -215,7 +215,7 @@ class _Intake:
             param=self.param,
         )
 
-    def _thought(self, ordinal: int, item: Reasoning) -> ContextItem | None:
+    def _take_reasoning(self, ordinal: int, item: Reasoning) -> ContextItem | None:
         if _is_hollow(item):
             return self._look_up(ordinal, item)
         sealed = self.unsealed.get(ordinal)
@@ -326,7 +326,7 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     return lasting_json(body)
 
 
-def _answered_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
+def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
     """Indexes of the calls that have an output: the next one of their `call_id`. References to what
     is `stored` are among them.
     """
@@ -360,16 +360,16 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
             _check_answered(waiting)
         if item.is_call:
             if call_id in waiting:
-                raise _unanswered(waiting[call_id], call_id)
+                raise _no_output_found(waiting[call_id], call_id)
             waiting[call_id] = item.kind
         elif item.is_output and not (
             item.stands_alone or _fits(item.kind, waiting.pop(call_id, None))
         ):
-            raise _uncalled(item.kind, call_id)
+            raise _no_call_found(item.kind, call_id)
     _check_answered(waiting)
 
 
-def _uncalled(kind: str, call_id: str | None) -> InvalidRequest:
+def _no_call_found(kind: str, call_id: str | None) -> InvalidRequest:
     if call_id is None:
         message = (
             f"No tool call found for {_words(kind)} without call_id. Send the 'call_id' of the "
@@ -382,10 +382,10 @@ def _uncalled(kind: str, call_id: str | None) -> InvalidRequest:
 
 def _check_answered(waiting: Mapping[str | None, str]) -> None:
     for call_id, kind in waiting.items():
-        raise _unanswered(kind, call_id)
+        raise _no_output_found(kind, call_id)
 
 
-def _unanswered(kind: str, call_id: str | None) -> InvalidRequest:
+def _no_output_found(kind: str, call_id: str | None) -> InvalidRequest:
     return InvalidRequest(f"No tool output found for {_words(kind)} {call_id}.", param="input")
 
 
@@ -419,7 +419,7 @@ def told_apart(
     if not any(map(_names_no_call, chain(history, added))):
         return history, added
     items = [*history, *added]
-    unanswered = _OpenCalls(_answered(items))
+    unanswered = _OpenCalls(_find_answered(items))
     for index, item in enumerate(items):
         if item.kind == "compaction":
             unanswered.forget()  # what it hides is over
@@ -438,7 +438,7 @@ class _OpenCalls:
     """Calls, by their index, that nothing answers which names its call."""
 
     def __init__(self, answered: Collection[int]) -> None:
-        self._answered = set(answered)
+        self._find_answered = set(answered)
         self.forget()
 
     def forget(self) -> None:
@@ -455,8 +455,8 @@ class _OpenCalls:
         calls = self._all if name is None else self._by_name[name]
         while calls:
             call = calls.pop()
-            if call not in self._answered:
-                self._answered.add(call)
+            if call not in self._find_answered:
+                self._find_answered.add(call)
                 return call
         return None
 
@@ -497,7 +497,7 @@ def without_cut_calls(
     """
     if not any(_is_cut_call(item) for item in history):
         return list(history)
-    answered = _answered((*history, *added))
+    answered = _find_answered((*history, *added))
     return [
         replace(item, complete=True) if index in answered else item
         for index, item in enumerate(history)
@@ -510,7 +510,7 @@ def _is_cut_call(item: ContextItem) -> bool:
     return item.is_call and not item.complete
 
 
-def _answered(items: Iterable[ContextItem]) -> set[int]:
+def _find_answered(items: Iterable[ContextItem]) -> set[int]:
     """Indexes of the calls that have an output behind them: of several with one `call_id` that
     wait, a whole one, or else the last.
     """

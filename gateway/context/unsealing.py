@@ -40,15 +40,15 @@ def unseal(
     for index, item in enumerate(items):
         try:
             if isinstance(item, Reasoning) and item.encrypted_content:
-                contents[index] = _thought(item.encrypted_content, sealer, tenant, models)
+                contents[index] = _open_seal(item.encrypted_content, sealer, tenant, models)
             elif isinstance(item, Compaction):
                 contents[index] = _summary(item, sealer, tenant)
         except SealBroken as broken:
-            raise _unverified(f"{param}[{index}]", item.id, broken) from broken
+            raise _unverified_content(f"{param}[{index}]", item.id, broken) from broken
     return contents
 
 
-def _thought(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
+def _open_seal(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
     """What reasoning holds, sealed for one of the `models`. Raises `SealBroken`."""
     *others, last = models
     for model in others:
@@ -80,7 +80,7 @@ def opened(item: ContextItem, sealer: Sealer, *, tenant: UUID) -> ContextItem:
     try:
         summary = _summary(sealed, sealer, tenant)
     except SealBroken as broken:
-        raise _unverified("input", item.item_id, broken) from broken
+        raise _unverified_content("input", item.item_id, broken) from broken
     return replace(item, parsed=summary_message(summary.text))
 
 
@@ -91,7 +91,7 @@ def _summary(item: Compaction, sealer: Sealer, tenant: UUID) -> Unsealed:
     return summary
 
 
-def _unverified(place: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
+def _unverified_content(place: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
     """OpenAI's code and wording, by which clients know that they must do without the item."""
     which = f"for item {item_id}" if item_id else f"of {place}"
     return InvalidRequest(

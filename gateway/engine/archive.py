@@ -148,7 +148,7 @@ class Archive:
         ours, tenant_id = self._ours, spec.principal.tenant_id
         lease = (ours.owner, ours.lease_s) if owned else None
         new = row_mapping.durable_row(
-            spec, lease, waits=not owned, idempotency=key, secrets=self._sealed(spec)
+            spec, lease, waits=not owned, idempotency=key, secrets=self._seal_secrets(spec)
         )
         await self._insert(tenant_id, new)
         if owned:
@@ -242,7 +242,7 @@ class Archive:
         called = row_mapping.tool_call_row(spec, attempt, replica=self._ours.owner)
         self._audit.put(spec.principal.tenant_id, called)
 
-    def _sealed(self, spec: RunSpec) -> bytes | None:
+    def _seal_secrets(self, spec: RunSpec) -> bytes | None:
         """The secrets of a request that other processes need to go on with its response."""
         if not spec.secrets:
             return None
@@ -312,7 +312,11 @@ class Archive:
         async def end(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse | None:
             nonlocal row, plan
             finished, plan = ending_of(stored), stored.plan
-            row = None if finished is None else await self._end(stored, reading, log, finished)
+            row = (
+                None
+                if finished is None
+                else await self._conclude_row(stored, reading, log, finished)
+            )
             return row
 
         from_entry = 0 if reading is None else reading.entries
@@ -382,7 +386,7 @@ class Archive:
             return None
         return reading
 
-    async def _end(
+    async def _conclude_row(
         self,
         stored: StoredResponse,
         reading: LogReading | None,

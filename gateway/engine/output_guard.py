@@ -240,7 +240,7 @@ class OutputGuard:
         is_bounded = self._reasoning_budget is not None or self._preamble_ids_max > 0
         if len(ids) == 1 and not is_bounded:
             return 1
-        said = _said(fold)
+        said = _said_ids(fold)
         count = _text_at(ids, at, self.text_ids)
         if not count:
             is_first = self._joins_header and not _position(fold)
@@ -296,8 +296,8 @@ class OutputGuard:
         """
         rules = self._rules_of(fold)
         if self._can_violate and (violation := fold.violation) is not None:
-            return self._at_violation(fold, violation)
-        if header is not None and (ending := self._at_header(fold, header)) is not None:
+            return self._end_at_violation(fold, violation)
+        if header is not None and (ending := self._inspect_header(fold, header)) is not None:
             return ending
         said = fold.turns[-1].said
         # Loops are looked for at multiples of `LOOP_CHECK_IDS`, once there is enough for one.
@@ -311,30 +311,30 @@ class OutputGuard:
             return TurnEnding(FinishReason.STOP)
         return None
 
-    def _at_violation(self, fold: Fold, violation: RuleViolation) -> TurnEnding:
+    def _end_at_violation(self, fold: Fold, violation: RuleViolation) -> TurnEnding:
         is_repairable = self._repairs_left(fold) > 0 or fold.called
         start = _unseen_from(fold, violation.start) if is_repairable else None
         if start is None:
             return TurnEnding(failure=_cause(fold, violation.start, FAILURES[violation.rule]))
         return TurnEnding(rule=violation.rule, start=start)
 
-    def _at_header(self, fold: Fold, header: ParserPosition) -> TurnEnding | None:
+    def _inspect_header(self, fold: Fold, header: ParserPosition) -> TurnEnding | None:
         """What is to be done where a message begins or ends."""
         if header.where is Where.OVER and self._is_hosted(header.name):
-            is_told = _said(fold)[-1:] and _said(fold)[-1] in self._format.stop_ids
+            is_told = _said_ids(fold)[-1:] and _said_ids(fold)[-1] in self._format.stop_ids
             # Behind the id that ends a turn its backend says nothing more, either.
             return None if is_told else TurnEnding(FinishReason.STOP)
         if header.broken is not None and self._may_be_anything(header.broken.name):
-            return self._broken(fold, header.broken)
+            return self._end_broken_call(fold, header.broken)
         # A header that is too long is none.
         is_long = header.where is Where.HEADER and (
             _position(fold) - header.start > self._limits.header_tokens_max
         )
         if is_long or header.doubts:
-            ending = self._not_understood(fold, header)
+            ending = self._end_at_header(fold, header)
             if ending is not None:
                 return ending
-        if self._can_violate and (ending := self._at_demand(fold)) is not None:
+        if self._can_violate and (ending := self._inspect_demand(fold)) is not None:
             return ending
         if fold.item_count > self._limits.messages_max:
             return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
@@ -345,7 +345,7 @@ class OutputGuard:
         rule = self._rules.tools.get(name)
         return rule is not None and rule.is_hosted
 
-    def _broken(self, fold: Fold, call: BrokenCall) -> TurnEnding:
+    def _end_broken_call(self, fold: Fold, call: BrokenCall) -> TurnEnding:
         """A call ended in the middle of its JSON: it goes on where it stood, or there is none."""
         if self._repairs_left(fold) > 0 and not fold.is_seen_behind(call.end):
             return TurnEnding(rule=SAID_ANEW, start=call.end)
@@ -356,7 +356,7 @@ class OutputGuard:
         rule = self._rules.tools.get(name)
         return rule is None or (rule.kind is SegmentKind.FUNCTION_CALL and not rule.is_checked)
 
-    def _not_understood(self, fold: Fold, place: ParserPosition) -> TurnEnding | None:
+    def _end_at_header(self, fold: Fold, place: ParserPosition) -> TurnEnding | None:
         """A header had to be guessed, or has no end; None: it stays, for nothing can be done."""
         if self._repairs_left(fold) <= 0 and not place.answered:
             return None
@@ -364,7 +364,7 @@ class OutputGuard:
         rule = AFTER_ANSWER_RULE if place.answered else HEADER_NOT_UNDERSTOOD
         return None if start is None else TurnEnding(rule=rule, start=start)
 
-    def _at_demand(self, fold: Fold) -> TurnEnding | None:
+    def _inspect_demand(self, fold: Fold) -> TurnEnding | None:
         """What is to be done where something is demanded, or will be checked."""
         if self._repairs_left(fold) <= 0:
             return None
@@ -390,7 +390,7 @@ class OutputGuard:
         is_between = fold.place.where is Where.BETWEEN
         if not is_between or not self._lacks_demanded(fold):
             return False
-        return _said(fold).count(self._format.framing.message_end) >= MESSAGES_MAX
+        return _said_ids(fold).count(self._format.framing.message_end) >= MESSAGES_MAX
 
     def _lacks_demanded(self, fold: Fold) -> bool:
         """The one thing that is left to say has not been said: a call, or an answer in a format."""
@@ -555,7 +555,7 @@ def _stops(fold: Fold) -> int:
     return sum(turn.finish is FinishReason.STOP and not turn.result for turn in fold.turns)
 
 
-def _said(fold: Fold) -> Sequence[int]:
+def _said_ids(fold: Fold) -> Sequence[int]:
     turn = fold.open_turn
     return turn.said if turn is not None else ()
 

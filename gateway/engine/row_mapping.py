@@ -153,11 +153,13 @@ def usage_line(spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind) ->
         project_id=spec.principal.project,
         status=finished.status,
         background=spec.head.background,
-        metered=_metered(spec.head, spec.who, fold, kind),
+        metered=_metering_of(spec.head, spec.who, fold, kind),
     )
 
 
-def _metered(head: ResponseHead, who: Metering, fold: Fold, kind: LineKind = "response") -> Metered:
+def _metering_of(
+    head: ResponseHead, who: Metering, fold: Fold, kind: LineKind = "response"
+) -> Metered:
     return Metered(
         kind=kind,
         service_tier=head.echo.get("service_tier") or "default",
@@ -247,7 +249,7 @@ class Endings:
             *_items(added, 0, is_output=False),
             *_items(self._outputs(spec.model, fold), inputs, is_output=True),
         ]
-        return _ended(
+        return _finished_row(
             spec.head.uuid,
             epoch,
             finished,
@@ -256,7 +258,7 @@ class Endings:
             items=items,
             has_secrets=has_kept_secrets(spec),
             placement=spec.route.placement,
-            metered=_metered(spec.head, spec.who, fold),
+            metered=_metering_of(spec.head, spec.who, fold),
         )
 
     def reading(self, stored: StoredResponse) -> LogReading:
@@ -291,7 +293,7 @@ class Endings:
             fold.apply(entry)
         log = LogRow(stored.next_entry, len(ending), pack(ending))
         items = _items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True)
-        return _ended(
+        return _finished_row(
             stored.uuid,
             stored.epoch,
             finished,
@@ -299,7 +301,7 @@ class Endings:
             entries=log,
             items=items,
             has_secrets=_may_have_secrets(stored),
-            metered=_metered(head_of(stored), who_of(plan), fold),
+            metered=_metering_of(head_of(stored), who_of(plan), fold),
         )
 
     def _outputs(self, model: str, fold: Fold) -> Iterator[ContextItem]:
@@ -372,7 +374,7 @@ def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) ->
     return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
 
 
-def _ended(
+def _finished_row(
     uuid: UUID,
     epoch: int,
     finished: Finished,

@@ -101,25 +101,25 @@ def inputs_of(plan: bytes) -> int:
 
     Raises `ValueError` or `LookupError` for a plan that is damaged or of another version.
     """
-    inputs: int = _known_fields(plan)["inputs"]
+    inputs: int = _read_fields(plan)["inputs"]
     return inputs
 
 
 def compacted_of(plan: bytes) -> Compacted | None:
     """What the log of the response begins with, if it does; raises as `inputs_of` does."""
-    return _compacted(_known_fields(plan))
+    return _compacted(_read_fields(plan))
 
 
 def who_of(plan: bytes) -> Metering:
     """Who asked for it, as its usage line says; raises as `inputs_of` does."""
-    return _who(_known_fields(plan))
+    return _who(_read_fields(plan))
 
 
 def charged_of(plan: bytes) -> dict[str, Any] | None:
     """What its key was charged when the response was accepted, as `Charge.packed` spells it; None
     where that was nothing. Raises as `inputs_of` does.
     """
-    charged: dict[str, Any] | None = _known_fields(plan).get("charged")
+    charged: dict[str, Any] | None = _read_fields(plan).get("charged")
     return charged
 
 
@@ -167,7 +167,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
     )
 
 
-def _known_fields(plan: bytes) -> dict[str, Any]:
+def _read_fields(plan: bytes) -> dict[str, Any]:
     fields: dict[str, Any] = orjson.loads(plan)
     if fields["version"] not in _VERSIONS:
         raise ValueError(f"plans of version {fields['version']} are not known to this release")

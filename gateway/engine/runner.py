@@ -209,12 +209,12 @@ class Run:
                 finished = outcome.violated(error.code, now())
             except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
                 if scope.expired():
-                    finished = self._cut_short()
+                    finished = self._conclude_early()
                 else:
                     self._fail(error)
                     finished = outcome.broken(error, now())
             else:
-                finished = self._ended(turns.guard)
+                finished = self._conclude(turns.guard)
             finally:
                 # They refer to this run: a cycle would stay in memory until a garbage collection.
                 self._scope = self._turns = None
@@ -227,7 +227,7 @@ class Run:
         for listing in self.spec.listings[self._live.fold.listed :]:
             self._journal.append(listing)
 
-    def _ended(self, guard: OutputGuard) -> Finished:
+    def _conclude(self, guard: OutputGuard) -> Finished:
         """There is nothing left to say."""
         fold = self._live.fold
         if fold.approval_request is not None:
@@ -238,7 +238,7 @@ class Run:
         visible = fold.visible or fold.stopped
         return outcome.ended(fold.last_finish, now(), visible=visible)
 
-    def _cut_short(self) -> Finished:
+    def _conclude_early(self) -> Finished:
         return (self._cancelled or outcome.took_too_long)(now())
 
     def _on_first_token(self) -> None:

@@ -150,7 +150,7 @@ class ToolRunner:
         asked, ask = self._fold.approval_request, self._engine.ask_approval
         if asked is None or ask is None:
             return
-        server, tool = self._granted(asked)
+        server, tool = self._find_granted(asked)
         digest = approval_digest(server, tool, asked.arguments)
         while True:
             try:
@@ -168,7 +168,7 @@ class ToolRunner:
             self._engine.calls.start(_close(self._session, self._task))
             self._session = None
 
-    def _granted(self, asked: ApprovalAsked) -> tuple[ServerGrant, McpTool]:
+    def _find_granted(self, asked: ApprovalAsked) -> tuple[ServerGrant, McpTool]:
         grants = self._spec.head.grants
         label, _, name = asked.name.partition(".")
         for server in grants.servers if grants is not None else ():
@@ -213,7 +213,7 @@ class ToolRunner:
         started = ToolStarted(call.ordinal, start.repeatable, json_bytes(start.shown))
         self._journal.append(started)
         await self._journal.committed()
-        await self._assured()
+        await self._assure_claim()
         result = await self._run_in_task(session.run(call, partial(self._on_handle, call)))
         return BROKEN if result is None else result
 
@@ -283,7 +283,7 @@ class ToolRunner:
         if self._call == call and len(handle) <= HANDLE_BYTES_MAX:
             self._journal.append(ToolHandle(call.ordinal, handle))
 
-    async def _assured(self) -> None:
+    async def _assure_claim(self) -> None:
         """What is not durable nobody else goes on with, whatever happens here."""
         if self._spec.durable:
             await self._engine.lease_keeper.assured(self._claim)
@@ -302,7 +302,7 @@ class ToolRunner:
             count_ids=self._format.count_ids,
             secrets=spec.secrets,
             result_ids=self._fold.result_ids,
-            assured=self._assured,
+            assured=self._assure_claim,
         )
 
 

@@ -629,7 +629,7 @@ class TurnRunner:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
-        return _joined(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
+        return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
 
 
 class TurnSink:
@@ -758,7 +758,7 @@ class TurnSink:
             self._unwritten = chunk
 
 
-def _joined(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:
+def _join_ids(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:
     """A long prompt stays packed: a number for each of its ids would take the loop milliseconds."""
     return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
 

@@ -262,7 +262,7 @@ class Feed:
         before = -1
         while before < cursor.next_entry and not cursor.is_folded():
             before = cursor.next_entry
-            await self._fold(cursor, await self._read(cursor))
+            await self._fold(cursor, await self._read_rows(cursor))
         return cursor.fold.response()
 
     async def beginning(
@@ -295,7 +295,9 @@ class Feed:
             while not cursor.is_folded():
                 before = cursor.next_entry
                 is_promised = log.is_beyond(before)
-                await self._fold(cursor, log.since(before) or await self._read_with_retries(cursor))
+                await self._fold(
+                    cursor, log.since(before) or await self._read_rows_with_retries(cursor)
+                )
                 if is_promised and cursor.next_entry == before:
                     cursor.log_removed = True
                     return
@@ -306,14 +308,14 @@ class Feed:
                     return
         cursor.is_complete = True
 
-    async def _read_with_retries(self, cursor: Cursor) -> list[LogRow]:
+    async def _read_rows_with_retries(self, cursor: Cursor) -> list[LogRow]:
         while True:
             try:
-                return await self._read(cursor)
+                return await self._read_rows(cursor)
             except StoreUnavailable:
                 await asyncio.sleep(self._limits.retry_pause_s)
 
-    async def _read(self, cursor: Cursor) -> list[LogRow]:
+    async def _read_rows(self, cursor: Cursor) -> list[LogRow]:
         return await self._read_log(
             cursor.tenant_id,
             cursor.uuid,

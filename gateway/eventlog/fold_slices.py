@@ -64,7 +64,7 @@ class EntryBuffer:
         """
         while start < stop:
             ids = self._singles(start, min(stop, start + SINGLES_MAX))
-            yield Singles(ids) if ids else self._at(start)
+            yield Singles(ids) if ids else self._entry_at(start)
             start += len(ids) or 1
 
     def _singles(self, start: int, stop: int) -> tuple[int, ...]:
@@ -81,12 +81,12 @@ class EntryBuffer:
         return len(self._ends)
 
     def __iter__(self) -> Iterator[Entry]:
-        return map(self._at, range(len(self)))
+        return map(self._entry_at, range(len(self)))
 
     def __reversed__(self) -> Iterator[Entry]:
-        return map(self._at, reversed(range(len(self))))
+        return map(self._entry_at, reversed(range(len(self))))
 
-    def _at(self, number: int) -> Entry:
+    def _entry_at(self, number: int) -> Entry:
         other = self._others.get(number)
         if other is not None:
             return other
@@ -131,7 +131,7 @@ async def fold_rows(
     or cannot stand where they stand.
     """
     entries = EntryBuffer()
-    log = _kept(entries, rows, from_entry)
+    log = _keep_portions(entries, rows, from_entry)
     is_more = True
     while is_more:
         _, is_more = fold_slice(fold, log, send_nobody, after=ALL_KNOWN, slice_s=slice_s)
@@ -140,7 +140,9 @@ async def fold_rows(
     return entries
 
 
-def _kept(entries: EntryBuffer, rows: Iterable[LogRow], from_entry: int) -> Iterator[Portion]:
+def _keep_portions(
+    entries: EntryBuffer, rows: Iterable[LogRow], from_entry: int
+) -> Iterator[Portion]:
     """What is left of the rows, each portion kept once it is folded."""
     for row in rows:
         done = from_entry + len(entries)

@@ -86,15 +86,15 @@ def headers_of(requests: Headroom | None, tokens: Headroom | None) -> Headers:
     """The headers of an answer. What is not known is left out: clients take a number for one."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if requests is not None:
-        headers = _told(_OF_REQUESTS, requests)
+        headers = _limit_headers(_OF_REQUESTS, requests)
     if tokens is not None:
-        headers += _told(_OF_TOKENS, tokens)
+        headers += _limit_headers(_OF_TOKENS, tokens)
         if tokens.is_project:
-            headers += _told(_OF_PROJECT, tokens)
+            headers += _limit_headers(_OF_PROJECT, tokens)
     return headers
 
 
-def _told(names: tuple[bytes, bytes, bytes], room: Headroom) -> Headers:
+def _limit_headers(names: tuple[bytes, bytes, bytes], room: Headroom) -> Headers:
     limit, remaining, reset = names
     return (
         (limit, b"%d" % room.limit),
@@ -107,7 +107,7 @@ def rate_limited(
     where: ReachedLimit, *, used: int, cost: int, wait_s: float, headers: Headers
 ) -> RateLimited:
     """A bucket has not enough for a request now, but will in `wait_s`."""
-    name, abbreviation = _named(where.limit)
+    name, abbreviation = _limit_name(where.limit)
     return RateLimited(
         f"Rate limit reached{_subject(where)} {_place(where)} on {name} ({abbreviation}): Limit "
         f"{where.limit.value}, Used {used}, Requested {cost}. Please try again in "
@@ -121,7 +121,7 @@ def rate_limited(
 
 def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimited:
     """A bucket can never have enough for a request."""
-    name, abbreviation = _named(where.limit)
+    name, abbreviation = _limit_name(where.limit)
     kind = _kind(where.limit)
     mend = {
         "requests": "Ask the administrator of your organization for a higher limit.",
@@ -210,7 +210,7 @@ def _owner(scope: str, scope_id: object, terms: Terms) -> str:
     return "of this API key"
 
 
-def _named(limit: Limit) -> tuple[str, str]:
+def _limit_name(limit: Limit) -> tuple[str, str]:
     name, letter = _NAMES[limit.what]
     window, per = _WINDOWS[limit.window_s]
     return f"{name} per {window}", letter + per

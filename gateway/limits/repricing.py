@@ -75,7 +75,7 @@ def difference(
     """Of the lines of one response; None where nothing is to be booked. What has no price now keeps
     what it costs.
     """
-    booked = _booked(one for one in lines if one.reason == REASON)
+    booked = _total(one for one in lines if one.reason == REASON)
     change, price_id = NOTHING, None
     for line in lines:
         if line.reason == REASON or not line.is_by_price:
@@ -98,7 +98,7 @@ def difference(
     return Difference(change, price_id) if price_id is not None and any(change) else None
 
 
-def _booked(lines: Iterable[PricedLine]) -> Costs:
+def _total(lines: Iterable[PricedLine]) -> Costs:
     found = NOTHING
     for line in lines:
         found = found.plus(line.costs or NOTHING)

@@ -182,7 +182,7 @@ class LeaseKeeper:
         held = list(self._held.values())
         claims = self._reserved.union(one.claim for one in held)
         asked_at = time.monotonic()
-        renewed = await self._renewed(list(claims))
+        renewed = await self._renew_with_retry(list(claims))
         if renewed is None:
             self._is_away = True
             self._retry_at = time.monotonic() + self._timing.heartbeat_s / RETRIES_PER_HEARTBEAT
@@ -205,7 +205,7 @@ class LeaseKeeper:
         await self._check([one for one in held if one.claim.uuid not in renewed])
         return True
 
-    async def _renewed(self, claims: Sequence[Claim]) -> frozenset[UUID] | None:
+    async def _renew_with_retry(self, claims: Sequence[Claim]) -> frozenset[UUID] | None:
         """Those that are held; None: the database is away, as it was before or for the second time.
 
         A process that was held up finds what it had under way given up by the server, or too late

@@ -287,7 +287,7 @@ class Limiter:
             if await self._exchange_all(asked, is_round=is_round):
                 self._observer.limits_synced("ok", time.perf_counter() - begun)
         except (StoreError, TimeoutError) as error:
-            self._failed(asked, error)
+            self._on_failed_round(asked, error)
             self._observer.limits_synced("failed", time.perf_counter() - begun)
         finally:
             current.end()
@@ -414,7 +414,7 @@ class Limiter:
                 mine=spent.mine,
             )
 
-    def _failed(self, asked: Mapping[Key, tuple[Bucket, Ask]], error: Exception) -> None:
+    def _on_failed_round(self, asked: Mapping[Key, tuple[Bucket, Ask]], error: Exception) -> None:
         now = self._clock()
         if self._is_well:
             _log.warning("limits go on without the database", error=error)

@@ -197,14 +197,14 @@ class TakeoverScheduler:
             return True
         spec = self._runs.with_charge(spec, claimed.plan)
         spec = await self._runs.with_secrets(spec, claimed.claim)
-        rows = await self._read(claimed)
+        rows = await self._read_log(claimed)
         live = await self._runs.restored(spec, rows, claimed.next_entry)
         if self._runs.is_draining:
             return False
         self._runs.go_on(spec, claimed, live)
         return True
 
-    async def _read(self, claimed: ClaimedRun) -> list[LogRow]:
+    async def _read_log(self, claimed: ClaimedRun) -> list[LogRow]:
         """The log so far, as far as it is there."""
         claim, day = claimed.claim, day_of(claimed.created_at)
         rows: list[LogRow] = []

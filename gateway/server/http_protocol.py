@@ -167,9 +167,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._unread += data
         if not self._is_read_scheduled:
-            self._read()
+            self._parse_unread()
 
-    def _read(self) -> None:
+    def _parse_unread(self) -> None:
         """Parse what is unread: of one request, and only when the one before is answered."""
         try:
             if self._body is None and self.cycle is None:
@@ -202,7 +202,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _read_scheduled(self) -> None:
         self._is_read_scheduled = False
         if not self._ignores_input:
-            self._read()
+            self._parse_unread()
             if self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT:
                 self.flow.resume_reading()
 

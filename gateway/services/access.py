@@ -300,7 +300,7 @@ class Access:
                 given = self._aging.popleft()
                 mark = self._mark(*given)
                 try:
-                    await self._decided(given, mark, self._clock(), self._known.get(mark))
+                    await self._decide(given, mark, self._clock(), self._known.get(mark))
                 except (StoreError, IssuerUnavailable) as error:
                     _log.warning("a key was not looked up again, its next request is", error=error)
 
@@ -322,7 +322,7 @@ class Access:
             self._unknown.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
             given = (secret, organization)
-            decision = await self._decided(given, mark, now, self._known.get(mark))
+            decision = await self._decide(given, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
             raise self._refusal(secret, decision)
         self._note_use(decision.principal)
@@ -337,7 +337,7 @@ class Access:
             return _incorrect(secret)
         return TokenRefused(decision.refusal or "The token has expired. Get a new one.")
 
-    async def _decided(
+    async def _decide(
         self, given: tuple[str, str | None], mark: bytes, now: float, known: _Decision | None
     ) -> _Decision:
         """What the database says of a key, asked once for all requests that wait for it together:
@@ -355,7 +355,7 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            lookup.decision = await self._looked_up(*given, known, now)
+            lookup.decision = await self._look_up(*given, known, now)
             # Not what the database said before a tenant or a key was changed.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
@@ -373,7 +373,7 @@ class Access:
             lookup.over.set()
         return lookup.decision
 
-    async def _looked_up(
+    async def _look_up(
         self, secret: str, organization: str | None, known: _Decision | None, now: float
     ) -> _Decision:
         if self._federation is None or not self._federation.knows(secret):

@@ -105,7 +105,7 @@ class Containers:
             where = f"{param}.memory_limit"
             memory_bytes = self._memory(policy, asked.memory_limit, param=where)
             uuid = ids.auto_container(response)
-            if (used := await self._inherited(principal, inherited)) is not None:
+            if (used := await self._find_inherited(principal, inherited)) is not None:
                 uuid, memory_bytes = used.uuid, used.memory_bytes
         if len(asked.file_ids) > CONTAINER_FILES_MAX:
             raise array_too_long(f"{param}.file_ids", len(asked.file_ids), CONTAINER_FILES_MAX)
@@ -154,7 +154,7 @@ class Containers:
                     code="too_many_containers",
                 )
             for source in copied:
-                await self._copied(tenant_id, row.uuid, source, param="file_ids")
+                await self._copy_file(tenant_id, row.uuid, source, param="file_ids")
         return container_body(row)
 
     async def get(self, principal: Principal, container_id: str) -> Json:
@@ -174,7 +174,7 @@ class Containers:
         if after is not None and place is None:
             raise unknown_place()
         page = await rows.list_containers(
-            self._seen_by(principal),
+            self._database_for(principal),
             principal.tenant_id,
             PageParams(limit, order, place),
             name=name,
@@ -185,7 +185,7 @@ class Containers:
     async def delete(self, principal: Principal, container_id: str) -> None:
         """Erase it with its files; code that runs in it is ended, if it runs here."""
         uuid = _uuid(container_id)
-        if not await rows.delete(self._seen_by(principal), principal.tenant_id, uuid):
+        if not await rows.delete(self._database_for(principal), principal.tenant_id, uuid):
             raise unknown_container(container_id)
         await self._pool.forget(principal.tenant_id, uuid)
 
@@ -196,7 +196,7 @@ class Containers:
         """
         require_storage(principal, "A file")
         tenant_id = principal.tenant_id
-        uuid = await self._used(principal, container_id)
+        uuid = await self._use(principal, container_id)
         size_bytes, digest = await asyncio.to_thread(upload.measured)
         path = _path(upload.name)
         row = container_file(uuid, path, size_bytes, digest, self._pool.now())
@@ -212,9 +212,9 @@ class Containers:
         """The same with a file that was uploaded before."""
         tenant_id = principal.tenant_id
         source = await self._files.find(principal, file_id, param="file_id")
-        uuid = await self._used(principal, container_id)
+        uuid = await self._use(principal, container_id)
         async with self._files.storing(principal, source.size_bytes):
-            kept = await self._copied(tenant_id, uuid, source, param="file_id")
+            kept = await self._copy_file(tenant_id, uuid, source, param="file_id")
             if kept is None:
                 raise unknown_container(container_id)
         return container_file_body(kept)
@@ -252,37 +252,37 @@ class Containers:
             self._database, principal.tenant_id, row.uuid, container=row.container
         )
 
-    def _seen_by(self, principal: Principal) -> Database:
+    def _database_for(self, principal: Principal) -> Database:
         return self._database.within(principal.project)
 
     async def _alive(
         self, principal: Principal, container_id: str, *, param: str | None = None
     ) -> tuple[UUID, ContainerRow]:
         uuid = _uuid(container_id, param=param)
-        row = await rows.load(self._seen_by(principal), principal.tenant_id, uuid)
+        row = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
         if row is None:
             raise unknown_container(container_id, param=param)
         if row.expires_at <= self._pool.now():
             raise expired_container(container_id, param=param)
         return uuid, row
 
-    async def _used(self, principal: Principal, container_id: str) -> UUID:
+    async def _use(self, principal: Principal, container_id: str) -> UUID:
         """A container that is in use from now on."""
         uuid, _ = await self._alive(principal, container_id)
         life_s, now = self._pool.policy.life_s, self._pool.now()
         await rows.touch(self._database, principal.tenant_id, uuid, now=now, life_s=life_s)
         return uuid
 
-    async def _inherited(
+    async def _find_inherited(
         self, principal: Principal, container_id: str | None
     ) -> ContainerRow | None:
         uuid = None if container_id is None else ids.parse_container_id(container_id)
         row = None
         if uuid is not None:
-            row = await rows.load(self._seen_by(principal), principal.tenant_id, uuid)
+            row = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
         return None if row is None or row.expires_at <= self._pool.now() else row
 
-    async def _copied(
+    async def _copy_file(
         self, tenant_id: TenantId, container: UUID, source: FileRow, *, param: str
     ) -> FileRow | None:
         path = _path(source.name, param=param)

@@ -70,7 +70,7 @@ class Conversations:
         """
         require_storage(principal, "A conversation")
         tenant_id = principal.tenant_id
-        items = await self._taken_in(principal, asked.items, body_bytes=body_bytes)
+        items = await self._take_in(principal, asked.items, body_bytes=body_bytes)
         conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
         async with self._storing(principal, body_bytes):
             await rows.create(
@@ -81,8 +81,8 @@ class Conversations:
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:
         """The conversation, without its items."""
         uuid = _uuid(conversation_id)
-        found = await rows.load(self._seen_by(principal), principal.tenant_id, uuid)
-        return _known(found, conversation_id)
+        found = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
+        return _require(found, conversation_id)
 
     async def set_metadata(
         self, principal: Principal, conversation_id: str, metadata: dict[str, str]
@@ -91,14 +91,16 @@ class Conversations:
         require_storage(principal, "A conversation")
         uuid = _uuid(conversation_id)
         changed = await rows.set_metadata(
-            self._seen_by(principal), principal.tenant_id, uuid, metadata
+            self._database_for(principal), principal.tenant_id, uuid, metadata
         )
-        return _known(changed, conversation_id)
+        return _require(changed, conversation_id)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
         """Erase it with its items. Stored responses keep theirs."""
         uuid = _uuid(conversation_id)
-        if not await rows.delete_conversation(self._seen_by(principal), principal.tenant_id, uuid):
+        if not await rows.delete_conversation(
+            self._database_for(principal), principal.tenant_id, uuid
+        ):
             raise unknown_conversation(conversation_id)
 
     async def add_items(
@@ -120,11 +122,11 @@ class Conversations:
         require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
         own = {item.id for item in new if item.id is not None}
-        taken = await rows.taken_ids(self._seen_by(principal), tenant_id, uuid, own)
-        items = await self._taken_in(principal, new, taken, body_bytes=body_bytes)
+        taken = await rows.taken_ids(self._database_for(principal), tenant_id, uuid, own)
+        items = await self._take_in(principal, new, taken, body_bytes=body_bytes)
         async with self._storing(principal, body_bytes):
             is_known = await rows.add_items(
-                self._seen_by(principal), tenant_id, uuid, items, items_max=self._items_max
+                self._database_for(principal), tenant_id, uuid, items, items_max=self._items_max
             )
             if not is_known:
                 raise unknown_conversation(conversation_id)
@@ -144,7 +146,7 @@ class Conversations:
         that is none of them.
         """
         page = await rows.list_items(
-            self._seen_by(principal),
+            self._database_for(principal),
             principal.tenant_id,
             _uuid(conversation_id),
             limit=limit,
@@ -167,7 +169,7 @@ class Conversations:
         """The item, as JSON, with what `include` asks for."""
         uuid = _uuid(conversation_id)
         found = await rows.find_item(
-            self._seen_by(principal), principal.tenant_id, uuid, item_id, include=include
+            self._database_for(principal), principal.tenant_id, uuid, item_id, include=include
         )
         if found is None:
             raise unknown_conversation(conversation_id)
@@ -180,7 +182,9 @@ class Conversations:
     ) -> Conversation:
         """The conversation, without that item."""
         uuid = _uuid(conversation_id)
-        found = await rows.delete_item(self._seen_by(principal), principal.tenant_id, uuid, item_id)
+        found = await rows.delete_item(
+            self._database_for(principal), principal.tenant_id, uuid, item_id
+        )
         if found is None:
             raise unknown_conversation(conversation_id)
         conversation, was_there = found
@@ -188,10 +192,10 @@ class Conversations:
             raise unknown_item(conversation_id, item_id)
         return conversation
 
-    def _seen_by(self, principal: Principal) -> Database:
+    def _database_for(self, principal: Principal) -> Database:
         return self._database.within(principal.wall)
 
-    async def _taken_in(
+    async def _take_in(
         self,
         principal: Principal,
         new: Sequence[InputItem],
@@ -202,29 +206,29 @@ class Conversations:
         """The items as they are kept, beside others whose ids are `taken`."""
         _refuse_answers(new)
         stored = await messages.find_items(
-            self._seen_by(principal), principal.tenant_id, referenced_ids(new)
+            self._database_for(principal), principal.tenant_id, referenced_ids(new)
         )
 
         def kept() -> list[ContextItem]:
             items = take_in(
                 new,
                 stored=stored,
-                unsealed=self._unsealed(principal.tenant_id, new),
+                unsealed=self._unseal(principal.tenant_id, new),
                 source=ids.new_uuid(),
                 taken=taken,
                 param=PARAM,
             )
-            return list(self._rendered(items))
+            return list(self._render(items))
 
         return await self._executor.run(kept, size_bytes=body_bytes)
 
-    def _unsealed(self, tenant_id: TenantId, new: Sequence[InputItem]) -> dict[int, Unsealed]:
+    def _unseal(self, tenant_id: TenantId, new: Sequence[InputItem]) -> dict[int, Unsealed]:
         models = [model.id for model in self._models.list()]
         if not models and any(isinstance(i, Reasoning) and i.encrypted_content for i in new):
             raise NoUpstreamAvailable("any", "no backend has said yet what it serves")
         return unseal(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
 
-    def _rendered(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
+    def _render(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
         """The items with their ids, so that not every turn has to render all of them anew. What was
         sealed is opened only here, and its JSON says nothing.
 
@@ -263,7 +267,7 @@ def _refuse_answers(new: Sequence[InputItem]) -> None:
         )
 
 
-def _known(found: Conversation | None, conversation_id: str) -> Conversation:
+def _require(found: Conversation | None, conversation_id: str) -> Conversation:
     if found is None:
         raise unknown_conversation(conversation_id)
     return found

@@ -111,15 +111,15 @@ class Proxy:
             path = PATHS[request.kind]
             upstream, body = await self._client.post(model.id, path, request.fields)
             answer, tokens = await self._executor.run(
-                lambda: _read(body, model.id, upstream), size_bytes=len(body)
+                lambda: _read_answer(body, model.id, upstream), size_bytes=len(body)
             )
             outcome = "ok"
         except ContextOverflow as error:
             outcome = "rejected"
-            raise ContextLengthExceeded(_told(error)) from error
+            raise ContextLengthExceeded(_refusal_message(error)) from error
         except UpstreamRejected as error:
             outcome = "rejected"
-            raise InvalidRequest(_told(error)) from error
+            raise InvalidRequest(_refusal_message(error)) from error
         finally:
             self._metrics.passed(kind=request.kind, model=model.id, outcome=outcome, tokens=tokens)
         _log.info(
@@ -133,7 +133,7 @@ class Proxy:
         return answer, tokens
 
 
-def _read(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
+def _read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
     """The answer with the public name of its model, and how many tokens it read."""
     try:
         document = orjson.loads(body)
@@ -151,7 +151,7 @@ def _tokens(usage: Any) -> int:
     return next((one for one in counts if type(one) is int and 0 <= one <= TOKENS_MAX), 0)
 
 
-def _told(error: UpstreamRejected) -> str:
+def _refusal_message(error: UpstreamRejected) -> str:
     """What the server says of the client's own words, without its paths."""
     said = _PLACE.sub("…", _STATUS.sub("", error.reason))
     return f"The server of this model refuses the request: {said}"

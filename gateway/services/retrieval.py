@@ -65,7 +65,9 @@ class Retrieval:
             return orjson.dumps(await self._snapshot(tenant_id, stored, include))
         if INCLUDABLE.isdisjoint(include):
             return stored.body
-        includable = await messages.includable(self._seen_by(principal), tenant_id, stored.uuid)
+        includable = await messages.includable(
+            self._database_for(principal), tenant_id, stored.uuid
+        )
         return included_body(stored.body, includable, include)
 
     async def stream(
@@ -138,7 +140,7 @@ class Retrieval:
             raise InvalidRequest(
                 "Cannot delete an in-flight response. Cancel it first, or wait until it has ended."
             )
-        if not await rows.delete(self._seen_by(principal), principal.tenant_id, stored.uuid):
+        if not await rows.delete(self._database_for(principal), principal.tenant_id, stored.uuid):
             raise not_found(response_id)
 
     async def input_items(
@@ -158,7 +160,7 @@ class Retrieval:
         """
         stored = await self._find(principal, response_id)
         page = await messages.input_items(
-            self._seen_by(principal),
+            self._database_for(principal),
             principal.tenant_id,
             stored.uuid,
             limit=limit,
@@ -188,12 +190,12 @@ class Retrieval:
         """The row, if it may be seen: a response without a durable log only once it is over."""
         uuid = ids.parse_response_id(response_id)
         if uuid is not None:
-            stored = await rows.load(self._seen_by(principal), principal.tenant_id, uuid)
+            stored = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
             if stored is not None and (stored.is_terminal or stored.durable):
                 return stored
         raise not_found(response_id)
 
-    def _seen_by(self, principal: Principal) -> Database:
+    def _database_for(self, principal: Principal) -> Database:
         return self._database.within(principal.wall)
 
     async def _snapshot(

@@ -417,12 +417,14 @@ async def claim(
         await shares.settle(connection, ended)
         rows = list(await connection.execute(_CLAIM, parameters))
         await shares.serve(connection, [_start(row) for row in rows if row.was_queued])
-        heads = await flushes.settle(connection, [_left(row) for row in rows if row.left_by])
+        heads = await flushes.settle(
+            connection, [_locked_response(row) for row in rows if row.left_by]
+        )
     await database.keyring.try_ready({TenantId(row.tenant_id) for row in rows})
     runs, spare = [], []
     for row in rows:
         try:
-            run = await _claimed(database.keyring, row, heads.get(row.id, row.next_entry))
+            run = await _open_run(database.keyring, row, heads.get(row.id, row.next_entry))
         except StoreUnavailable:
             spare.append(Claim(TenantId(row.tenant_id), row.id, row.epoch))
         except (ContentSealed, ValueError) as error:
@@ -461,7 +463,7 @@ def _start(row: Row) -> Start:
     return Start(TenantId(row.tenant_id), row.start, row.expected, promoted=row.rank < _IN_LINE)
 
 
-def _left(row: Row) -> flushes.LockedResponse:
+def _locked_response(row: Row) -> flushes.LockedResponse:
     """The response of a row of `_CLAIM` under its former owner, for `flushes.settle`."""
     return flushes.LockedResponse(
         TenantId(row.tenant_id),
@@ -473,7 +475,7 @@ def _left(row: Row) -> flushes.LockedResponse:
     )
 
 
-async def _claimed(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
+async def _open_run(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
     """Raises `StoreUnavailable` and `ContentSealed`, and `ValueError` for what no release wrote."""
     tenant_id = TenantId(row.tenant_id)
     sealed = [value for name in _CONTENT if (value := row[name]) is not None]

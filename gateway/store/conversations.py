@@ -186,7 +186,7 @@ async def delete_conversation(
     """
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
-        if await _locked(connection, tenant_id, uuid, despite=despite) is None:
+        if await _lock(connection, tenant_id, uuid, despite=despite) is None:
             return False
         await connection.execute(_DELETE, _of(tenant_id, uuid))
     return True
@@ -218,7 +218,7 @@ async def add_items(
     would have more than `items_max` items.
     """
     async with database.transaction(tenant_id) as connection:
-        state = await _locked(connection, tenant_id, uuid, items, items_max=items_max)
+        state = await _lock(connection, tenant_id, uuid, items, items_max=items_max)
         if state is None:
             return False
         if state.items + len(items) > items_max:
@@ -243,7 +243,7 @@ async def delete_item(
     of_it = _of(tenant_id, uuid)
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
-        if await _locked(connection, tenant_id, uuid) is None:
+        if await _lock(connection, tenant_id, uuid) is None:
             return None
         parameters = of_it | {"item": pack_text(item_id)}
         deleted = await connection.scalar(_DELETE_ITEM, parameters)
@@ -304,7 +304,7 @@ class _State(NamedTuple):
     items: int
 
 
-async def _locked(
+async def _lock(
     connection: Connection,
     tenant_id: TenantId,
     uuid: UUID,

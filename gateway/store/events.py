@@ -298,10 +298,10 @@ def opened_rows(cipher: ContentCipher, uuid: UUID, found: list[LogRow]) -> list[
     """The rows of a log with their entries as they were packed. Raises `ContentSealed`."""
     if not any(row.entries[:1] == FRAMES for row in found):
         return found
-    return [part for row in found for part in _opened(cipher, uuid, row)]
+    return [part for row in found for part in _open_row(cipher, uuid, row)]
 
 
-def _opened(cipher: ContentCipher, uuid: UUID, row: LogRow) -> Iterator[LogRow]:
+def _open_row(cipher: ContentCipher, uuid: UUID, row: LogRow) -> Iterator[LogRow]:
     """A row whose entries were packed in several versions is several."""
     if row.entries[:1] != FRAMES:
         yield row

@@ -43,16 +43,16 @@ def unpack_text(packed: bytes) -> str:
 
 def pack_ids(ids: array[int]) -> bytes:
     """Token ids for a column of `bytea`: unsigned 32-bit integers, little-endian."""
-    return (ids if sys.byteorder == "little" else _swapped(ids)).tobytes()
+    return (ids if sys.byteorder == "little" else _swap_bytes(ids)).tobytes()
 
 
 def unpack_ids(packed: bytes) -> array[int]:
     """The inverse of `pack_ids`."""
     ids = array("I", packed)
-    return ids if sys.byteorder == "little" else _swapped(ids)
+    return ids if sys.byteorder == "little" else _swap_bytes(ids)
 
 
-def _swapped(ids: array[int]) -> array[int]:
+def _swap_bytes(ids: array[int]) -> array[int]:
     swapped = array("I", ids)
     swapped.byteswap()
     return swapped
@@ -76,7 +76,7 @@ _ID_BYTES: Final = 4
 _LENGTH_BYTES: Final = 4
 
 
-def _packed() -> Iterator[str]:
+def _packed_columns() -> Iterator[str]:
     yield "count(*) AS packed"
     yield f"string_agg({_KINDS}, {_LINE}) AS kinds"
     for name in _VALUES:
@@ -85,7 +85,7 @@ def _packed() -> Iterator[str]:
         yield f"string_agg({length}, '') AS {name}_lengths"
 
 
-PACKED: Final = ", ".join(_packed())
+PACKED: Final = ", ".join(_packed_columns())
 """The columns of one row, made of those of `messages.item_columns`: select them from a subquery
 that has these, in order and with a LIMIT, without which the planner need not keep the order."""
 
@@ -105,7 +105,7 @@ class PackedItems(Sequence[ContextItem]):
 
     @override
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PackedItems) and self._made() == other._made()
+        return isinstance(other, PackedItems) and self._unpack() == other._unpack()
 
     __hash__ = None  # type: ignore[assignment] # items hold arrays
 
@@ -115,7 +115,7 @@ class PackedItems(Sequence[ContextItem]):
 
     @override
     def __iter__(self) -> Iterator[ContextItem]:
-        return iter(self._made())
+        return iter(self._unpack())
 
     @overload
     def __getitem__(self, index: int) -> ContextItem: ...
@@ -125,13 +125,13 @@ class PackedItems(Sequence[ContextItem]):
 
     @override
     def __getitem__(self, index: int | slice) -> ContextItem | tuple[ContextItem, ...]:
-        return self._made()[index]
+        return self._unpack()[index]
 
     def columns(self) -> Columns | None:
         """Ids and labels of all items without making an item; None where one has no ids, or the
         items are made already.
         """
-        row = self._opened()
+        row = self._open_row()
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
             return None
         names = row.kinds.split("\n")
@@ -150,7 +150,7 @@ class PackedItems(Sequence[ContextItem]):
 
     def first(self, count: int) -> tuple[ContextItem, ...]:
         """The first `count` items."""
-        row = self._opened()
+        row = self._open_row()
         return self._items[:count] if row is None else _items(row, count)
 
     def item_ids(self) -> frozenset[str]:
@@ -160,7 +160,7 @@ class PackedItems(Sequence[ContextItem]):
             return frozenset(item.item_id for item in self._items)
         return frozenset(_texts(row.item_id_values, _numbers(row.item_id_lengths)))
 
-    def _opened(self) -> Row | None:
+    def _open_row(self) -> Row | None:
         """The row as it was before it was sealed. Raises `ContentSealed`."""
         cipher, row = self._cipher, self._row
         if cipher is not None and row is not None:
@@ -169,8 +169,8 @@ class PackedItems(Sequence[ContextItem]):
             self._cipher = None
         return row
 
-    def _made(self) -> tuple[ContextItem, ...]:
-        row = self._opened()
+    def _unpack(self) -> tuple[ContextItem, ...]:
+        row = self._open_row()
         if row is not None:
             # In this order: another thread that comes in between makes the same once more.
             self._items = _items(row, row.packed)
@@ -189,19 +189,19 @@ class _OpenedRow(SimpleNamespace):
         ]
         if not sealed:
             return row
-        item_ids = _cut(row.item_id_values, _numbers(row.item_id_lengths))
+        item_ids = _split(row.item_id_values, _numbers(row.item_id_lengths))
         opened = {"packed": row.packed, "kinds": row.kinds}
         for name in _VALUES:
             values, lengths = getattr(row, f"{name}_values"), getattr(row, f"{name}_lengths")
             if name in sealed:
-                pieces = _cut(values, _numbers(lengths))
+                pieces = _split(values, _numbers(lengths))
                 place = dict(_SEALED_VALUES)[name]
                 plain = [
                     cipher.open(piece, place, item_id or b"")
                     for piece, item_id in zip(pieces, item_ids, strict=True)
                 ]
                 values = b"".join(filter(None, plain))
-                lengths = _packed_numbers(_NULL if one is None else len(one) for one in plain)
+                lengths = _pack_numbers(_NULL if one is None else len(one) for one in plain)
             opened |= {f"{name}_values": values, f"{name}_lengths": lengths}
         return cls(**opened)
 
@@ -251,25 +251,25 @@ def _texts(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
     if values is None:
         return repeat(None)
     if values.isascii():
-        return _cut(values.decode("ascii"), lengths)
-    pieces = _cut(values, lengths)
+        return _split(values.decode("ascii"), lengths)
+    pieces = _split(values, lengths)
     return [None if piece is None else unpack_text(piece) for piece in pieces]
 
 
 def _pieces(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
     if not values:
         return repeat(values)  # none of this column is null
-    return _cut(values, lengths)
+    return _split(values, lengths)
 
 
 def _ids(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
     if values is None:
         return repeat(None)
     counts = [length if length == _NULL else length // _ID_BYTES for length in lengths]
-    return _cut(unpack_ids(values), counts)
+    return _split(unpack_ids(values), counts)
 
 
-def _cut(values: T, lengths: Sequence[int]) -> list[T | None]:
+def _split(values: T, lengths: Sequence[int]) -> list[T | None]:
     pieces: list[T | None] = []
     start = 0
     for length in lengths:
@@ -281,7 +281,7 @@ def _cut(values: T, lengths: Sequence[int]) -> list[T | None]:
     return pieces
 
 
-def _packed_numbers(numbers: Iterable[int]) -> bytes:
+def _pack_numbers(numbers: Iterable[int]) -> bytes:
     """The inverse of `_numbers`."""
     packed = array("i", numbers)
     if sys.byteorder == "little":

@@ -163,7 +163,7 @@ async def _poll_heads(database: Database, found: LogChanges, asked: Sequence[Log
         if entries is not None:
             part = uuid.bytes, epoch, LogRow(first_entry, count, entries)
             sealed.append((tenants[uuid], part))
-    found.parts.extend(await _opened(database, sealed))
+    found.parts.extend(await _open_parts(database, sealed))
 
 
 async def _bring(
@@ -189,12 +189,12 @@ async def _bring(
             members_read = 0
             await asyncio.sleep(0)
         parts = flushes.parts_of(wanted, members, entries)
-        found.parts.extend(await _opened(database, ((tenant_id, part) for part in parts)))
+        found.parts.extend(await _open_parts(database, ((tenant_id, part) for part in parts)))
         read[tenant_id, owner] = number
         members_read += len(members) // flushes.MEMBER_BYTES
 
 
-async def _opened(database: Database, sealed: Iterable[tuple[UUID, Part]]) -> list[Part]:
+async def _open_parts(database: Database, sealed: Iterable[tuple[UUID, Part]]) -> list[Part]:
     """What is sealed, opened; `sealed` are tenant and part. Of a tenant whose keys are gone, or not
     at hand, there is nothing: who follows its logs is told when it reads them, and those of others
     are not held up. Nor is anything held up by a part that does not open.

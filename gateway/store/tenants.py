@@ -216,7 +216,7 @@ async def _row(database: Database, statement: Statement, parameters: Mapping[str
         return (await connection.execute(statement, parameters)).one_or_none()
 
 
-async def _changed(
+async def _change(
     database: Database,
     statement: Statement,
     parameters: Mapping[str, Any],
@@ -236,7 +236,7 @@ async def insert_tenant(
     """Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
     event = author.event("harmony.tenant.created", str(tenant_id), data={"name": name})
     new = {"id": tenant_id, "name": name}
-    return _tenant(await _changed(database, _INSERT_TENANT, new, lambda row: (row.id, event)))
+    return _tenant(await _change(database, _INSERT_TENANT, new, lambda row: (row.id, event)))
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
@@ -255,7 +255,7 @@ async def disable_tenant(
     database: Database, name: str, author: Author = COMMAND_LINE
 ) -> Tenant | None:
     """Disable it, if it is not already; None when there is no such tenant."""
-    row = await _changed(
+    row = await _change(
         database,
         _DISABLE_TENANT,
         {"name": name},
@@ -280,7 +280,7 @@ async def set_policy(
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)
     statement = Statement(_SET_POLICY.format(changes=changed))
     told = dict(changes)
-    row = await _changed(
+    row = await _change(
         database,
         statement,
         {**changes, "name": name},
@@ -297,7 +297,7 @@ async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_L
     event = author.event(
         "api_key.created", ids.api_key_id(new.id), new.project_id, data={"scopes": []}
     )
-    made = await _changed(database, _INSERT_KEY, asdict(new), lambda row: (row.tenant_id, event))
+    made = await _change(database, _INSERT_KEY, asdict(new), lambda row: (row.tenant_id, event))
     return key_of_row(made)
 
 
@@ -334,7 +334,7 @@ async def disable_key(
     """Disable it, if it is not already; None when there is no such key."""
     event = author.event("api_key.deleted", ids.api_key_id(key_id))
     named = {"tenant_id": tenant_id, "id": key_id}
-    row = await _changed(database, _DISABLE_KEY, named, lambda row: (row.tenant_id, event))
+    row = await _change(database, _DISABLE_KEY, named, lambda row: (row.tenant_id, event))
     return key_of_row(row) if row else None
 
 

@@ -60,7 +60,7 @@ def _done(backend: Backend, detail: str) -> AdapterOutcome:
     return AdapterOutcome(backend.name, ok=True, detail=detail)
 
 
-def _failed(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
+def _failure(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
     return AdapterOutcome(backend.name, ok=False, detail=why, remedy=remedy)
 
 
@@ -78,18 +78,20 @@ class Adapters:
 
     async def told(self) -> list[Adapter | AdapterOutcome]:
         """Every adapter of every backend; a backend that does not answer is an outcome."""
-        found = await asyncio.gather(*map(self._told, self._backends))
+        found = await asyncio.gather(*map(self._describe, self._backends))
         return [one for of_backend in found for one in of_backend]
 
     async def load(self, name: str, path: str, *, base: str | None = None) -> list[AdapterOutcome]:
         """Load an adapter wherever it is not: at all backends, or at those that serve `base`."""
-        return await self._at_all(base, lambda backend, said: self._load(backend, said, name, path))
+        return await self._call_all(
+            base, lambda backend, said: self._load(backend, said, name, path)
+        )
 
     async def unload(self, name: str, *, base: str | None = None) -> list[AdapterOutcome]:
         """Unload it wherever it is."""
-        return await self._at_all(base, lambda backend, said: self._unload(backend, said, name))
+        return await self._call_all(base, lambda backend, said: self._unload(backend, said, name))
 
-    async def _told(self, backend: Backend) -> list[Adapter | AdapterOutcome]:
+    async def _describe(self, backend: Backend) -> list[Adapter | AdapterOutcome]:
         try:
             said = await describe(self._client, backend, timeout_s=self._ask_s)
         except UpstreamError as error:
@@ -100,11 +102,11 @@ class Adapters:
             if row.parent is not None
         ]
 
-    async def _at_all(self, base: str | None, call: _Call) -> list[AdapterOutcome]:
-        found = await asyncio.gather(*(self._at(one, base, call) for one in self._backends))
+    async def _call_all(self, base: str | None, call: _Call) -> list[AdapterOutcome]:
+        found = await asyncio.gather(*(self._call(one, base, call) for one in self._backends))
         return [outcome for outcome in found if outcome is not None]
 
-    async def _at(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:
+    async def _call(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:
         """None: it does not serve that model."""
         try:
             said = await describe(self._client, backend, timeout_s=self._ask_s)
@@ -112,19 +114,19 @@ class Adapters:
                 return None
             return await call(backend, said)
         except UpstreamError as error:
-            return _failed(backend, error.reason, "Run the same command again.")
+            return _failure(backend, error.reason, "Run the same command again.")
 
     async def _load(
         self, backend: Backend, said: Description, name: str, path: str
     ) -> AdapterOutcome:
         row = said.models.get(name)
         if row is not None and row.parent is None:
-            return _failed(backend, f"{name} is a base model there", "Give it another name.")
+            return _failure(backend, f"{name} is a base model there", "Give it another name.")
         if row is not None and row.root in {path, None}:
             return _done(backend, "was there already")
         if row is not None:
             detail, remedy = f"is there from {row.root}", f"Run: adapters unload {name}"
-            return _failed(backend, detail, remedy)
+            return _failure(backend, detail, remedy)
         return await self._post(backend, said, "load", {"lora_name": name, "lora_path": path})
 
     async def _unload(self, backend: Backend, said: Description, name: str) -> AdapterOutcome:
@@ -140,13 +142,13 @@ class Adapters:
         paths = engine.adapter_paths
         if paths is None:
             remedy = "Name its adapters when it is started."
-            return _failed(backend, f"{engine} loads none while it runs", remedy)
+            return _failure(backend, f"{engine} loads none while it runs", remedy)
         path = paths.load if what == "load" else paths.unload
         try:
             await self._ask(backend, path, body)
         except UpstreamRejected as error:
             remedy = paths.remedy if _NOT_STARTED_FOR_IT.search(error.reason) else _LOOK_AT_IT
-            return _failed(backend, error.reason, remedy)
+            return _failure(backend, error.reason, remedy)
         return _done(backend, f"{what}ed")
 
     async def _ask(self, backend: Backend, path: str, body: dict[str, str]) -> None:

@@ -43,7 +43,7 @@ def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngin
     bound = dict(request.constraint.chat or {}) if request.constraint is not None else {}
     allowed = bound.pop("allowed", None)
     if allowed is not None:
-        options["tools"] = _allowed(options.get("tools", ()), allowed)
+        options["tools"] = _select_tools(options.get("tools", ()), allowed)
     body = {
         "model": served.name,
         "stream": True,
@@ -92,7 +92,7 @@ def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> Invalid
     return None
 
 
-def _allowed(tools: Iterable[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
+def _select_tools(tools: Iterable[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
     wanted = set(names)
     return [tool for tool in tools if tool["function"]["name"] in wanted]
 

@@ -358,7 +358,7 @@ class ChatReader(CompletionReader):
             self._break(f"an event is longer than {self._frame_bytes_max} bytes")
         elif payload == _DONE:
             self._done()
-        elif isinstance(event := _decoded(payload), dict):
+        elif isinstance(event := _decode_event(payload), dict):
             self._take_event(event)
         else:
             self._break("event is not a JSON object")
@@ -370,7 +370,7 @@ class ChatReader(CompletionReader):
 
     def _take_event(self, event: dict[str, Any]) -> None:
         if event.get("error") is not None or event.get("object") == "error":
-            self._refused(code_of(event), message_of(event))
+            self._on_refusal(code_of(event), message_of(event))
             return
         self._note_usage(event.get("usage"))
         choices = event.get("choices")
@@ -572,7 +572,7 @@ def _count(values: object, name: str) -> int | None:
     return count if type(count) is int and 0 <= count < COUNT_LIMIT else None
 
 
-def _decoded(payload: bytes) -> object:
+def _decode_event(payload: bytes) -> object:
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError:

@@ -289,11 +289,11 @@ class CompletionReader:
         if not isinstance(event, dict):
             self._break("event is not an object")
         elif "error" in event or event.get("object") == "error":
-            self._refused(code_of(event), message_of(event))
+            self._on_refusal(code_of(event), message_of(event))
         else:
             self._without_ids(event)
 
-    def _refused(self, code: int, why: str) -> None:
+    def _on_refusal(self, code: int, why: str) -> None:
         """The backend says that it will not generate, or go on with that."""
         if self._has_begun:
             self._break(why, breakage(self._upstream, why, constrained=self._constrained))

@@ -118,7 +118,7 @@ class GenerateReader(CompletionReader):
             self._break(f"finish reason {message_of(reason)}")
         elif reason.get("type") == "abort" and type(code := reason.get("status_code")) is int:
             # The ids in it were not generated: there is one even of a prompt that was never read.
-            self._refused(code, message_of(reason))
+            self._on_refusal(code, message_of(reason))
         elif self._take_event(event) and reason:
             self._finish_for(reason.get("type"), reason, matched=reason.get("matched"))
             self._is_over = True

@@ -355,14 +355,14 @@ class Member:
             await self._server.generate(
                 request,
                 sink,
-                on_first=partial(self._answered, started_at, listener),
+                on_first=partial(self._on_first_ids, started_at, listener),
                 on_finish=finish,
-                on_end=partial(self._ended, listener),
+                on_end=partial(self._on_end, listener),
             )
         except UpstreamError as error:
             if listener is not None and isinstance(error, BackendBusy):
                 listener.on_busy()
-            outcome = self._failed(error, request.model)
+            outcome = self._note_failure(error, request.model)
             raise
         finally:
             self._end(outcome, on_trial=on_trial)
@@ -416,7 +416,7 @@ class Member:
             outcome = "unavailable"
             raise
         except UpstreamError as error:
-            outcome = self._failed(error, model)
+            outcome = self._note_failure(error, model)
             raise
         finally:
             self._end(outcome, on_trial=on_trial)
@@ -501,12 +501,12 @@ class Member:
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
-    def _ended(self, listener: RequestListener | None, tokens: int) -> None:
+    def _on_end(self, listener: RequestListener | None, tokens: int) -> None:
         self._received += tokens
         if listener is not None:
             listener.on_end(tokens)
 
-    def _answered(self, started_at: float, listener: RequestListener | None) -> None:
+    def _on_first_ids(self, started_at: float, listener: RequestListener | None) -> None:
         """The first ids came of a request that was sent at `started_at`, by the clock."""
         seconds = self._clock() - started_at
         self._metrics.upstream_first_token(self.name, seconds)
@@ -517,7 +517,7 @@ class Member:
             self._reached = True
             self._report()
 
-    def _failed(self, error: UpstreamError, model: str) -> str:
+    def _note_failure(self, error: UpstreamError, model: str) -> str:
         """Note a failure; returns what metrics call it."""
         if isinstance(error, UpstreamRejected):
             self.health.answered()  # a backend that finds fault with a request is a backend

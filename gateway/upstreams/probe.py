@@ -169,10 +169,12 @@ def served_models(body: bytes) -> dict[str, Listed]:
         for row in (rows if isinstance(rows, list) else ())
         if isinstance(row, dict) and isinstance(row.get("id"), str)
     }
-    return {name: _listed(name, row, named) for name, row in named.items()}
+    return {name: _listed_model(name, row, named) for name, row in named.items()}
 
 
-def _listed(name: str, row: dict[str, object], named: Mapping[str, dict[str, object]]) -> Listed:
+def _listed_model(
+    name: str, row: dict[str, object], named: Mapping[str, dict[str, object]]
+) -> Listed:
     parent, root = row.get("parent"), row.get("root")
     if not isinstance(parent, str) or parent == name:
         return Listed(_length(row))

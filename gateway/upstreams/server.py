@@ -410,7 +410,7 @@ class InferenceServer:
             if len(request.prompt_ids) <= INLINE_CHAT_IDS:
                 return chat_body(request, served, writer.engine)
             return await asyncio.to_thread(chat_body, request, served, writer.engine)
-        prompt = await self._encoded_prompt(attempt)
+        prompt = await self._encode_prompt(attempt)
         grammar, pair = attempt.grammar, attempt.pair or {}
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
 
@@ -435,7 +435,7 @@ class InferenceServer:
         headers = {**self._backend.headers(), "content-type": "application/json"}
         return Post(self._client, url, headers)
 
-    async def _encoded_prompt(self, attempt: _Attempt) -> list[bytes]:
+    async def _encode_prompt(self, attempt: _Attempt) -> list[bytes]:
         """JSON of the ids. An engine that dies of an unknown one is not sent it."""
         request = attempt.request
         id_end = request.id_end if attempt.writer.engine.dies_of_unknown_ids else None

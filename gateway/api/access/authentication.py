@@ -92,7 +92,7 @@ class Authentication:
             given = credentials_of(scope)
             if given.secret is not None:
                 if scope["type"] == "websocket":
-                    scope["authenticate"] = partial(self._again, scope, given)
+                    scope["authenticate"] = partial(self._reauthenticate, scope, given)
                 asked = (given.secret, given.organization)
                 known = self._access.known(*asked)
                 principal = known or await self._access.authenticate(*asked)
@@ -110,7 +110,7 @@ class Authentication:
                 raise AuthenticationError(_NO_KEY)
         await self._app(scope, receive, send)
 
-    async def _again(self, scope: Scope, given: Credentials) -> Principal:
+    async def _reauthenticate(self, scope: Scope, given: Credentials) -> Principal:
         """Whose key a WebSocket has by now, for one more of its requests."""
         assert given.secret is not None, "it was opened with one"
         principal = await self._access.authenticate(given.secret, given.organization)

@@ -28,11 +28,11 @@ def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
     nothing.
     """
     client = scope.get("client")
-    address = _parsed(client[0]) if client else None
+    address = _parse_address(client[0]) if client else None
     if address is None or not is_in(address, trusted):
         return address
-    for hop in _forwarded(scope):
-        address = _parsed(hop)
+    for hop in _forwarded_hops(scope):
+        address = _parse_address(hop)
         if address is None or not is_in(address, trusted):
             return address
     return address
@@ -43,14 +43,14 @@ def is_in(address: Address, networks: Iterable[Network]) -> bool:
     return any(address in network for network in networks)
 
 
-def _forwarded(scope: Scope) -> list[str]:
+def _forwarded_hops(scope: Scope) -> list[str]:
     """The addresses of `X-Forwarded-For`, the last one first."""
     lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
     hops = b",".join(lines).decode("latin-1").split(",") if lines else []
     return [hop.strip() for hop in hops[: -_HOPS_MAX - 1 : -1]]
 
 
-def _parsed(text: str) -> Address | None:
+def _parse_address(text: str) -> Address | None:
     """With a port or in brackets, as some proxies write them, too."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]

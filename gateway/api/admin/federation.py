@@ -73,16 +73,16 @@ class FederationEndpoints:
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
         """A provider by its id, with whence its keys come."""
-        return provider_body(await self._providers.get(*_named(call)))
+        return provider_body(await self._providers.get(*_tenant_and_provider(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
         """What is left out stays."""
         asked = await call.body(ProviderUpdate)
-        return provider_body(await self._providers.change(*_changed(call), asked))
+        return provider_body(await self._providers.change(*_caller_and_provider(call), asked))
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
         """With its rules; its tokens work no more."""
-        await self._providers.delete(*_changed(call))
+        await self._providers.delete(*_caller_and_provider(call))
         return deleted_body(KIND, call.path["workload_identity_provider_id"])
 
     async def rules(self, call: AdminCall) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class FederationEndpoints:
         query = call.request.query_params
         asked = page_params(query)
         page = await self._providers.rules(
-            *_named(call),
+            *_tenant_and_provider(call),
             limit=asked.limit,
             after=asked.after,
             account_id=query.get("service_account_id") or None,
@@ -101,11 +101,13 @@ class FederationEndpoints:
     async def create_rule(self, call: AdminCall) -> dict[str, Any]:
         """Which tokens act for a service account."""
         asked = await call.body(RuleCreate)
-        return rule_body(await self._providers.create_rule(*_changed(call), RuleRequest.of(asked)))
+        return rule_body(
+            await self._providers.create_rule(*_caller_and_provider(call), RuleRequest.of(asked))
+        )
 
     async def rule(self, call: AdminCall) -> dict[str, Any]:
         """A rule of a provider, with what it matches and for whom it acts."""
-        return rule_body(await self._providers.rule(*_named(call), _rule_id(call)))
+        return rule_body(await self._providers.rule(*_tenant_and_provider(call), _rule_id(call)))
 
     async def update_rule(self, call: AdminCall) -> dict[str, Any]:
         """What is left out stays."""
@@ -118,20 +120,22 @@ class FederationEndpoints:
             "scopes": asked.scopes(),
         }
         given = {name: value for name, value in changes.items() if value is not None}
-        changed = await self._providers.change_rule(*_changed(call), _rule_id(call), given)
+        changed = await self._providers.change_rule(
+            *_caller_and_provider(call), _rule_id(call), given
+        )
         return rule_body(changed)
 
     async def delete_rule(self, call: AdminCall) -> dict[str, Any]:
         """What was exchanged by it works no more."""
-        await self._providers.delete_rule(*_changed(call), _rule_id(call))
+        await self._providers.delete_rule(*_caller_and_provider(call), _rule_id(call))
         return deleted_body(RULE_KIND, _rule_id(call))
 
 
-def _named(call: AdminCall) -> tuple[TenantId, str]:
+def _tenant_and_provider(call: AdminCall) -> tuple[TenantId, str]:
     return call.principal.tenant_id, call.path["workload_identity_provider_id"]
 
 
-def _changed(call: AdminCall) -> tuple[AdminCaller, str]:
+def _caller_and_provider(call: AdminCall) -> tuple[AdminCaller, str]:
     return call.caller, call.path["workload_identity_provider_id"]
 
 

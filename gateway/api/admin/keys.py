@@ -71,14 +71,14 @@ class KeyEndpoints:
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
         """A key of a project, with its owner; 404 for an admin key, too."""
-        return _project_key(await self._keys.get(call.principal.tenant_id, *_named(call)))
+        return _project_key(await self._keys.get(call.principal.tenant_id, *_project_and_key(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
         """Other scopes, another end."""
         asked = await call.body(ProjectKeyUpdate)
         changed = await self._keys.change(
             call.caller,
-            *_named(call),
+            *_project_and_key(call),
             scopes=None if asked.scopes is None else scopes_of(asked.scopes),
             expires_in_s=asked.expires_in_seconds,
         )
@@ -86,14 +86,14 @@ class KeyEndpoints:
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
         """DELETE of a key: refused at once here, elsewhere within `auth.key_cache_ttl_s`."""
-        await self._keys.end(call.caller, *_named(call))
+        await self._keys.end(call.caller, *_project_and_key(call))
         return deleted_body("organization.project.api_key", call.path["api_key_id"])
 
     async def rotate(self, call: AdminCall) -> dict[str, Any]:
         """Another one in its place, beside which it goes on for a while."""
         asked = await call.body(KeyRotate)
         key, value = await self._keys.rotate(
-            call.caller, *_named(call), overlap_s=asked.overlap_seconds
+            call.caller, *_project_and_key(call), overlap_s=asked.overlap_seconds
         )
         made = ids.api_key_id(key.id)
         owned = await self._keys.get(call.principal.tenant_id, _project(call), made)
@@ -147,7 +147,7 @@ def _project(call: AdminCall) -> str:
     return call.path["project_id"]
 
 
-def _named(call: AdminCall) -> tuple[str, str]:
+def _project_and_key(call: AdminCall) -> tuple[str, str]:
     return call.path["project_id"], call.path["api_key_id"]
 
 

@@ -86,62 +86,64 @@ class ProjectEndpoints:
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
         """GET by id, archived ones included."""
-        return project_body(await self._projects.get(*_named(call)))
+        return project_body(await self._projects.get(*_tenant_and_project(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
         """POST of a name, which is all that can be changed here."""
         asked = await call.body(ProjectUpdate)
         asked.check_supported()
-        return project_body(await self._projects.rename(*_changed(call), asked.name))
+        return project_body(await self._projects.rename(*_caller_and_project(call), asked.name))
 
     async def archive(self, call: AdminCall) -> dict[str, Any]:
         """For good: its keys end."""
         await call.body(NoBody)
-        return project_body(await self._projects.archive(*_changed(call)))
+        return project_body(await self._projects.archive(*_caller_and_project(call)))
 
     async def models(self, call: AdminCall) -> dict[str, Any]:
         """The list of models that keys of the project may, or may not, ask for."""
-        return model_permissions_body((await self._projects.get(*_named(call))).models)
+        return model_permissions_body((await self._projects.get(*_tenant_and_project(call))).models)
 
     async def set_models(self, call: AdminCall) -> dict[str, Any]:
         """POST of the whole list: it takes the place of the one there is."""
         asked = await call.body(ModelPermissionsUpdate)
-        changed = await self._projects.set_models(*_changed(call), asked.permissions)
+        changed = await self._projects.set_models(*_caller_and_project(call), asked.permissions)
         return model_permissions_body(changed.models)
 
     async def delete_models(self, call: AdminCall) -> dict[str, Any]:
         """DELETE: the keys may ask for whatever their tenant may."""
-        await self._projects.set_models(*_changed(call), None)
+        await self._projects.set_models(*_caller_and_project(call), None)
         return deleted_body("project.model_permissions")
 
     async def tools(self, call: AdminCall) -> dict[str, Any]:
         """The hosted tools that requests of the project may use, as far as its tenant may."""
-        found = await self._projects.get(*_named(call))
+        found = await self._projects.get(*_tenant_and_project(call))
         return hosted_tools_body(found.controls, call.principal.policy)
 
     async def set_tools(self, call: AdminCall) -> dict[str, Any]:
         """POST of the tools to switch on or off. One that is off is dropped from requests."""
         asked = await call.body(HostedToolsUpdate)
         changed = await self._projects.set_controls(
-            *_changed(call),
+            *_caller_and_project(call),
             lambda before: {"tools_off": asked.tools_off(before.tools_off)},
         )
         return hosted_tools_body(changed.controls, call.principal.policy)
 
     async def tiers(self, call: AdminCall) -> dict[str, Any]:
         """The tier of requests that ask for none, and those that they may ask for."""
-        return service_tiers_body((await self._projects.get(*_named(call))).controls)
+        return service_tiers_body((await self._projects.get(*_tenant_and_project(call))).controls)
 
     async def set_tiers(self, call: AdminCall) -> dict[str, Any]:
         """POST of either; a request that asks for a tier it may not have gets the usual one."""
         asked = await call.body(ServiceTiersUpdate)
-        changed = await self._projects.set_controls(*_changed(call), lambda _: asked.changes())
+        changed = await self._projects.set_controls(
+            *_caller_and_project(call), lambda _: asked.changes()
+        )
         return service_tiers_body(changed.controls)
 
 
-def _named(call: AdminCall) -> tuple[Any, str]:
+def _tenant_and_project(call: AdminCall) -> tuple[Any, str]:
     return call.principal.tenant_id, call.path["project_id"]
 
 
-def _changed(call: AdminCall) -> tuple[AdminCaller, str]:
+def _caller_and_project(call: AdminCall) -> tuple[AdminCaller, str]:
     return call.caller, call.path["project_id"]

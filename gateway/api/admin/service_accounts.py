@@ -86,17 +86,19 @@ class ServiceAccountEndpoints:
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
         """GET by id; 404 for one of another project."""
-        return service_account_body(await self._accounts.get(*_named(call)))
+        return service_account_body(await self._accounts.get(*_tenant_and_account(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
         """Another name, another role."""
         asked = await call.body(ServiceAccountUpdate)
-        changed = await self._accounts.change(*_changed(call), name=asked.name, role=asked.role)
+        changed = await self._accounts.change(
+            *_caller_and_account(call), name=asked.name, role=asked.role
+        )
         return service_account_body(changed)
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
         """DELETE: its keys end with it."""
-        await self._accounts.delete(*_changed(call))
+        await self._accounts.delete(*_caller_and_account(call))
         return deleted_body(KIND, call.path["service_account_id"])
 
     async def create_key(self, call: AdminCall) -> dict[str, Any]:
@@ -115,10 +117,10 @@ class ServiceAccountEndpoints:
         return account_key_body(*made)
 
 
-def _named(call: AdminCall) -> tuple[Any, str, str]:
+def _tenant_and_account(call: AdminCall) -> tuple[Any, str, str]:
     path = call.path
     return call.principal.tenant_id, path["project_id"], path["service_account_id"]
 
 
-def _changed(call: AdminCall) -> tuple[AdminCaller, str, str]:
+def _caller_and_account(call: AdminCall) -> tuple[AdminCaller, str, str]:
     return call.caller, call.path["project_id"], call.path["service_account_id"]

@@ -56,11 +56,11 @@ class OpenApiEndpoints:
 
     async def document(self, request: Request) -> Response:
         """`GET /openapi.json`: the document, or 304."""
-        return _cached(request, self._document, "application/json")
+        return _cacheable_response(request, self._document, "application/json")
 
     async def page(self, request: Request) -> Response:
         """`GET /docs`: the document as a page, or 304."""
-        return _cached(request, self._page, "text/html")
+        return _cacheable_response(request, self._page, "text/html")
 
     @cached_property
     def _document(self) -> bytes:
@@ -71,7 +71,7 @@ class OpenApiEndpoints:
         return page(orjson.loads(self._document)).encode()
 
 
-def _cached(request: Request, body: bytes, media_type: str) -> Response:
+def _cacheable_response(request: Request, body: bytes, media_type: str) -> Response:
     """The body, or 304 where it is the one that the client has already."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**_SECURITY, "etag": tag, "cache-control": "no-cache"}

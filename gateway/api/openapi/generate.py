@@ -415,7 +415,7 @@ def schemas() -> Json:
     _admit_messages(made["CompactedResponse"])
     _leave_out(made)
     _merge(made)
-    return _renamed({name: made[name] for name in sorted(_reached(made, TYPES))})
+    return _shorten_names({name: made[name] for name in sorted(_reachable_names(made, TYPES))})
 
 
 def _extend(create: Json) -> None:
@@ -503,7 +503,7 @@ def _parts(value: Any) -> Iterator[Json]:
             yield from _parts(part)
 
 
-def _reached(made: Json, roots: Any) -> set[str]:
+def _reachable_names(made: Json, roots: Any) -> set[str]:
     pending, seen = list(roots), set(roots)
     while pending:
         for part in _parts(made[pending.pop()]):
@@ -514,7 +514,7 @@ def _reached(made: Json, roots: Any) -> set[str]:
     return seen
 
 
-def _renamed(made: Json) -> Json:
+def _shorten_names(made: Json) -> Json:
     """With short names where a module's path was put in front to tell two apart."""
     shorter: dict[str, str] = {}
     for name in made:

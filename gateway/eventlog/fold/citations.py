@@ -81,7 +81,7 @@ class CitationReader:
         for char in text:
             if char == CLOSING and DAGGER in self._held:
                 _keep(pieces, plain)
-                pieces.append(_parsed(self._held))
+                pieces.append(_parse_marker(self._held))
                 self._held = ""
             elif char == OPENING:
                 plain.append(self._held)
@@ -115,7 +115,7 @@ def _keep(pieces: list[str | Citation], plain: list[str]) -> None:
     plain.clear()
 
 
-def _parsed(held: str) -> Citation:
+def _parse_marker(held: str) -> Citation:
     cursor, _, where = held.removeprefix(OPENING).partition(DAGGER)
     found = _LINES.match(where)
     if found is None:
@@ -152,11 +152,11 @@ class Pages:
             return None
         url, title = page.url, page.title
         if not url and citation.lines is not None:
-            url, title = _hit(page, citation.lines)
+            url, title = _find_hit(page, citation.lines)
         return (url, title) if "://" in url else None
 
 
-def _hit(page: ShownPage, lines: tuple[int, int]) -> tuple[str, str]:
+def _find_hit(page: ShownPage, lines: tuple[int, int]) -> tuple[str, str]:
     """URL and words of the result in which these lines begin, or else of the first that begins in
     them; empty for none.
     """
@@ -217,15 +217,15 @@ class ContainerFiles:
 
     def find(self, text: str, start: int) -> re.Match[str] | None:
         """The first path from `start` on; its first group is the path itself."""
-        return self._compiled().search(text, start)
+        return self._compile_pattern().search(text, start)
 
     def front(self, text: str, start: int) -> int | None:
         """Where from `start` on a path may begin that ends behind the text."""
-        self._compiled()
+        self._compile_pattern()
         begin, fronts = max(start, len(text) - self._longest), self._fronts
         return next((at for at in range(begin, len(text)) if text[at:] in fronts), None)
 
-    def _compiled(self) -> re.Pattern[str]:
+    def _compile_pattern(self) -> re.Pattern[str]:
         if self._pattern is None:
             # The longest that fits: one path may be the front of another.
             paths = sorted(self._ids, key=len, reverse=True)
@@ -249,13 +249,13 @@ class FileReader:
 
     def feed(self, text: str) -> list[CitedText]:
         """What is decided by more text."""
-        return self._read(self.held + text, is_last=False)
+        return self._cite_paths(self.held + text, is_last=False)
 
     def end(self) -> list[CitedText]:
         """What was held back: no path goes on."""
-        return self._read(self.held, is_last=True)
+        return self._cite_paths(self.held, is_last=True)
 
-    def _read(self, text: str, *, is_last: bool) -> list[CitedText]:
+    def _cite_paths(self, text: str, *, is_last: bool) -> list[CitedText]:
         shown: list[CitedText] = []
         done = 0
         while True:
@@ -308,7 +308,7 @@ class CitedAnswer:
             link = self._link(piece) if self._links else None
             self.unresolved += link is None
             shown += [link] if link else []
-        return list(map(self._placed, shown))
+        return list(map(self._with_offsets, shown))
 
     def feed_spelled(self, units: Iterable[tuple[str, Logprobs | None]]) -> list[CitedText]:
         """The same of text with the logprobs of its ids, in units of as few ids as spell whole
@@ -339,7 +339,7 @@ class CitedAnswer:
             held, self._spelled = "", None
         shown = self._with_files(held) if held else []
         shown += self._files.end() if self._files else []
-        rest = list(map(self._placed, shown))
+        rest = list(map(self._with_offsets, shown))
         self._tell(rest)
         return rest
 
@@ -353,7 +353,7 @@ class CitedAnswer:
             last = shown[-1]
             shown[-1] = replace(last, logprobs=[*(last.logprobs or ()), *logprobs])
 
-    def _placed(self, piece: CitedText) -> CitedText:
+    def _with_offsets(self, piece: CitedText) -> CitedText:
         """Offsets count characters (code points) of the text that the client has."""
         start, self._length = self._length, self._length + len(piece.text)
         if piece.annotation is None:

@@ -52,7 +52,7 @@ class CustomInput:
         self._held += text
         if self._phase is _Phase.BEFORE:
             return self._begin()
-        return self._read()
+        return self._read_string()
 
     def finish(self, *, is_complete: bool) -> str:
         """The arguments are over; those that were cut off leave no half of a word of JSON."""
@@ -69,7 +69,7 @@ class CustomInput:
         if found and found.end() <= _BEFORE_MAX:
             self._held = self._held[found.end() :]
             self._phase = _Phase.INSIDE
-            return self._read()
+            return self._read_string()
         squeezed = "".join(self._held.split())
         if len(self._held) < _BEFORE_MAX and _may_begin(squeezed):
             return ""
@@ -77,7 +77,7 @@ class CustomInput:
         held, self._held = self._held, ""
         return held
 
-    def _read(self) -> str:
+    def _read_string(self) -> str:
         """Up to the quote that ends the string, or to an escape that is not complete."""
         text, self._held = self._held, ""
         said: list[str] = []

@@ -310,7 +310,7 @@ class Builder:
         """The status again: unlike an SSE comment it resets the timers of clients."""
         self._require_open(may_wait=True)
         # Without the items so far: a client takes them from item events, and would have them twice.
-        return [self._show(STATUS_EVENTS[self._outcome.status], self._encoded([]))]
+        return [self._show(STATUS_EVENTS[self._outcome.status], self._encode_body([]))]
 
     def break_off(self) -> list[Event]:
         """What is open stays as far as it was said, and all that was is said anew: the user has
@@ -337,7 +337,7 @@ class Builder:
             if event_type == ERROR_EVENT:
                 events.append(self._emit(ERROR_EVENT, _error_fields(outcome.error or {})))
             else:
-                self._ended = self._encoded(self.output)
+                self._ended = self._encode_body(self.output)
                 events.append(self._show(event_type, self._ended))
         return events
 
@@ -347,7 +347,7 @@ class Builder:
 
     def encoded_response(self) -> bytes:
         """The Response object as JSON."""
-        return self._ended or self._encoded(self._items())
+        return self._ended or self._encode_body(self._items())
 
     def _items(self) -> list[dict[str, Any]]:
         unfinished = [self._item.body()] if self._item else []
@@ -357,7 +357,7 @@ class Builder:
         self.is_started = True
         self.is_waiting = status == "queued"
         self._outcome = Outcome(status)
-        body = self._encoded([])
+        body = self._encode_body([])
         return [self._show(OPENING_EVENT, body), self._show(STATUS_EVENTS[status], body)]
 
     def _require_open(self, *, may_wait: bool = False) -> None:
@@ -420,7 +420,7 @@ class Builder:
             envelope,
             self._item_id(envelope, segment),
             index,
-            call=self._named_call(segment),
+            call=self._call_fields(segment),
             summary=self._rules.summary if is_reasoning else "off",
             shown=_SHOWN_LATER.get(segment.kind),
         )
@@ -609,7 +609,7 @@ class Builder:
     def _call_id(self, segment: SegmentStarted) -> dict[str, Any]:
         return {"call_id": ids.call_id(self._head.uuid, len(self.output), segment.form)}
 
-    def _named_call(self, segment: SegmentStarted) -> dict[str, Any]:
+    def _call_fields(self, segment: SegmentStarted) -> dict[str, Any]:
         """What the client calls the tool, of which the model knows another name; nothing for what
         is no call.
         """
@@ -634,7 +634,7 @@ class Builder:
         self._sequence_number = number + 1
         return item.write(text, number, logprobs)
 
-    def _encoded(self, output: Sequence[dict[str, Any]]) -> bytes:
+    def _encode_body(self, output: Sequence[dict[str, Any]]) -> bytes:
         echo = self._head.spelled or spelled_echo(self._head.echo)
         return encoded_body(self._head, self._outcome, output, echo=echo)
 

@@ -127,7 +127,7 @@ class HostedCalls:
         self.rules = rules
         """What is allowed behind the last result."""
         if self._is_over:
-            self.rules = self._narrowed()
+            self.rules = self._narrow_rules()
 
     def expect(self, name: str, arguments: str) -> None:
         """A turn ended with this call."""
@@ -135,7 +135,7 @@ class HostedCalls:
 
     def start(self, entry: ToolStarted) -> tuple[UnansweredCall, dict[str, Any]]:
         """The call, and what its item shows from now on."""
-        call, shown = self._expected(entry.ordinal), _json_object(entry.shown)
+        call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         if self.started is not None and not self.started.repeatable:
             raise ValueError("a call is run again that must not be")
         self.attempts += 1
@@ -145,14 +145,14 @@ class HostedCalls:
 
     def hold(self, entry: ToolHandle) -> None:
         """A call that runs can be found by something."""
-        self._expected(entry.ordinal)
+        self._require_call(entry.ordinal)
         if self.started is None:
             raise ValueError("a tool has a handle that was not started")
         self.handle = entry.handle
 
     def end(self, entry: ToolEnded) -> tuple[UnansweredCall, dict[str, Any]]:
         """The call, and what its item shows in the end."""
-        call, shown = self._expected(entry.ordinal), _json_object(entry.shown)
+        call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         state = _json_object(entry.state)
         page = _PAGE.validate_python(state["page"]) if state.get("page") is not None else None
         files = _FILES.validate_python(state.get("files", {}))
@@ -161,7 +161,7 @@ class HostedCalls:
         withdrawn = self.withdrawn_by(entry.outcome)
         self._count(call, entry)
         self._is_over = self._is_over or withdrawn == "calls"
-        self.rules = self._narrowed()
+        self.rules = self._narrow_rules()
         if state:
             self.states.append(state)
         if page is not None:
@@ -201,7 +201,7 @@ class HostedCalls:
             state["container_id"] = container_id
         return orjson.dumps(state) if state else None
 
-    def _expected(self, ordinal: int) -> UnansweredCall:
+    def _require_call(self, ordinal: int) -> UnansweredCall:
         if self.call is None or self.call.ordinal != ordinal:
             raise ValueError("a tool runs that was not called")
         return self.call
@@ -221,13 +221,13 @@ class HostedCalls:
         failures = self._failures.get(family_of(name), 0)
         return self._is_over or failures >= self._budget.failures_max
 
-    def _withdrawn(self) -> frozenset[str]:
+    def _withdrawn_tools(self) -> frozenset[str]:
         """The hosted tools that might be called, had there been fewer calls or failures."""
         tools = self._asked.tools
         hosted = (name for name in self._asked.allowed if name in tools and tools[name].is_hosted)
         return frozenset(name for name in hosted if self._is_withdrawn(name))
 
-    def _narrowed(self) -> OutputRules:
+    def _narrow_rules(self) -> OutputRules:
         """The rules without the tools that may not be called any more, and without the demand for a
         call where one was answered.
 
@@ -235,7 +235,7 @@ class HostedCalls:
         these: what is derived from them takes long.
         """
         rules = self._asked
-        withdrawn = self._withdrawn() if self._is_over or self._failures else frozenset()
+        withdrawn = self._withdrawn_tools() if self._is_over or self._failures else frozenset()
         allowed = rules.allowed - withdrawn
         is_met = self.results > 0 or (bool(withdrawn) and not allowed)
         calls = "auto" if rules.calls == "required" and is_met else rules.calls

@@ -215,7 +215,7 @@ class Envelope:
     failed: tuple[str, ...] = ()
 
 
-def _spoken(
+def _message_envelope(
     item_type: ItemType, id_prefix: str, part: PartType, text: str, *, phase: Phase | None = None
 ) -> Envelope:
     """An item with content; `text` begins the names of the events that show it."""
@@ -230,7 +230,7 @@ def _spoken(
     )
 
 
-def _called(item_type: ItemType, id_prefix: str, text_field: str, text: str) -> Envelope:
+def _call_envelope(item_type: ItemType, id_prefix: str, text_field: str, text: str) -> Envelope:
     """A call with a text; `text` begins the names of the events that show it."""
     return Envelope(
         item_type=item_type,
@@ -252,7 +252,7 @@ def _whole(item_type: ItemType, id_prefix: str) -> Envelope:
     )
 
 
-def _hosted(
+def _hosted_call_envelope(
     item_type: ItemType, text_field: str, text: str, *, running: str = "", failed: str = ""
 ) -> Envelope:
     """A call with a text that the gateway runs; `text` begins the names of the events that show it.
@@ -274,33 +274,33 @@ def _hosted(
 
 
 ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
-    SegmentKind.REASONING: _spoken(
+    SegmentKind.REASONING: _message_envelope(
         "reasoning", ids.REASONING_PREFIX, "reasoning_text", "response.reasoning_text"
     ),
-    SegmentKind.COMMENTARY: _spoken(
+    SegmentKind.COMMENTARY: _message_envelope(
         "message",
         ids.MESSAGE_PREFIX,
         "output_text",
         "response.output_text",
         phase="commentary",
     ),
-    SegmentKind.FINAL: _spoken(
+    SegmentKind.FINAL: _message_envelope(
         "message",
         ids.MESSAGE_PREFIX,
         "output_text",
         "response.output_text",
         phase="final_answer",
     ),
-    SegmentKind.REFUSAL: _spoken(
+    SegmentKind.REFUSAL: _message_envelope(
         "message", ids.MESSAGE_PREFIX, "refusal", "response.refusal", phase="final_answer"
     ),
-    SegmentKind.FUNCTION_CALL: _called(
+    SegmentKind.FUNCTION_CALL: _call_envelope(
         "function_call",
         ids.FUNCTION_CALL_PREFIX,
         "arguments",
         "response.function_call_arguments",
     ),
-    SegmentKind.CUSTOM_CALL: _called(
+    SegmentKind.CUSTOM_CALL: _call_envelope(
         "custom_tool_call",
         ids.CUSTOM_CALL_PREFIX,
         "input",
@@ -318,13 +318,13 @@ ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
         running=("response.web_search_call.in_progress", "response.web_search_call.searching"),
         completed=("response.web_search_call.completed",),
     ),
-    SegmentKind.CODE_INTERPRETER_CALL: _hosted(
+    SegmentKind.CODE_INTERPRETER_CALL: _hosted_call_envelope(
         "code_interpreter_call",
         "code",
         "response.code_interpreter_call_code",
         running="interpreting",
     ),
-    SegmentKind.MCP_CALL: _hosted(
+    SegmentKind.MCP_CALL: _hosted_call_envelope(
         "mcp_call", "arguments", "response.mcp_call_arguments", failed="failed"
     ),
     SegmentKind.MCP_APPROVAL_REQUEST: _whole(

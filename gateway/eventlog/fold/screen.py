@@ -164,7 +164,7 @@ class Screen:
         """What may be shown now."""
         for segment in segments:
             if isinstance(segment, SegmentText):
-                self._read(segment)
+                self._screen_text(segment)
             elif isinstance(segment, SegmentStarted):
                 self._start(segment)
             else:
@@ -241,7 +241,7 @@ class Screen:
         if self.fault is None:
             self.fault, self.fault_start = fault, start
 
-    def _read(self, text: SegmentText) -> None:
+    def _screen_text(self, text: SegmentText) -> None:
         if self._open is None:
             return
         if self._open.beginning is not None:
@@ -426,12 +426,12 @@ class Stops:
     def _show(self, length: int, *, is_last: bool) -> list[SegmentText]:
         tokens: tuple[int, ...] = ()
         if self._is_traced:
-            count, length = self._cut(length, is_last=is_last)
+            count, length = self._count_tokens(length, is_last=is_last)
             tokens, self._tokens = self._tokens[:count], self._tokens[count:]
         text, self._text = self._text[:length], self._text[length:]
         return [SegmentText(text, tokens)] if text else []
 
-    def _cut(self, length: int, *, is_last: bool) -> tuple[int, int]:
+    def _count_tokens(self, length: int, *, is_last: bool) -> tuple[int, int]:
         """How many ids spell the first `length` characters, and how many these really are."""
         content = self._text.encode()
         wanted = len(self._text[:length].encode())

@@ -111,7 +111,7 @@ class TurnReader:
         # These count ids that the model said.
         self._held_at: int | None = None
         self._shown_from = self._shown_to = 0  # of the ids that showed something last
-        self._adopt(self._read(()))
+        self._adopt(self._replay(()))
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
     def _adopt(self, stages: _Stages) -> None:
@@ -152,7 +152,7 @@ class TurnReader:
         begin, end = self._shown_from, self._shown_to
         if not end:
             return 0
-        stages = self._read(self.turn.said[:begin])
+        stages = self._replay(self.turn.said[:begin])
         shown = [at for at in range(begin, end) if stages.feed(self.turn.said[at : at + 1])]
         return len(self.turn.prefill) + shown[-1] + 1
 
@@ -205,7 +205,7 @@ class TurnReader:
         turn = self.turn
         if not turn.said and not self.is_traced:
             self.is_traced = True
-            self._adopt(self._read(()))
+            self._adopt(self._replay(()))
         turn.logprobs += [None] * (len(turn.said) - len(turn.logprobs))
         turn.logprobs += entry.logprobs or [None] * len(entry.ids)
 
@@ -225,7 +225,7 @@ class TurnReader:
         del turn.said[kept:], turn.logprobs[kept:]
         if self._held_at is not None:
             self._held_at = min(self._held_at, kept)
-        self._adopt(self._read(turn.said))
+        self._adopt(self._replay(turn.said))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
         """What its end shows; None: it was broken off, and what waits is never shown."""
@@ -242,7 +242,7 @@ class TurnReader:
 
         A cut closes an open body as if it were whole.
         """
-        stages = self._read(self.turn.said)
+        stages = self._replay(self.turn.said)
         screen = stages.screen
         if screen is None or not self.turn.said:
             return []
@@ -265,14 +265,14 @@ class TurnReader:
             return turn.prefill[position], CERTAIN
         return turn.said[at], turn.logprobs[at] if at < len(turn.logprobs) else None
 
-    def _spelled(self, position: int) -> bytes:
+    def _piece_at(self, position: int) -> bytes:
         return self.piece(self.token_at(position)[0])
 
-    def _read(self, said: Sequence[int]) -> _Stages:
+    def _replay(self, said: Sequence[int]) -> _Stages:
         """New ones that have read the prefill and these ids, the first that the model said."""
         parser = self._new_parser(self.is_traced)
         prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
-        screen = None if self._new_screen is None else self._new_screen(self._spelled)
+        screen = None if self._new_screen is None else self._new_screen(self._piece_at)
         stages = _Stages(parser, screen, prefilled)
         held_at = self._held_at
         if screen is not None and held_at is not None and held_at <= len(said):

@@ -101,7 +101,7 @@ class ChatFormat:
         ends its turns with beside those that are known by their text. `shown_images` is how it is
         asked where there is something to be seen.
         """
-        self._shown_images = shown_images
+        self._format_with_images = shown_images
         self._model = model
         self.vocabulary = vocabulary
         self.syntax = family.syntax
@@ -143,7 +143,7 @@ class ChatFormat:
             size=facts.size,
             end_ids=facts.end_ids,
             template_kwargs=orjson.loads(options.template_kwargs),
-            shown_images=_shown_images(options, family) if options.sees else None,
+            shown_images=_format_with_images(options, family) if options.sees else None,
         )
 
     @property
@@ -154,7 +154,7 @@ class ChatFormat:
             *(["reasoning"] if reasoning else []),
             *([UNTHINKS] if reasoning and self._family.switches else []),
             *(["tools"] if calls else []),
-            *([SEES] if self._shown_images else []),
+            *([SEES] if self._format_with_images else []),
             *("structured_outputs", "streaming", "background"),
         )
 
@@ -167,7 +167,7 @@ class ChatFormat:
         """The same with these frames. Raises `ValueError` for what are none."""
         if template_state == TEXT_STATE:
             # Of a run that began before the settings said that it sees nothing, too.
-            return self._shown_images or PassThroughFormat()
+            return self._format_with_images or PassThroughFormat()
         if not template_state:
             return self
         other = copy.copy(self)  # even with what is learned here: that may be learned anew
@@ -224,9 +224,9 @@ class ChatFormat:
         """The prompt, once a server rendered it; its spans are estimates. One with images is sent
         as it is.
         """
-        items = [self._worded(item) for item in items]
-        if self._shown_images is not None and has_images(items):
-            return self._shown_images.render(items, options)
+        items = [self._with_summary_text(item) for item in items]
+        if self._format_with_images is not None and has_images(items):
+            return self._format_with_images.render(items, options)
         template = self.template(options.rendered)
         _require(template, options)
         made = conversation(items, options, template.habits)
@@ -272,7 +272,7 @@ class ChatFormat:
             raise NoUpstreamAvailable(self._model, why)
         return Prompt(answer, made.spans(len(answer)))
 
-    def _worded(self, item: ContextItem) -> ContextItem:
+    def _with_summary_text(self, item: ContextItem) -> ContextItem:
         """A summary that was made just now is known by its ids alone."""
         if item.kind != "compaction" or item.ids is None or item.json:
             return item
@@ -332,7 +332,7 @@ class ChatFormat:
         calls = self.syntax.calls
         if calls is None:
             return tuple(self.vocabulary.encode(arguments))
-        return self._spelled(calls.written(((offered_name(name), arguments),)))
+        return self._encode(calls.written(((offered_name(name), arguments),)))
 
     def count_ids(self, text: str) -> int:
         """How many ids a text is."""
@@ -348,7 +348,7 @@ class ChatFormat:
         """The prompt as one text: its template took it together, and nobody here takes it apart."""
         if prompt.text_tokens is not None:
             return self.with_state(TEXT_STATE).messages(prompt, with_ids=with_ids)
-        return [self._shown(prompt.ids, with_ids=with_ids)]
+        return [self._message_of(prompt.ids, with_ids=with_ids)]
 
     def messages_of_turn(
         self,
@@ -361,12 +361,12 @@ class ChatFormat:
         if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
             return self.with_state(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
-            {**self._shown(voided, with_ids=with_ids), "taken_back": rule}
+            {**self._message_of(voided, with_ids=with_ids), "taken_back": rule}
             for rule, voided in taken_back
         ]
-        return [self._shown(ids, with_ids=with_ids), *void]
+        return [self._message_of(ids, with_ids=with_ids), *void]
 
-    def _shown(self, ids: Sequence[int], *, with_ids: bool) -> dict[str, Any]:
+    def _message_of(self, ids: Sequence[int], *, with_ids: bool) -> dict[str, Any]:
         text = b"".join(map(self._spelling, ids)).decode("utf-8", "replace")
         shown: dict[str, Any] = {"type": RAW, "message": text}
         return {**shown, "tokens": list(ids)} if with_ids else shown
@@ -381,15 +381,15 @@ class ChatFormat:
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
         """A parser of one turn, from the beginning of the assistant's message."""
         parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
-        if self._shown_images is None:
+        if self._format_with_images is None:
             return parser
-        return EitherParser(parser, self._shown_images.new_parser(rules))
+        return EitherParser(parser, self._format_with_images.new_parser(rules))
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """The turns as they were said, without what ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, said in turns[:-1]:
-            ids += (*prefill, *self._unended(said))
+            ids += (*prefill, *self._without_stop_ids(said))
         for prefill, said in turns[-1:]:
             ids += (*prefill, *said)
         return ids
@@ -400,24 +400,24 @@ class ChatFormat:
         """
         told: list[int] = []
         for ids, _ in turns:
-            told += self._continued(self._unended(ids), new_parser())
+            told += self._close_thought(self._without_stop_ids(ids), new_parser())
         return told
 
-    def _unended(self, ids: Sequence[int]) -> Sequence[int]:
+    def _without_stop_ids(self, ids: Sequence[int]) -> Sequence[int]:
         size = len(ids)
         while size and ids[size - 1] in self.stop_ids:
             size -= 1
         return ids[:size]
 
-    def _continued(self, ids: Sequence[int], parser: TokenParser) -> Sequence[int]:
+    def _close_thought(self, ids: Sequence[int], parser: TokenParser) -> Sequence[int]:
         parser.feed(ids)
         place, reasoning = parser.place, self.syntax.reasoning
         if reasoning and place.where is Where.BODY and place.kind is SegmentKind.REASONING:
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
-            return [*ids, *self._spelled(closing)]
+            return [*ids, *self._encode(closing)]
         if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
             # What stood behind the thought was taken back, white space and all.
-            return [*ids, *self._spelled((reasoning.behind,))]
+            return [*ids, *self._encode((reasoning.behind,))]
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 
     def _is_left_out(self, place: ParserPosition, message: Sequence[int]) -> bool:
@@ -443,7 +443,7 @@ class ChatFormat:
         if calls is None:
             return ()
         names = sorted(rules.allowed)
-        return self._spelled(calls.front(offered_name(names[0]) if len(names) == 1 else None))
+        return self._encode(calls.front(offered_name(names[0]) if len(names) == 1 else None))
 
     def message_opening(self) -> tuple[int, ...]:
         """Nothing: text may begin anywhere."""
@@ -472,7 +472,7 @@ class ChatFormat:
         openers = [*([reasoning.opening] if reasoning else ()), *(calls.openers if calls else ())]
         return [text for text in openers if text in self._lexicon.ids]
 
-    def _spelled(self, written: Written) -> tuple[int, ...]:
+    def _encode(self, written: Written) -> tuple[int, ...]:
         """The ids of markers and texts."""
         ids: list[int] = []
         for part in written:
@@ -482,7 +482,7 @@ class ChatFormat:
         return tuple(ids)
 
 
-def _shown_images(options: FormatOptions, family: Family) -> PassThroughFormat:
+def _format_with_images(options: FormatOptions, family: Family) -> PassThroughFormat:
     """How a model that sees is asked: its servers need no parser of thoughts, but one of calls."""
     syntax, plain = family.syntax, PassThroughFormat.of(replace(options, reasoning=None))
     thought = syntax.reasoning

@@ -262,10 +262,10 @@ class _Turn:
         """Everything from the first id of a header on."""
         calls = [tools.call(tools.either) for tools in self._callables()]
         last = _one_of([*calls, *_in_channel(self._final())])
-        earlier = _in_channel(self._closed())
-        return InOrder((self._repeated(_one_of(earlier)), last)) if earlier else last
+        earlier = _in_channel(self._earlier_messages())
+        return InOrder((self._repeat(_one_of(earlier)), last)) if earlier else last
 
-    def _repeated(self, message: Node) -> Node:
+    def _repeat(self, message: Node) -> Node:
         """The message any number of times; `OWING_MESSAGES_MAX` times at most where a call or an
         answer in a format is owed: a model that wants to say something else would think for ever.
         """
@@ -278,11 +278,11 @@ class _Turn:
 
     def _on_channel(self) -> Node:
         """Everything from the name of a channel on."""
-        earlier = [InOrder((closed, self._whole())) for closed in self._closed()]
+        earlier = [InOrder((closed, self._whole())) for closed in self._earlier_messages()]
         calls = [tools.call(tools.on_channel) for tools in self._callables()]
         return _one_of([*earlier, *calls, *self._final()])
 
-    def _closed(self) -> list[Node]:
+    def _earlier_messages(self) -> list[Node]:
         """Messages that others follow. Preambles stand before calls, and not beside an answer
         that is JSON: to whom reads all of the text together, it would be none.
         """

@@ -153,7 +153,7 @@ def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
     if isinstance(item, Compaction):
         return None
     if isinstance(item, HostedItem):
-        return _hosted(item, function)
+        return _hosted_message(item, function)
     return _function_result(function or "", output_text(item))
 
 
@@ -179,7 +179,7 @@ def _function_result(name: str, text: str) -> HarmonyMessage:
     return HarmonyMessage(recipient(name), text, CALL_CHANNEL, recipient="assistant")
 
 
-def _hosted(item: AnyHostedItem, function: str | None) -> HarmonyMessage | None:
+def _hosted_message(item: AnyHostedItem, function: str | None) -> HarmonyMessage | None:
     if isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
         return _function_call(name, item.arguments)
     if isinstance(item, McpApprovalResponse) and function:
@@ -223,16 +223,16 @@ class MessageWriter:
         other threads run in between.
         """
         ids = array("I", opening)
-        for part in self._encoded(text):
+        for part in self._encode_pieces(text):
             ids.extend(part)
         ids.append(end)
         return ids
 
     def count_ids(self, text: str) -> int:
         """How many ids a text is."""
-        return sum(map(len, self._encoded(text)))
+        return sum(map(len, self._encode_pieces(text)))
 
-    def _encoded(self, text: str) -> Iterator[Sequence[int]]:
+    def _encode_pieces(self, text: str) -> Iterator[Sequence[int]]:
         """The ids of a text, those of a long one piece by piece."""
         if len(text) <= PIECE_CHARS:
             yield self._encode(text)
@@ -263,14 +263,14 @@ def pieces(text: str) -> Iterator[str]:
     """The text in pieces of about `PIECE_CHARS` characters; a run without a place to cut is one."""
     start = 0
     while len(text) - start > PIECE_CHARS:
-        cut = _cut(text, start + PIECE_CHARS)
+        cut = _next_cut(text, start + PIECE_CHARS)
         yield text[start:cut]
         start = cut
     if start < len(text):
         yield text[start:]
 
 
-def _cut(text: str, low: int) -> int:
+def _next_cut(text: str, low: int) -> int:
     """The first place to cut from `low` on; without one, the end."""
     for start in range(low, len(text), _WINDOW_CHARS):
         for match in _PLACE.finditer(text, start, start + _WINDOW_CHARS):

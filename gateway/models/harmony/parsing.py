@@ -372,9 +372,9 @@ class Parser:
 
     def _route(self, header: Header) -> MessageRoute:
         target = route(header, self._tools)
-        return replace(target, kind=self._allowed(target.kind))
+        return replace(target, kind=self._allowed_kind(target.kind))
 
-    def _allowed(self, kind: SegmentKind | None) -> SegmentKind | None:
+    def _allowed_kind(self, kind: SegmentKind | None) -> SegmentKind | None:
         """A preamble is reasoning where there are to be none."""
         is_preamble = kind is SegmentKind.COMMENTARY and not self._preambles
         return SegmentKind.REASONING if is_preamble else kind
@@ -392,7 +392,7 @@ class Parser:
         parts = self._read_parts(opening.parts, opening.spoken)
         header = whole_header(parts, self._tools, self._guessed)
         if header.role == ASSISTANT:
-            kind = self._allowed(header.kind)
+            kind = self._allowed_kind(header.kind)
             draft = Draft(opening.start, kind, header.name, lead=header.lead)
             draft.is_hosted = header.name in self._hosted
             draft.verbatim = opening.verbatim and header.form is not None

@@ -261,7 +261,7 @@ class Renderer:
         history themselves send such an item with every request.
         """
         item, function = placed.item, placed.function
-        said = _said_in(item) if scope else None
+        said = _cacheable_json(item) if scope else None
         if said is None:
             return self.render_item(item, function)
         key = scope, function or "", said
@@ -347,7 +347,7 @@ def _declarations(options: RenderOptions, leading: Sequence[str]) -> bytes:
     return lasting_json((options.instructions, leading, tools, options.answer, location))
 
 
-def _said_in(item: ContextItem) -> bytes | None:
+def _cacheable_json(item: ContextItem) -> bytes | None:
     """All that its ids depend on; None where its JSON does not tell.
 
     The id that an item got here, another one in each request, does not count.

@@ -106,7 +106,7 @@ class Vocabulary:
 
         Raises `VocabularyError` when the file is missing or not the published one.
         """
-        return _packaged() if source is None else cls._read(source)
+        return _load_packaged() if source is None else cls._read(source)
 
     @classmethod
     def _read(cls, path: Traversable) -> Vocabulary:
@@ -167,7 +167,7 @@ def _refusal(error: ValueError) -> InvalidRequest:
 
 
 @cache
-def _packaged() -> Vocabulary:
+def _load_packaged() -> Vocabulary:
     """Immutable, large, and half a second's work."""
     return Vocabulary._read(files("gateway.models.harmony") / "data" / "o200k_base.tiktoken")  # noqa: SLF001
 

@@ -91,7 +91,7 @@ class HistorySource:
             "with_tool_lists": _names_servers(request),
         }
         if request.conversation is not None:
-            return await self._conversation(
+            return await self._read_conversation(
                 principal, request.conversation.id, is_written=request.store, **asked
             )
         previous = request.previous_response_id
@@ -99,9 +99,9 @@ class HistorySource:
             return History(None, (), created_at)
         found = local.get(previous)
         if found is None:
-            return await self._stored(principal, previous, **asked)
+            return await self._read_chain(principal, previous, **asked)
         if found.parent is not None and _lacks_json(found.stored, **asked):
-            stored = await self._stored(principal, ids.response_id(found.parent), **asked)
+            stored = await self._read_chain(principal, ids.response_id(found.parent), **asked)
             return replace(found, items=(*stored.items, *found.unstored))
         return found
 
@@ -112,18 +112,18 @@ class HistorySource:
         wanted = referenced_ids(request.input)
         if not wanted:
             return {}
-        return await messages.find_items(self._seen_by(principal), principal.tenant_id, wanted)
+        return await messages.find_items(self._database_for(principal), principal.tenant_id, wanted)
 
-    def _seen_by(self, principal: Principal) -> Database:
+    def _database_for(self, principal: Principal) -> Database:
         return self._database.within(principal.wall)
 
-    async def _conversation(
+    async def _read_conversation(
         self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: bool
     ) -> History:
         """`is_written`: the response will be added to it."""
         uuid = ids.parse_conversation_id(conversation_id)
         found = uuid and await turns.read(
-            self._seen_by(principal),
+            self._database_for(principal),
             principal.tenant_id,
             uuid,
             items_max=self._items_max,
@@ -143,10 +143,10 @@ class HistorySource:
             placement=found.placement,
         )
 
-    async def _stored(self, principal: Principal, previous: str, **asked: bool) -> History:
+    async def _read_chain(self, principal: Principal, previous: str, **asked: bool) -> History:
         uuid = ids.parse_response_id(previous)
         history = uuid and await messages.history(
-            self._seen_by(principal),
+            self._database_for(principal),
             principal.tenant_id,
             uuid,
             depth_max=self._depth_max,

@@ -88,12 +88,12 @@ class RunBuilder:
         nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
         that was sealed elsewhere, a prompt that is too long), and `StoreUnavailable`.
         """
-        given = await self._input(command)
+        given = await self._look_up(command)
         request = command.request
         is_compacted = request.context_management or (
             not given.is_opening and is_triggered(request)
         )
-        work = self._planned if is_compacted and command.generate else self._specs.spec
+        work = self._plan if is_compacted and command.generate else self._specs.spec
         planned: RunSpec | SummaryPlan = await self._executor.run(
             work, given, size_bytes=self._specs.work_bytes(given)
         )
@@ -130,9 +130,9 @@ class RunBuilder:
         It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        given = await self._input(command, with_json=True)
+        given = await self._look_up(command, with_json=True)
         plan = await self._executor.run(
-            self._summary, given, size_bytes=self._specs.work_bytes(given)
+            self._plan_summary, given, size_bytes=self._specs.work_bytes(given)
         )
         return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
 
@@ -152,12 +152,12 @@ class RunBuilder:
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        given = await self._input(command)
+        given = await self._look_up(command)
         return await self._executor.run(
             self._specs.count, given, size_bytes=self._specs.work_bytes(given)
         )
 
-    async def _input(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
+    async def _look_up(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
         """What the command names, looked up. `with_json`: the items of its history are to be shown,
         not only to be continued.
         """
@@ -192,11 +192,11 @@ class RunBuilder:
             command, model, history, stored, uuid, created_at, is_opening, granted=granted
         )
 
-    def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
+    def _plan(self, given: RunInput) -> RunSpec | SummaryPlan:
         """The run spec, or the plan of the summary that has to be made before it."""
         request, grants = given.command.request, given.granted.grants
         if is_triggered(request):
-            return self._summary(given)
+            return self._plan_summary(given)
         written = self._specs.write(given)
         if grants is not None and grants.approved is not None:
             # The model has to see the call that it asked for, with its result behind it.
@@ -204,9 +204,9 @@ class RunBuilder:
         is_due = self._compactor.is_due(
             request, written.items, written.prompt, context_length=given.model.context_length
         )
-        return self._summary(given) if is_due else self._specs.spec(given, written)
+        return self._plan_summary(given) if is_due else self._specs.spec(given, written)
 
-    def _summary(self, given: RunInput) -> SummaryPlan:
+    def _plan_summary(self, given: RunInput) -> SummaryPlan:
         request = self._compactor.request_for(given.command.request)
         command = replace(given.command, request=request, remembered=False)
         asking = replace(

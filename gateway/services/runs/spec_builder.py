@@ -244,7 +244,7 @@ class SpecBuilder:
         if (grants := given.granted.grants) is not None:
             size_bytes += SERVER_TOOL_BYTES * sum(len(server.tools) for server in grants.servers)
         if (request.tools or request.text.format) and is_compiled(request):
-            kept = self._rules.get(_rules_key(given, _echo(given))[0])
+            kept = self._rules.get(_rules_key(given, _build_echo(given))[0])
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
         return size_bytes
@@ -255,14 +255,14 @@ class SpecBuilder:
         `item_by_item`: its items are to be known.
         """
         format_ = self._format_of(given.model.id)
-        repeated = None if item_by_item or given.is_opening else _repeated(given, format_)
-        echoed = _echo(given)
+        repeated = None if item_by_item or given.is_opening else _repeat_history(given, format_)
+        echoed = _build_echo(given)
         rules, checker = self._rules_and_checker(given, echoed)
         request, system = given.command.request, self._system_message
         if given.is_opening:
             context = opening(cast("tuple[Message, ...]", request.input), given.uuid)
         else:
-            context = self._assembled(given, with_history=repeated is None)
+            context = self._assemble(given, with_history=repeated is None)
         items = context.items
         if given.compacted is not None:
             items = (*items, summary_in(given.compacted))
@@ -307,7 +307,7 @@ class SpecBuilder:
         if given.command.request.truncation == "auto":
             # Where nothing more can be left out it is too long to be run, and counted all the same.
             with suppress(ContextLengthExceeded):
-                prompt = self._fitting(given, written)
+                prompt = self._truncate(given, written)
         return prompt.tokens
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
@@ -321,7 +321,7 @@ class SpecBuilder:
         is_remembered = command.is_remembered
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":
-            prompt = self._fitting(given, written)
+            prompt = self._truncate(given, written)
         room = model.context_length - prompt.tokens
         if not command.generate or (not given.is_opening and is_triggered(request)):
             room = 0  # the model is not asked
@@ -334,11 +334,11 @@ class SpecBuilder:
         if request.store or is_durable or is_remembered:
             # Nobody asks again for what is not kept, and a run may take minutes.
             has_ids = format_.framing.stores_ids
-            new = _rendered(written.context, written.prompt if has_ids else None)
+            new = _added_items(written.context, written.prompt if has_ids else None)
             added = (*history.unstored, *new)
         return RunSpec(
             principal=command.principal,
-            head=self._head(given, written.echo, format_, prompt),
+            head=self._build_head(given, written.echo, format_, prompt),
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
@@ -366,11 +366,11 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
-            who=self._who(command),
+            who=self._metering(command),
             image_holds=given.image_holds,
         )
 
-    def _who(self, command: CreateCommand) -> Metering:
+    def _metering(self, command: CreateCommand) -> Metering:
         """Who asks, as the usage line says it."""
         principal, request = command.principal, command.request
         if principal.keeps_nothing:
@@ -395,7 +395,7 @@ class SpecBuilder:
             framing_tokens=format_.framing_tokens,
         )
 
-    def _head(
+    def _build_head(
         self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
         request, binding, messages = given.command.request, None, None
@@ -445,7 +445,7 @@ class SpecBuilder:
             self._rules.put(key, (rules, shared), size=size + _grammar_bytes(rules))
         return rules, checker
 
-    def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
+    def _assemble(self, given: RunInput, *, with_history: bool) -> Context:
         """The context of a request that continues something, or brings more than new messages.
 
         Without `with_history` the items of its history are left out: the prompt repeats their ids.
@@ -464,7 +464,7 @@ class SpecBuilder:
             taken=() if with_history else _taken_ids(history, new),
         )
 
-    def _fitting(self, given: RunInput, written: Written) -> Prompt:
+    def _truncate(self, given: RunInput, written: Written) -> Prompt:
         """The prompt without the oldest turns, which make room for it and for an answer."""
         length, answer_tokens = given.model.context_length, given.command.request.max_output_tokens
         missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
@@ -512,7 +512,7 @@ def _require_no_ids(request: CreateResponse) -> None:
         )
 
 
-def _echo(given: RunInput) -> Echo:
+def _build_echo(given: RunInput) -> Echo:
     """What the response repeats of its request, defaults filled in."""
     policy = given.command.principal.policy
     return echo(
@@ -549,7 +549,7 @@ def _date(day: int) -> str:
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
 
 
-def _repeated(given: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
+def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
     """What the prompt repeats of the history; None where it takes its items to make the prompt."""
     if not format_.framing.stores_ids:
         return None
@@ -598,7 +598,7 @@ def _without_ids(item: ContextItem) -> ContextItem:
     return replace(item, ids=None)
 
 
-def _rendered(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
+def _added_items(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
     """The items that the request brought, with the ids that they have in the whole prompt; without
     one, with none.
     """

@@ -205,7 +205,7 @@ class ToolGrants:
         answers = pending(request.input) if is_asked else ()
         state, sources = tool_state_of(history.tool_state), self._sources
         if sources is None or not (offered or answers):
-            return _carried(state)
+            return _grant_citations(state)
         if answers and request.input[-1].type == "compaction_trigger":
             raise InvalidRequest(
                 "Invalid 'input': an approval begins a call, and a compaction_trigger allows none. "
@@ -216,20 +216,20 @@ class ToolGrants:
         python = None
         listings: Sequence[ServerListing] = ()
         if request.tool_choice != "none":
-            python = await _python(sources, principal, request, state, response)
+            python = await _grant_python(sources, principal, request, state, response)
         if request.tool_choice != "none" or answers:
             # What a user approved is what the server has now, not what it had some minutes ago.
             anew = any(answer.approve for answer in answers)
             listings = await _servers(sources, principal, request, anew=anew)
         if self._needs_listings:
             _check_listed(listings)
-        servers = _granted_servers(principal.policy, listings)
+        servers = _with_required_approvals(principal.policy, listings)
         known = _questions(request, history, stored) if answers else {}
         decided = decisions(answers, known, servers)
         if not offered:
-            return _carried(state)
+            return _grant_citations(state)
         approved = next((one.call for one in decided if one.call is not None), None)
-        shown = _listed(request, stored, history.items)
+        shown = _known_tool_lists(request, stored, history.items)
         fresh = [listing for listing in listings if _identity(listing) not in shown]
         labels = {listing.grant.label for listing in fresh}
         browser = _browser(principal.policy, offered, state, _urls(request, history))
@@ -279,7 +279,7 @@ class ToolGrants:
         )
 
 
-def _carried(state: ToolState) -> Granted:
+def _grant_citations(state: ToolState) -> Granted:
     """What a response has that may call nothing: the answers in its prompt cite pages with the
     markers that the model wrote, and so may its own.
 
@@ -291,7 +291,7 @@ def _carried(state: ToolState) -> Granted:
     return Granted(Grants(unused_pages=tuple(pages), cites_unused=True))
 
 
-async def _python(
+async def _grant_python(
     sources: ToolSources,
     principal: Principal,
     request: CreateResponse,
@@ -304,13 +304,13 @@ async def _python(
                 principal,
                 response,
                 tool,
-                inherited=_replayed_container(request) or state.container_id,
+                inherited=_last_container(request) or state.container_id,
                 param=f"tools[{index}].container",
             )
     return None
 
 
-def _replayed_container(request: CreateResponse) -> str | None:
+def _last_container(request: CreateResponse) -> str | None:
     """The container of the last program among the items that a request sends again."""
     used = [item.container_id for item in request.input if item.type == "code_interpreter_call"]
     return used[-1] if used else None
@@ -373,7 +373,7 @@ def _browser(
     )
 
 
-def _granted_servers(
+def _with_required_approvals(
     policy: TenantPolicy, listings: Iterable[ServerListing]
 ) -> tuple[ServerGrant, ...]:
     """The servers with the approvals that the tenant's policy demands."""
@@ -400,7 +400,7 @@ def _questions(
     }
 
 
-def _listed(
+def _known_tool_lists(
     request: CreateResponse, stored: Mapping[str, ContextItem], history: Sequence[ContextItem]
 ) -> frozenset[bytes]:
     """The lists of tools that the context has, each by what it says."""

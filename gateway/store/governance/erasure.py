@@ -74,14 +74,14 @@ RETURNING true
 
 async def mark_deleted(database: Database, name: str, event: AuditEvent) -> Tenant | None:
     """None of its keys works from now on; its data goes later. None: there is no such tenant."""
-    return await _changed(database, _MARK, {"name": name}, event)
+    return await _change(database, _MARK, {"name": name}, event)
 
 
 async def restore(
     database: Database, name: str, event: AuditEvent, *, window_s: float
 ) -> Tenant | None:
     """Take that back. None: there is no such tenant, or it was not deleted, or too long ago."""
-    return await _changed(database, _RESTORE, {"name": name, "window_s": window_s}, event)
+    return await _change(database, _RESTORE, {"name": name, "window_s": window_s}, event)
 
 
 async def due(database: Database, *, window_s: float) -> list[Tenant]:
@@ -125,7 +125,7 @@ async def finish_removal(
     return True
 
 
-async def _changed(
+async def _change(
     database: Database, statement: Statement, parameters: dict[str, Any], event: AuditEvent
 ) -> Tenant | None:
     async with database.owner_transaction() as connection:

@@ -219,7 +219,7 @@ async def page(database: Database, tenant_id: TenantId, *, after: UUID, rows_max
     tenant has no key any more.
     """
     bounds = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
-    rows, found = await _read(database, tenant_id, _PAGE, bounds)
+    rows, found = await _read_page(database, tenant_id, _PAGE, bounds)
     last = rows[-1].id if len(rows) == rows_max else None
     return ReadPage(found, len(rows), len(rows) - len(found), last)
 
@@ -236,11 +236,11 @@ async def continuing(
     for statement, some in ((_CHILDREN, responses), (_OF_CONVERSATIONS, conversations)):
         if some:
             bounds = {"tenant": tenant_id, "ids": list(some)}
-            found += (await _read(database, tenant_id, statement, bounds))[1]
+            found += (await _read_page(database, tenant_id, statement, bounds))[1]
     return found
 
 
-async def _read(
+async def _read_page(
     database: Database, tenant_id: TenantId, statement: Statement, bounds: dict[str, Any]
 ) -> tuple[Sequence[Row], list[ReadResponse]]:
     async with database.transaction(tenant_id) as connection:

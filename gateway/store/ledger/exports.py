@@ -122,7 +122,7 @@ async def read_lines(
     """
     async with database.runs_transaction() as connection:
         horizon = await cursors.horizon(connection)
-        rows = await _read(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
+        rows = await _read_lines(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
     return rows, place_of(rows[-1]) if rows else after
 
 
@@ -154,9 +154,9 @@ async def next_batch(
             return None
         if taken.end_tx is not None:
             end = LinePosition(taken.end_tx, taken.end_tenant, taken.end_response, taken.end_seq)
-            rows = await _read(connection, after, end, lines_max=None)
+            rows = await _read_lines(connection, after, end, lines_max=None)
             return LineBatch(taken.batch, rows, taken.under_way_s)
-        rows = await _read(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
+        rows = await _read_lines(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
         if not rows:
             return None
         bound = {**whose, "batch": taken.batch, **_parameters(place_of(rows[-1]))}
@@ -211,14 +211,14 @@ async def sink_behind_s(database: Database, sink: str) -> float:
         cursor = await cursors.find(connection, SINK_PREFIX + sink)
         if cursor is None:
             return 0.0
-        rows = await _read(connection, cursor.place, LinePosition(_TX_MAX), lines_max=1)
+        rows = await _read_lines(connection, cursor.place, LinePosition(_TX_MAX), lines_max=1)
         return await cursors.age_s(connection, rows[0].at) if rows else 0.0
 
 
 _TX_MAX: Final = 2**62
 
 
-async def _read(
+async def _read_lines(
     connection: Connection, after: LinePosition, end: LinePosition, *, lines_max: int | None
 ) -> list[Row]:
     parameters: dict[str, Any] = {

@@ -193,7 +193,7 @@ async def exchange(
         others = 0
         if is_round:
             elsewhere, others = await _report(connection, replica, request.reports)
-        stored = await _stored(connection, request.stored)
+        stored = await _read_stored(connection, request.stored)
     return SyncReply(buckets, elsewhere, spent, others, is_round, stored)
 
 
@@ -224,7 +224,7 @@ async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
             _ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S}
         )
         spent = await _spend(connection, replica, SyncRequest(watched=rows))
-        stored = await _stored(connection, accounts)
+        stored = await _read_stored(connection, accounts)
     return Elsewhere(
         {(row.tenant_id, row.name): float(row.level) for row in levels},
         {**{(row.tenant_id, row.name): row.amount for row in others}, **rows_of},
@@ -283,7 +283,7 @@ async def _report(
     return found, others
 
 
-async def _stored(connection: Connection, accounts: Sequence[Key]) -> dict[Key, Measurement]:
+async def _read_stored(connection: Connection, accounts: Sequence[Key]) -> dict[Key, Measurement]:
     if not accounts:
         return {}
     projects = [project_of(name) for _, name in accounts]

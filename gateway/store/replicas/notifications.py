@@ -122,7 +122,7 @@ class Listener:
 
 def _receiver(on_notice: Callable[[Notice], None]) -> Callable[..., None]:
     def receive(_connection: object, _pid: int, _channel: str, payload: str) -> None:
-        notice = _read(payload)
+        notice = _parse(payload)
         if notice is not None:
             on_notice(notice)
 
@@ -137,7 +137,7 @@ def _payloads(notices: Iterable[Notice]) -> Iterator[str]:
             yield " ".join([notice.kind, *names[start : start + RESPONSES_MAX]])
 
 
-def _read(payload: str) -> Notice | None:
+def _parse(payload: str) -> Notice | None:
     """The notice; None for what another release, or somebody else, has to say on this channel."""
     kind, *names = payload.split(" ")
     if kind not in _KINDS:

@@ -251,7 +251,7 @@ async def list_containers(
                 raise unknown_place()
             wanted["after_at"] = last.created_at
         rows = await connection.execute(_LISTS[asked.order], wanted)
-        found = [_known(connection, tenant_id, row) for row in rows]
+        found = [_container(connection, tenant_id, row) for row in rows]
     return ContainerPage(found[: asked.limit], len(found) > asked.limit)
 
 
@@ -274,9 +274,9 @@ def _new(connection: Connection, tenant_id: TenantId, row: ContainerRow) -> dict
 
 
 def _row(connection: Connection, tenant_id: TenantId, row: Row | None) -> ContainerRow | None:
-    return None if row is None else _known(connection, tenant_id, row)
+    return None if row is None else _container(connection, tenant_id, row)
 
 
-def _known(connection: Connection, tenant_id: TenantId, row: Row) -> ContainerRow:
+def _container(connection: Connection, tenant_id: TenantId, row: Row) -> ContainerRow:
     uuid, name, *rest = row
     return ContainerRow(uuid, unpack_text(connection.cipher(tenant_id).open(name, _NAME)), *rest)

@@ -159,7 +159,7 @@ async def put(
     `RateLimited` where the tenant has none.
     """
     async with database.transaction(tenant_id) as connection:
-        kept = await _placed(connection, tenant_id, row, bounds)
+        kept = await _write_row(connection, tenant_id, row, bounds)
         if kept is None:
             return None
         key = {"tenant_id": tenant_id, "file_id": kept.uuid}
@@ -182,7 +182,7 @@ async def copy(
 ) -> FileRow | None:
     """The same for a file whose bytes are those of another one of the tenant."""
     async with database.transaction(tenant_id) as connection:
-        kept = await _placed(connection, tenant_id, row, bounds)
+        kept = await _write_row(connection, tenant_id, row, bounds)
         if kept is not None:
             told = {"tenant_id": tenant_id, "id": kept.uuid, "copied": copied}
             await connection.execute(_COPY_CHUNKS, told)
@@ -270,7 +270,7 @@ async def list_files(
     return FilePage(found[: asked.limit], len(found) > asked.limit)
 
 
-async def _placed(
+async def _write_row(
     connection: Connection, tenant_id: TenantId, row: FileRow, bounds: FileBounds
 ) -> FileRow | None:
     """Write the row of a file, without bytes, in the place of one of the same path."""

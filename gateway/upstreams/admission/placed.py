@@ -75,7 +75,7 @@ class PlacedRequest:
             self._timer.cancel()
         if self._slot is not None:
             self._slot.first(seconds)
-            self._changed()
+            self._start_waiting()
 
     def on_finish(self) -> None:
         """Its last token came: there is nothing left to call back."""
@@ -120,7 +120,7 @@ class PlacedRequest:
             return False
         return self._task.uncancel() <= self._cancelling
 
-    def _changed(self) -> None:
+    def _start_waiting(self) -> None:
         if self._admission is not None and self._admission.waiting:
             self._admission.pump()
 
@@ -147,4 +147,4 @@ class PlacedRequest:
                 self._service.end(self._said)
             if self._slot is not None:
                 self._slot.release()
-                self._changed()
+                self._start_waiting()

@@ -191,7 +191,7 @@ class KubernetesSource:
         if kind == "ERROR":
             if thing.get("code") == _GONE:
                 raise Gone("too old")
-            raise SourceError(f"the watch failed: {_told(thing)}")
+            raise SourceError(f"the watch failed: {_status_message(thing)}")
         self._version = version_of(thing) or self._version
         key = key_of(thing)
         if kind in {"ADDED", "MODIFIED"}:
@@ -218,13 +218,13 @@ class KubernetesSource:
             async with asyncio.timeout(self._answer_s):
                 response = await client.send(request, stream=True)
         except (httpx2.TransportError, TimeoutError) as error:
-            raise SourceError(f"the API server does not answer: {_described(error)}") from error
+            raise SourceError(f"the API server does not answer: {_error_text(error)}") from error
         try:
             if response.status_code != _OK:
                 await self._refuse(response)
             yield response
         except httpx2.TransportError as error:
-            raise SourceError(f"the API server broke off: {_described(error)}") from error
+            raise SourceError(f"the API server broke off: {_error_text(error)}") from error
         finally:
             await response.aclose()
 
@@ -239,7 +239,7 @@ class KubernetesSource:
         body = _object(await self._body(response))
         if response.status_code == _GONE:
             raise Gone("too old")
-        raise SourceError(f"the API server answers {response.status_code}: {_told(body)}")
+        raise SourceError(f"the API server answers {response.status_code}: {_status_message(body)}")
 
     def _backends(self, slices: Mapping[str, Mapping[str, Any]]) -> tuple[Backend, ...]:
         return tuple(
@@ -278,9 +278,9 @@ def _text(path: Path) -> str:
     return text
 
 
-def _told(status: Mapping[str, Any]) -> str:
+def _status_message(status: Mapping[str, Any]) -> str:
     return str(status.get("message") or "without a message")[:_REASON_CHARS_MAX]
 
 
-def _described(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -85,10 +85,10 @@ def from_loads(body: bytes) -> ReportedLoad:
         ranks = [document]
     rows = [row for row in ranks if isinstance(row, dict)]
     return ReportedLoad(
-        waiting=_added(rows, "num_waiting_reqs"),
-        running=_added(rows, "num_running_reqs"),
-        kv_tokens=_added(rows, "max_total_num_tokens") or None,
-        places=_added(rows, "max_running_requests") or None,
+        waiting=_sum_column(rows, "num_waiting_reqs"),
+        running=_sum_column(rows, "num_running_reqs"),
+        kv_tokens=_sum_column(rows, "max_total_num_tokens") or None,
+        places=_sum_column(rows, "max_running_requests") or None,
     )
 
 
@@ -114,6 +114,6 @@ def _whole(value: float | None) -> int | None:
     return int(value) if value is not None and 0 <= value < 2**40 else None
 
 
-def _added(rows: list[dict[str, Any]], name: str) -> int | None:
+def _sum_column(rows: list[dict[str, Any]], name: str) -> int | None:
     values = [row[name] for row in rows if type(row.get(name)) is int and row[name] >= 0]
     return sum(values) if values else None

@@ -183,10 +183,10 @@ class Router:
         """The member for a prompt, of those with these names; there must be one."""
         members = [self.member(name) for name in names]
         placement = self._placement(route)
-        known = self._known(members, prefix, placement, route)
+        known = self._find_known(members, prefix, placement, route)
         candidates = self._candidates(members, prefix, known)
         prompt = prefix.length
-        warmest = max(candidates, key=_held)
+        warmest = max(candidates, key=_held_tokens)
         owner = None
         if warmest.held < WARM_SHARE * prompt and placement is None and self._is_cut_off():
             owner = self._owner(members, prefix, route)
@@ -213,7 +213,7 @@ class Router:
     ) -> list[Candidate]:
         """What the choice would be made from now: for whoever decides whether a request may go."""
         members = [self.member(name) for name in names]
-        known = self._known(members, prefix, self._placement(route), route)
+        known = self._find_known(members, prefix, self._placement(route), route)
         return self._candidates(members, prefix, known)
 
     def holds_back(self, names: Sequence[str], request: TokenRequest) -> bool:
@@ -330,7 +330,7 @@ class Router:
             return None
         return Placement.unpack(route.placement)
 
-    def _known(
+    def _find_known(
         self,
         members: Iterable[MemberLoad],
         prefix: Prefix,
@@ -350,13 +350,13 @@ class Router:
         }
         last = None if placement is None else self._by_id.get(placement.member)
         if placement is not None and last is not None:
-            tokens, age_s = self._kept(last, placement, prefix, now)
+            tokens, age_s = self._held_by_row(last, placement, prefix, now)
             if tokens and (last.name not in known or tokens >= known[last.name].tokens):
                 is_own = route is not None and route.turns
                 known[last.name] = Known(tokens, age_s, "turn" if is_own else "row")
         return known
 
-    def _kept(
+    def _held_by_row(
         self, member: MemberLoad, placement: Placement, prefix: Prefix, now: float
     ) -> tuple[int, float]:
         """How much of the prompt the member holds by a row, and since when nobody used it."""
@@ -510,7 +510,7 @@ class Flight:
         self._in_flight = self._owed = 0
 
 
-def _held(one: Candidate) -> int:
+def _held_tokens(one: Candidate) -> int:
     return one.held
 
 

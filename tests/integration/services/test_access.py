@@ -109,13 +109,13 @@ async def test_an_unknown_key_that_comes_again_and_again_stays_known_as_one(
     access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up = []
-    decided = access._decided
+    decided = access._decide
 
     async def counting(given: tuple[str, str | None], *rest: object) -> object:
         looked_up.append(given[0])
         return await decided(given, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(access, "_decided", counting)
+    monkeypatch.setattr(access, "_decide", counting)
     again, *others = [secret_of("project", os.urandom(32)) for _ in range(6)]
     for other in others:
         await refusal(access, again)

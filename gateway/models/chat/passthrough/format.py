@@ -186,7 +186,7 @@ class PassThroughFormat:
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
         """The conversation, with its images; its spans are estimates."""
-        items = [_worded(item) for item in items]
+        items = [_with_summary_text(item) for item in items]
         see = None
         if self._sees:
             see = Gallery(items, options.rendered, self._images, options.new_items).part
@@ -339,7 +339,7 @@ def _without_thoughts(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     ]
 
 
-def _worded(item: ContextItem) -> ContextItem:
+def _with_summary_text(item: ContextItem) -> ContextItem:
     """A summary that was made just now is known by its line alone."""
     if item.kind != "compaction" or item.ids is None or item.json:
         return item
