@@ -252,8 +252,9 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
 
 
 def _rate_limit_status(answer: ErrorStatus, error: errors.RateLimited) -> ErrorStatus:
-    """The row of a limit: its type, its headers, and after how many milliseconds it fits again.
-    What is spent or too large is not to be sent again, and says no time.
+    """The row of the table for a limit that was reached: its type, its headers, and the time after
+    which the request fits again. A request that will never fit (the budget is spent, or it is too
+    large by itself) has no such time, and clients are told not to send it again.
     """
     if error.is_final or error.code == INSUFFICIENT_QUOTA:
         kind = INSUFFICIENT_QUOTA if error.code == INSUFFICIENT_QUOTA else error.kind

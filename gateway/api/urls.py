@@ -64,7 +64,7 @@ def known_path(path: str) -> str:
 
 
 def is_served(path: str, routes: Routes) -> bool:
-    """Whether there is a route to it, with whatever method."""
+    """Whether a route, of whatever method, leads to the path."""
     return any(route.path_regex.match(path) for route in routes if isinstance(route, Route))
 
 

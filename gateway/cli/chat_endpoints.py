@@ -42,7 +42,7 @@ class Heard:
     usage: ToldUsage | None = None
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        """Keep more of it."""
+        """Keep the ids of one chunk."""
         self.ids += chunk.ids
         self.usage = chunk.usage
         return True

@@ -327,8 +327,8 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
 
 
 def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
-    """Indexes of the calls that have an output: the next one of their `call_id`. References to what
-    is `stored` are among them.
+    """Indexes of the calls among new items that have an output: the next one of their `call_id`.
+    References to calls that are `stored` count, too.
     """
     waiting: dict[str, int] = {}
     answered: set[int] = set()

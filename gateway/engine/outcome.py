@@ -43,7 +43,7 @@ _OUR_FAULT: Final = {BACKEND_LOST}
 
 
 def now() -> int:
-    """What time it is, as a log has it: in Unix seconds."""
+    """The present time in Unix seconds, as entries of the log have it."""
     return int(time.time())
 
 

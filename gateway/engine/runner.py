@@ -228,7 +228,7 @@ class Run:
             self._journal.append(listing)
 
     def _conclude(self, guard: OutputGuard) -> Finished:
-        """There is nothing left to say."""
+        """How a run ends that has nothing left to say."""
         fold = self._live.fold
         if fold.approval_request is not None:
             return Finished("completed", now())

@@ -764,7 +764,7 @@ def _join_ids(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:
 
 
 def _fault(checker: Checker, body: Body) -> str | None:
-    """What is wrong with a body."""
+    """What is wrong with a body; None: it is as it was asked for."""
     if body.kind == "call":
         return checker.call_fault(body.name, body.text)
     return checker.answer_fault(body.text)

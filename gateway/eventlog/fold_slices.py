@@ -42,7 +42,7 @@ class EntryBuffer:
             self.append(entry)
 
     def append(self, entry: Entry) -> None:
-        """Keep one entry more."""
+        """Add one entry at the end."""
         if type(entry) is Tokens and not entry.logprobs:
             self._ids.extend(entry.ids)
         else:
@@ -50,7 +50,7 @@ class EntryBuffer:
         self._ends.append(len(self._ids))
 
     def add(self, portion: Portion) -> None:
-        """Keep one portion more."""
+        """Add the entries of one portion at the end."""
         if isinstance(portion, Singles):
             end = len(self._ids)
             self._ids.extend(portion.ids)

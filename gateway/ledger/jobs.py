@@ -59,7 +59,7 @@ class Adding:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Go round until cancelled."""
+        """Work in rounds until cancelled."""
         await again_and_again(self.round, self._interval_s, "adding usage up")
 
     async def round(self) -> int:
@@ -97,7 +97,7 @@ class Tallying:
         self._untold: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Go round until cancelled."""
+        """Work in rounds until cancelled."""
         await again_and_again(self.round, self._interval_s, "counting tokens of backends")
 
     async def round(self) -> None:
@@ -209,7 +209,7 @@ class Reconciliation:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Go round until cancelled."""
+        """Work in rounds until cancelled."""
         await again_and_again(self.round, self._interval_s, "reconciling usage")
 
     async def round(self, *, repairs: bool = True) -> Found:

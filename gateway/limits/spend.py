@@ -67,7 +67,7 @@ class SpendMeter:
         return self.spent(now) + self.reserved + self._others_reserved
 
     def spend(self, amount: int, now: datetime) -> None:
-        """Add what was spent."""
+        """Add an amount that was spent, in nano-dollars or tokens."""
         self._turn(now)
         self.own += amount
         self._is_written = self._is_written and not amount

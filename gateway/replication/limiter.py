@@ -109,7 +109,7 @@ class _Round:
                 self._taken.set()
 
     def end(self) -> None:
-        """Wake all that wait."""
+        """Wake all callers that wait for this round."""
         self._over.set()
         if not self._waiting:
             self._taken.set()

@@ -18,7 +18,7 @@ _log = EventLog("gateway.limits")
 
 
 class AuditObserver(Protocol):
-    """Who counts corrections."""
+    """Counts the corrections that an audit makes: the metrics."""
 
     def spend_corrected(self, count: int) -> None: ...
 

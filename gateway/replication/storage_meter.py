@@ -22,7 +22,7 @@ _log = EventLog("gateway.limits")
 
 
 class StorageObserver(Protocol):
-    """Who counts measurements."""
+    """Counts measurements: the metrics."""
 
     def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None: ...
 

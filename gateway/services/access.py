@@ -472,7 +472,7 @@ class Access:
 
 
 def check_name(name: str, *, param: str = "name") -> None:
-    """Raises `InvalidRequest` for what can be no name of a tenant or a key."""
+    """Check the name of a tenant or a key. Raises `InvalidRequest`."""
     if not _NAME.match(name):
         raise InvalidRequest(
             f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"

@@ -69,8 +69,8 @@ class BudgetState:
 
 
 class Limits:
-    """The use cases. Each takes a place that the caller may change; `author` is who does, for the
-    audit log.
+    """Use cases of limits, budgets, alerts and prices. Each takes an owner whose limits the caller
+    may change; `author` is who does, for the audit log.
     """
 
     def __init__(self, database: Database) -> None:
@@ -181,7 +181,7 @@ class Limits:
     async def remove_budget(
         self, place: LimitOwner, unit: Unit, interval: Interval, author: Author = COMMAND_LINE
     ) -> bool:
-        """Whether there was one."""
+        """Delete the budget of an owner. False: there was none."""
         gone = Budget(EVERYONE, place.scope, place.scope_id, unit, interval, 0)
         event = _budget_changed(place, gone, None, author)
         return await rules.set_budget(self._database, place.tenant_id, gone, event, is_gone=True)
@@ -266,7 +266,7 @@ class Limits:
     async def remove_alert(
         self, place: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
     ) -> bool:
-        """Whether there was one."""
+        """Delete a spend alert. False: there was none of that id."""
         async with self._database.transaction(place.tenant_id) as connection:
             return await _remove_alert(connection, place, alert_id, author)
 

@@ -84,7 +84,7 @@ class Variable:
 
     @property
     def is_list(self) -> bool:
-        """Its value is JSON."""
+        """Whether the value of the variable is a list, written as JSON."""
         return _mentions(self.field.annotation, tuple)
 
 

@@ -57,7 +57,7 @@ DELETE FROM idempotency_keys WHERE tenant_id = :tenant AND response_id = :respon
 async def find_key(
     database: Database, tenant_id: TenantId, key_hash: bytes, *, ttl_s: float
 ) -> KeyUse | None:
-    """What the key stands for; None when it is free."""
+    """The response that the key stands for; None when the key is free."""
     parameters = {"tenant": tenant_id, "key_hash": key_hash, "ttl_s": ttl_s}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND, parameters)).one_or_none()

@@ -60,7 +60,7 @@ def ledger_jobs(
 
 
 def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
-    """What adds lines up."""
+    """The job that adds usage lines up to sums."""
     ledger = settings.ledger
     terms = RollupTerms(lines_max=ledger.rollup_lines_max, minutes_s=ledger.minutes_s)
     return Adding(database, terms, interval_s=ledger.rollup_interval_s, metrics=metrics)

@@ -111,7 +111,9 @@ class Authentication:
         await self._app(scope, receive, send)
 
     async def _reauthenticate(self, scope: Scope, given: Credentials) -> Principal:
-        """Whose key a WebSocket has by now, for one more of its requests."""
+        """Authenticate the key of a WebSocket again, for one more of its requests: it may have been
+        disabled since the connection was opened.
+        """
         assert given.secret is not None, "it was opened with one"
         principal = await self._access.authenticate(given.secret, given.organization)
         self._check(principal, given, scope)

@@ -24,8 +24,8 @@ _HOPS_MAX: Final = 32
 
 
 def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
-    """None where there is none that can be read: over a Unix socket, or behind a proxy that says
-    nothing.
+    """The address of the client. None where none can be read: over a Unix socket, or behind a proxy
+    that sends none.
     """
     client = scope.get("client")
     address = _parse_address(client[0]) if client else None
@@ -51,7 +51,9 @@ def _forwarded_hops(scope: Scope) -> list[str]:
 
 
 def _parse_address(text: str) -> Address | None:
-    """With a port or in brackets, as some proxies write them, too."""
+    """The address in `text`, which some proxies write with a port or in brackets. None: there is no
+    address in it.
+    """
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

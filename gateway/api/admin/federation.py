@@ -55,7 +55,7 @@ class FederationEndpoints:
         self._providers = providers
 
     async def list(self, call: AdminCall) -> dict[str, Any]:
-        """Those of the tenant."""
+        """List the identity providers of the tenant."""
         asked = page_params(call.request.query_params)
         page = await self._providers.list(
             call.principal.tenant_id,

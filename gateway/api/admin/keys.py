@@ -74,7 +74,7 @@ class KeyEndpoints:
         return _project_key(await self._keys.get(call.principal.tenant_id, *_project_and_key(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """Other scopes, another end."""
+        """Change the scopes of a key, or when it expires."""
         asked = await call.body(ProjectKeyUpdate)
         changed = await self._keys.change(
             call.caller,

@@ -54,7 +54,7 @@ class ServiceAccountEndpoints:
         self._keys = keys
 
     async def list(self, call: AdminCall) -> dict[str, Any]:
-        """Those of one project."""
+        """List the service accounts of one project."""
         asked = page_params(call.request.query_params)
         page = await self._accounts.list(
             call.principal.tenant_id,
@@ -89,7 +89,7 @@ class ServiceAccountEndpoints:
         return service_account_body(await self._accounts.get(*_tenant_and_account(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """Another name, another role."""
+        """Change the name or the role of a service account."""
         asked = await call.body(ServiceAccountUpdate)
         changed = await self._accounts.change(
             *_caller_and_account(call), name=asked.name, role=asked.role

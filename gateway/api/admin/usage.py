@@ -17,7 +17,7 @@ COSTS: Final[Report] = "costs"
 
 
 def routes(reports: UsageReports) -> list[AdminRoute]:
-    """One for each report."""
+    """One route for each usage report."""
     return [
         AdminRoute("GET", path_of(report), "usage.read", _endpoint(report, reports))
         for report in REPORTS

@@ -515,7 +515,9 @@ def _reachable_names(made: Json, roots: Any) -> set[str]:
 
 
 def _shorten_names(made: Json) -> Json:
-    """With short names where a module's path was put in front to tell two apart."""
+    """The schemas under short names, where pydantic put the path of a module in front to tell two
+    classes of one name apart.
+    """
     shorter: dict[str, str] = {}
     for name in made:
         module, _, short = name.rpartition("__")

@@ -43,7 +43,7 @@ class KmsPlace:
 
     @property
     def address(self) -> str:
-        """Where it is asked."""
+        """The URL of the key service."""
         return self.url or f"https://kms.{self.region}.amazonaws.com/"
 
 

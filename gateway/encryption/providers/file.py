@@ -51,7 +51,7 @@ class FileKeys:
             raise ContentSealed("a data key was not wrapped by the key of that id") from error
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection or file is open."""
 
 
 def _bound_to(tenant_id: TenantId) -> bytes:

@@ -231,7 +231,7 @@ class OpenItem:
         return {name: values[name] for name in EVENT_FIELDS[ANNOTATION_EVENT]}
 
     def part(self) -> dict[str, Any]:
-        """Its one content part."""
+        """The content part of the item, of which there is one."""
         if self.envelope.part == "reasoning_text":
             return {"type": "reasoning_text", "text": self.text}
         if self.envelope.part == "refusal":

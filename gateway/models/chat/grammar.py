@@ -226,7 +226,7 @@ class _Turn:
         return InOrder((Maybe(InOrder(parts)), rest))
 
     def _behind_thought(self) -> Node | None:
-        """Everything behind a thought."""
+        """The grammar of what may follow a thought."""
         if self._rules.calls == "required":
             return self._calls()
         if self._rules.answer is None:
@@ -261,7 +261,7 @@ class _Turn:
     # Calls.
 
     def _calls(self) -> Node:
-        """One call or more."""
+        """The grammar of one call or more."""
         calls = self._syntax.calls
         assert calls is not None, "there are tools, which a model without calls has not"
         return InOrder((self._spelled(calls.opened), self._call(calls), self._more_calls()))

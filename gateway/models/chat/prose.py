@@ -63,7 +63,7 @@ class Prose:
         return self.is_started and not self._spaces
 
     def write(self, unit: Unit) -> None:
-        """More text of it."""
+        """Add a unit of text."""
         size = len(unit.text.rstrip())
         if not size:
             self._spaces.append(unit)

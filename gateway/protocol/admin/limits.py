@@ -112,7 +112,7 @@ class RateLimitUpdate(WireModel):
 
     @property
     def mode(self) -> Mode | None:
-        """None: as it is."""
+        """The mode that is asked for; None leaves it as it is."""
         return None if self.harmony is None else self.harmony.mode
 
     @property

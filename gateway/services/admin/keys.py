@@ -184,7 +184,7 @@ class Keys:
             return (await _owned(connection, tenant_id, [changed]))[0]
 
     async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
-        """It works no more."""
+        """Disable a key: from now on it is refused."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)

@@ -109,7 +109,7 @@ class ProjectLimits:
         return changed
 
     async def remove_alert(self, place: LimitOwner, alert_id: UUID, author: Author) -> bool:
-        """Whether there was one."""
+        """Delete a spend alert. False: there was none of that id."""
         is_gone = await self.limits.remove_alert(place, alert_id, author)
         self._forget()
         return is_gone

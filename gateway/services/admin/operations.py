@@ -152,7 +152,7 @@ class Operations:
             )
 
     async def end_price(self, asked: PriceEnd, author: Author) -> bool:
-        """Whether there was one."""
+        """End a price. False: there was none."""
         with owned():
             return await self._limits.end_price(
                 asked.model,

@@ -47,7 +47,7 @@ class Operators:
         return await rows.all_keys(self._database)
 
     async def disable(self, key_id: UUID, author: Author = COMMAND_LINE) -> OperatorKey:
-        """It works no more. Raises `ResourceNotFound`."""
+        """Disable a key of an operator: from now on it is refused. Raises `ResourceNotFound`."""
         found = await rows.disable(self._database, key_id, author)
         if found is None:
             raise ResourceNotFound(f"There is no operator's key {key_id}.", param="key")

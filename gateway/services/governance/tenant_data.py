@@ -281,7 +281,7 @@ class _Sink(io.RawIOBase):
         return len(self._pieces[-1])
 
     def taken(self) -> bytes:
-        """What was written since."""
+        """The bytes that were written since the last call."""
         taken = b"".join(self._pieces)
         self._pieces.clear()
         return taken

@@ -60,7 +60,7 @@ class ImageBudget:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are held."""
+        """The bytes of all images that are held now."""
         while self._let_go:
             tenant_id, size = self._let_go.popleft()
             self._held_bytes -= size

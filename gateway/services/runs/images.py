@@ -83,7 +83,7 @@ class _Coming:
         self._sizes[at] += size
 
     def drop(self, at: int) -> None:
-        """It is not shown."""
+        """Give back the bytes of the image at this place, which is not shown."""
         self._hold.give_back(self._sizes[at])
         self._sizes[at] = 0
 

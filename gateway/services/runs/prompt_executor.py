@@ -46,11 +46,11 @@ class Renderable(Protocol):
 
     @property
     def model(self) -> Model:
-        """Whose prompt it is."""
+        """The model that the prompt is for."""
 
     @property
     def tenant_id(self) -> TenantId:
-        """Whose request it is."""
+        """The tenant whose request it is."""
 
     def with_renderings(self, answers: Mapping[bytes, Rendering], hold: object = None) -> Self:
         """The same, with more of what servers rendered for it. `hold` counts images among that."""

@@ -181,7 +181,7 @@ class RunInput:
 
     @property
     def tenant_id(self) -> TenantId:
-        """Whose request it is."""
+        """The tenant whose request it is."""
         return self.command.principal.tenant_id
 
     def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:

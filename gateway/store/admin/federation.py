@@ -280,7 +280,7 @@ async def count_rules(connection: Connection, tenant_id: TenantId, provider_id: 
 async def find(
     connection: Connection, tenant_id: TenantId, provider_id: UUID
 ) -> IdentityProvider | None:
-    """None: unknown, or deleted."""
+    """An identity provider of the tenant; None when it is unknown or deleted."""
     asked = {"tenant": tenant_id, "id": provider_id}
     row = (await connection.execute(_FIND, asked)).one_or_none()
     return None if row is None else _provider(row)

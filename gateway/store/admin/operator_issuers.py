@@ -91,7 +91,7 @@ async def all_issuers(connection: Connection) -> list[OperatorIssuer]:
 
 
 async def find(connection: Connection, issuer_id: UUID) -> OperatorIssuer | None:
-    """None: unknown, or deleted."""
+    """An issuer by its id; None when it is unknown or deleted."""
     row = (await connection.execute(_ONE, {"id": issuer_id})).one_or_none()
     return None if row is None else _issuer(row)
 

@@ -80,7 +80,7 @@ class Question:
 
     @property
     def reads_lines(self) -> bool:
-        """Sums cannot answer it."""
+        """Whether the lines have to be read, because no sums answer the question."""
         return self.by_end_user or bool(self.tags) or self.span.sums is None
 
 

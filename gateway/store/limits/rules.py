@@ -124,7 +124,7 @@ class SpendAlert:
 
     @property
     def meter(self) -> str:
-        """What it looks at."""
+        """The name of the meter that the alert looks at."""
         return meter_of(self.scope, self.scope_id, self.unit, self.interval)
 
     @property
@@ -242,7 +242,7 @@ async def alerts(
 async def add_alert(
     connection: Connection, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
 ) -> SpendAlert:
-    """Write a new one."""
+    """Add a spend alert, with its entry in the audit log."""
     made = alert_of((await connection.execute(_SET_ALERT, _alert(tenant_id, alert))).one())
     await audit_log.record(connection, tenant_id, event)
     return made

@@ -218,7 +218,7 @@ class Requirement:
 
     @property
     def stops(self) -> bool:
-        """Without it, requests fail."""
+        """Whether requests fail without it."""
         return not self.cost
 
 

@@ -125,7 +125,7 @@ async def report(database: Database, replica: str, in_flight: Mapping[str, int])
 
 
 async def reports(database: Database) -> list[DrainReport]:
-    """What replicas told lately."""
+    """What replicas have reported lately of drained backends."""
     parameters = {"nobody": EVERYONE, "fresh": FRESH_S}
     async with database.runs_transaction() as connection:
         return [DrainReport(*row) for row in await connection.execute(_REPORTS, parameters)]

@@ -91,7 +91,7 @@ class Web(Protocol):
     """Pages that can be found, and read, within what a response may."""
 
     async def search(self, query: Query) -> list[Hit]:
-        """Raises `SearchFailed`."""
+        """The hits for a query, best first. Raises `SearchFailed`."""
         ...
 
     async def open(self, url: str, *, anew: bool) -> Page:

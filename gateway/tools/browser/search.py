@@ -122,7 +122,7 @@ class IndexSource:
     is_live: bool = False
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
-        """Raises `SourceFailed`."""
+        """The hits of this source for a query. Raises `SourceFailed`."""
         try:
             found = await documents.search(
                 self.database, tenant_id, query.text,

@@ -204,7 +204,7 @@ class Listing:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def entry(self) -> ToolsListed:
-        """For the log."""
+        """The log entry that shows the listing to clients."""
         error = b"" if self.error is None else lasting_json(self.error)
         return ToolsListed(self.grant.label, lasting_json(list(self.shown)), error)
 

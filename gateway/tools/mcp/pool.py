@@ -358,7 +358,7 @@ class SessionPool:
 
 
 def _outcome_of_listing(error: McpError) -> str:
-    """As metrics call it."""
+    """What metrics call the failure of a listing."""
     if error.code == BUSY and not error.sent:
         return "busy"
     return "timeout" if error.code == REQUEST_TIMEOUT else "error"

@@ -289,7 +289,7 @@ def headers_of(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def identity_of(row_id: UUID) -> str:
-    """Of a registered server."""
+    """The identity of a registered server, from the id of its row."""
     return f"{REGISTERED}{row_id.hex}"
 
 

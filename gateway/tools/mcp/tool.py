@@ -193,7 +193,7 @@ class McpToolSession:
         )
 
     def _refused(self, told: str, message: str) -> ToolResult:
-        """Nothing was sent."""
+        """The result of a call that was refused before anything was sent."""
         error = {
             "type": "mcp_protocol_error",
             "code": INVALID_PARAMS,

@@ -132,7 +132,7 @@ class RemoteContainer(Container):
 
     @override
     async def leave(self) -> None:
-        """The server keeps it."""
+        """Leave the container to its server, which keeps it."""
 
     @override
     async def close(self) -> None:

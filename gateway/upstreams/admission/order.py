@@ -133,7 +133,7 @@ class Fifo(Generic[T]):
     oldest = head
 
     def before(self, tenant: str) -> int:
-        """The whole line."""
+        """How many wait before a new request: all that wait."""
         del tenant
         return len(self._tickets)
 

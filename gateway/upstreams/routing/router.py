@@ -300,7 +300,7 @@ class Router:
 
     @property
     def now(self) -> float:
-        """The clock."""
+        """The present time, in seconds of the router's clock."""
         return self._clock()
 
     @property

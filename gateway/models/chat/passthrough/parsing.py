@@ -238,7 +238,7 @@ class EitherParser:
         return self._parser.feed_each(ids)
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over."""
+        """End the turn: what was held back, and the ends of what is open."""
         return self._parser.finish(reason)
 
     def _decide(self, ids: Sequence[int]) -> None:

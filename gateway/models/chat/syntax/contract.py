@@ -107,7 +107,7 @@ class CallReader(Protocol):
     """
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """More text, never empty."""
+        """Read more text of the region, which is never empty."""
         ...
 
     def mark(self, marker: str) -> Iterator[CallEvent]:

@@ -23,7 +23,7 @@ class JsonBody:
 
     @property
     def is_over(self) -> bool:
-        """The value is complete."""
+        """Whether the JSON value is complete."""
         return self._value is not None and self._value.is_over
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:

@@ -138,7 +138,7 @@ class ArgumentsReader:
 
     @property
     def is_begun(self) -> bool:
-        """The first character came."""
+        """Whether the first character of the object came."""
         return bool(self._begin)
 
     @property
@@ -225,7 +225,7 @@ class JsonCall:
 
     @property
     def is_over(self) -> bool:
-        """The object is closed."""
+        """Whether the object is closed."""
         return self._phase is _Phase.OVER
 
     @property

@@ -81,14 +81,14 @@ class TaggedArguments:
         return f"{front}{_quoted(key)}: {quote}"
 
     def text(self, text: str) -> str:
-        """More of its value."""
+        """JSON of more text of the open value."""
         if self._is_text:
             return _quoted(text)[1:-1]
         self._value.append(text)
         return ""
 
     def end(self) -> str:
-        """The value is over."""
+        """JSON that closes the open value."""
         if self._is_text:
             self._is_text = False
             return '"'

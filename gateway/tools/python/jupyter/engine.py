@@ -130,7 +130,7 @@ class Handle:
     folder: str
 
     def packed(self) -> bytes:
-        """As it is kept."""
+        """The handle as bytes, as the row of its container keeps it."""
         return orjson.dumps([self.kernel, self.folder])
 
     @classmethod
