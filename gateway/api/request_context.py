@@ -61,7 +61,7 @@ _STATUSES: Final[dict[str, int | None]] = {
 }
 """The messages that an answer starts with, and their status; None: they say it themselves."""
 
-_log = logs.EventLog("gateway.api")
+_log = logs.EventLog(__name__)
 
 
 class RequestContext:

@@ -58,7 +58,7 @@ async def _serve(settings: Settings, host: str, port: int) -> None:
             where="tools.python.remote_token",
             remedy="Set GATEWAY_TOOLS__PYTHON__REMOTE_TOKEN to the output of: openssl rand -hex 32",
         )
-    log = EventLog("gateway.containers")
+    log = EventLog(__name__)
     chosen = await choose([linux_engine(python)])
     if chosen.engine is None:
         raise StartupError(

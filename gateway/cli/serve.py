@@ -71,7 +71,7 @@ async def serve_gateway(
     """The gateway on a socket until a signal, and its admin API on another; needs settings that
     are complete.
     """
-    app, log = create_app(settings), EventLog("gateway")
+    app, log = create_app(settings), EventLog(__name__)
     frames = FrameBounds.of(settings)
     server = Server(app, listener, settings.server, app.process, frames)
     if admin_listener is None:
@@ -137,7 +137,7 @@ async def _simulate(app: ASGIApp, host: str, port: int) -> None:
     settings = ServerSettings(host=host, port=port, drain_grace_s=1)
     with listen(host, port, settings.backlog_max) as listener:
         server = Server(app, listener, settings)
-        await _until_signal(server, EventLog("gateway.simulator"))
+        await _until_signal(server, EventLog(__name__))
 
 
 async def _until_signal(server: Server, log: EventLog) -> None:

@@ -59,7 +59,7 @@ _QUIET: Final = {
 }
 _MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /var/lib/harmony."
 
-_log = EventLog("gateway.devdb")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

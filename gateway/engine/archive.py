@@ -65,7 +65,7 @@ TOGETHER_BYTES_MAX: Final = 64 * 1024
 DEFECTS: Final = (ValueError, TypeError, LookupError)
 """What reading a damaged row or log raises, and those of another release."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ Done = TypeVar("Done")
 BATCH_ROWS_MAX: Final = 128
 """Rows of one commit: while the database works on it, a row that comes alone has to wait."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 class Batcher(Generic[Row, Done]):

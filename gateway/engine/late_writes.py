@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", UsageLine, FinishedResponse, AuditedCall)
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 RETRY_PAUSE_S: Final = 0.2

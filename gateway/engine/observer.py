@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.telemetry.metrics import Metrics
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 class Observer:

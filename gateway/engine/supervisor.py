@@ -28,7 +28,7 @@ SHARE_OF_FREE: Final = 4
 """One tenant alone has up to four fifths of all places, two up to four ninths each: what is left
 free decides, as with the dynamic thresholds of shared switch buffers (Choudhury and Hahne)."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 class LogChannel(Protocol):

@@ -40,7 +40,7 @@ SORTED_AT_ONCE: Final = 4096
 SHOWN_AT_ONCE: Final = 128
 """Parts of logs; then the event loop has its turn. A first poll may find a hundred thousand."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 class ReadLogChanges(Protocol):

@@ -52,7 +52,7 @@ CROWDED_BYTES_MAX: Final = 16
 commit is shared by more entries."""
 CROWDED_SHARE: Final = 1 / 3
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ PAUSE_S: Final = 0.005
 FOLLOWED_S: Final = 10.0
 """Seconds that a log is announced after a watcher asked for it; watchers ask more often."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 class Notifier:

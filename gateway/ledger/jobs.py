@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
 
-_log = EventLog("gateway.ledger")
+_log = EventLog(__name__)
 
 PAUSE_MAX_S: Final = 300.0
 """Between two attempts at a sink that fails."""

@@ -43,7 +43,7 @@ LATE_S: Final = 600.0
 """Seconds for which an interval that has ended is still checked."""
 SMTP_TIMEOUT_S: Final = 20.0
 
-_log = EventLog("gateway.alerts")
+_log = EventLog(__name__)
 
 
 class NotDelivered(Exception):

@@ -42,7 +42,7 @@ RETRIES_PER_HEARTBEAT: Final = 6
 ASSURED_S: Final = 2.0
 """What leaves a process for somebody else's server is under way for less than that, as a rule."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

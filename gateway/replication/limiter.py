@@ -56,7 +56,7 @@ PRICES_LACKING_S: Final = 1.0
 CLEANED_EVERY: Final = 30
 """One of this many rounds removes the reports of processes that are gone."""
 
-_log = EventLog("gateway.limits")
+_log = EventLog(__name__)
 
 
 class SyncCounters(Protocol):

@@ -28,7 +28,7 @@ INTERVAL_S: Final = 5.0
 ORPHAN_S: Final = 3600.0
 """How long a response of another release waits for a process that knows how to go on with it."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 class OrphanReaper:

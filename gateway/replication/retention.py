@@ -32,7 +32,7 @@ DAYS_AHEAD: Final = 3
 SILENT_S: Final = 60
 """Seconds without a write after which the flushes of a process that runs nothing are removed."""
 
-_log = EventLog("gateway.housekeeping")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gateway.telemetry.logs import EventLog
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
-_log = EventLog("gateway.limits")
+_log = EventLog(__name__)
 
 
 class AuditObserver(Protocol):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOOK_S = 10.0
 """Seconds between two looks whether a tenant is to be measured, such as one with a new limit."""
 
-_log = EventLog("gateway.limits")
+_log = EventLog(__name__)
 
 
 class StorageObserver(Protocol):

@@ -38,7 +38,7 @@ CLAIMED_AT_ONCE_MAX: Final = 32
 READ_AT_ONCE_MAX: Final = 4
 """Logs that are read at once; more would keep requests waiting for connections."""
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOG_INTERVAL_S: Final = 10.0
 """Seconds between two log lines that connections were closed to make room."""
 
-_log = EventLog("gateway.connection")
+_log = EventLog(__name__)
 
 
 class Abortable(Protocol):

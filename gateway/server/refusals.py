@@ -20,7 +20,7 @@ NO_REQUEST: Final = (
     "a proxy has to stand in front of this server."
 )
 
-_log = EventLog("gateway.connection")
+_log = EventLog(__name__)
 
 
 class Refused(Exception):

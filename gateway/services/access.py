@@ -68,7 +68,7 @@ _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _ID_PREFIX_MIN: Final = 8
 """As many characters of an id as cannot be taken for a hint."""
 
-_log = EventLog("gateway.access")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal, TenantId
     from gateway.upstreams.unary import UnaryClient
 
-_log = EventLog("gateway.passing")
+_log = EventLog(__name__)
 
 _STATUS: Final = re.compile(r"^answered \d+: ")
 _PLACE: Final = re.compile(r"\S*/\S*")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.encryption.keyring import Keyring
     from gateway.store.postgres.database import Database, Row
 
-_log = EventLog("gateway.runs")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,11 +91,12 @@ _context: Final[ContextVar[Mapping[str, object]]] = ContextVar("log_context", de
 
 
 class EventLog:
-    """Writes log events of one part of the gateway: a short sentence and fields, one line each."""
+    """Writes log events of one module: a short sentence and fields, one line each."""
 
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
+        """`name` is `__name__`, as with `logging.getLogger`: lines have it as `logger`."""
         self._name = name
 
     def debug(self, event: str, **fields: Unpack[Fields]) -> None:

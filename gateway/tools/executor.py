@@ -56,7 +56,7 @@ _ADVICE: Final[Mapping[ToolKind, str]] = {
     "mcp": "Ask for less at once, if the tool lets you.",
 }
 
-_log = EventLog("gateway.tools")
+_log = EventLog(__name__)
 T = TypeVar("T")
 
 

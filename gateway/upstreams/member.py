@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.probe import Description, HealthCheck
     from gateway.upstreams.server import InferenceServer
 
-_log = EventLog("gateway.upstreams")
+_log = EventLog(__name__)
 
 _DOUBLINGS_MAX = 30
 

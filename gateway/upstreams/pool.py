@@ -99,7 +99,7 @@ def round_robin(choices: Sequence[Member], turn: int) -> Member:
     return choices[turn % len(choices)]
 
 
-_log = EventLog("gateway.upstreams")
+_log = EventLog(__name__)
 
 SILENT = "no backend has said yet what it serves"
 HANG_UP_AGAIN_S: Final = 1.0

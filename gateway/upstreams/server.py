@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.http.transport import HttpAnswer, ResponseBody
     from gateway.upstreams.request_writer import Grammar
 
-_log = EventLog("gateway.upstreams")
+_log = EventLog(__name__)
 
 _PROMPT_ID_BYTES = 8
 """Six digits, a comma and a space."""

@@ -43,7 +43,7 @@ _FAMILIES: Final[Mapping[ToolKind, HostedFamily]] = {
 }
 _PURPOSES: Final[tuple[ToolKind, ...]] = ("browser", "python")
 
-_log = EventLog("gateway.tools")
+_log = EventLog(__name__)
 
 
 class Rooms:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from contextvars import copy_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CANARY = "a secret prompt"
+GATEWAY = Path(logs.__file__).parents[1]
 
 
 class Terminal(io.StringIO):
@@ -127,6 +130,15 @@ def test_events_of_libraries_are_written_alike_and_without_the_text_of_errors() 
     assert event["event"] == "Exception in ASGI application"
     assert event["error"] == "ValueError"
     assert CANARY not in stream.getvalue()
+
+
+def test_log_lines_name_the_module_that_wrote_them() -> None:
+    names = {
+        (file.relative_to(GATEWAY).as_posix(), name)
+        for file in GATEWAY.rglob("*.py")
+        for name in re.findall(r"\bEventLog\(([^)]+)\)", file.read_text(encoding="utf-8"))
+    }
+    assert {name for _, name in names} == {"__name__"}, names
 
 
 def test_what_orjson_cannot_carry_is_escaped() -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 OK = 200
 
-_log = logs.EventLog("gateway.api")
+_log = logs.EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ GOING_AWAY: Final = 1001
 SERVICE_RESTART: Final = 1012
 """Close codes (RFC 6455 §7.4.1) after which OpenAI's SDK opens a new connection by itself."""
 
-_log = logs.EventLog("gateway.api")
+_log = logs.EventLog(__name__)
 
 
 class WebSocketEndpoint:

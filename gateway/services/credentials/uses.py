@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal
 
-_log = EventLog("gateway.access")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ _UNNAMED: Final = (
     "The token names no tenant that its issuer may speak for, no project of that tenant, or no "
     "role that is known here. The operator of this server decides about that."
 )
-_log = EventLog("gateway.federation")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ RSA_BITS: Final = (2048, 8192)
 Source of the lower bound: https://www.rfc-editor.org/rfc/rfc7518#section-3.3"""
 _KTY: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
-_log = EventLog("gateway.federation")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

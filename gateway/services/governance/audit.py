@@ -34,7 +34,7 @@ ANCHORED_MAX: Final = 1_000
 SECOND_MAX: Final = 253_402_300_799
 """The last one of the year 9999."""
 
-_log = EventLog("gateway.audit")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

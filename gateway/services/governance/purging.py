@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 3600.0
 
-_log = EventLog("gateway.governance")
+_log = EventLog(__name__)
 
 
 class Purging:

@@ -33,7 +33,7 @@ ROWS_AT_ONCE: Final = 200
 HOLD_S: Final = 60.0
 """So much longer than a page takes by its rows a tenant stays with whoever goes on for it."""
 
-_log = EventLog("gateway.governance")
+_log = EventLog(__name__)
 
 
 class Resealing:

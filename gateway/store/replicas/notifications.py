@@ -38,7 +38,7 @@ _NOTIFY: Final = Statement("""
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, payload)
 FROM unnest(CAST(:payloads AS text[])) AS payload
 """)
-_log = EventLog("gateway.store")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

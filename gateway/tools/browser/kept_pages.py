@@ -28,7 +28,7 @@ sizes are in characters."""
 PAGE_CHARS: Final = 1000
 """What a page costs beside its text."""
 
-_log = EventLog("gateway.browser")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _HIT_SCHEMES: Final = frozenset({"http", "https"})
 _BUSY: Final = 429
 _CREDENTIALS: Final = frozenset({401, 402, 403})
 
-_log = EventLog("gateway.browser")
+_log = EventLog(__name__)
 
 
 class SearchFailed(Exception):

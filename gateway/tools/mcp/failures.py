@@ -49,7 +49,7 @@ _STATUS_STAND_INS: Final = frozenset(
 _UNREAD: Final = ("Unexpected content type", "server answered a request with 202 Accepted")
 """How the SDK begins to tell of an answer that it did not read."""
 
-_log = EventLog("gateway.mcp")
+_log = EventLog(__name__)
 
 
 class McpError(Exception):

@@ -48,7 +48,7 @@ NAMES_MAX: Final = 1024
 SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
-_log = EventLog("gateway.mcp")
+_log = EventLog(__name__)
 _TEXTS: Final = frozenset({"description", "title", "$comment"})
 _HINTS: Final = frozenset({"default", "examples", "example"})
 """Keywords of a schema that nothing follows from."""

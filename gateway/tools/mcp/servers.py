@@ -54,7 +54,7 @@ ONLY_HTTPS: Final = NetworkPolicy(plain_http=False)
 _WIDTH: Final = ("registry", "listed", "any")
 """From the narrowest to the widest."""
 
-_log = EventLog("gateway.mcp")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

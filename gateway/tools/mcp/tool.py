@@ -45,7 +45,7 @@ NOBODY_KNOWS: Final = (
     "call that only reads, if there is one."
 )
 
-_log = EventLog("gateway.mcp")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

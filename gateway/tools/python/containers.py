@@ -67,7 +67,7 @@ FILE_BOUNDS: Final = FileBounds(
 )
 CONTAINER_LIMITS: Final = ContainerLimits()
 
-_log = EventLog("gateway.python")
+_log = EventLog(__name__)
 
 
 class ContainerExpired(Exception):

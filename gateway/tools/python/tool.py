@@ -54,7 +54,7 @@ _UNAVAILABLE: Final[tuple[str, ToolOutcome]] = (
     "transport_error",
 )
 
-_log = EventLog("gateway.python")
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

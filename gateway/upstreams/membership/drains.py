@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOLD_AGAIN_S: Final = 10.0
 """Seconds between two reports without a change: without them a replica counts as gone."""
 
-_log = EventLog("gateway.upstreams")
+_log = EventLog(__name__)
 
 
 class Drainable(Protocol):

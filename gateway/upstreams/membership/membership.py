@@ -23,7 +23,7 @@ SETTINGS: Final = "settings"
 START_WAIT_S: Final = 10.0
 """How long the start waits for a source: what is not known then joins later."""
 
-_log = EventLog("gateway.upstreams")
+_log = EventLog(__name__)
 
 
 class SourceState(NamedTuple):

@@ -31,7 +31,7 @@ _LOAD: Final = struct.Struct(">III")
 _ENTRY: Final = struct.Struct(">QIH")
 _COUNT_MAX: Final = 2**32 - 1
 
-_log = EventLog("gateway.upstreams")
+_log = EventLog(__name__)
 
 
 class Posted(Protocol):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 KEEP = RetentionPolicy(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
-LOGGER = "gateway.housekeeping"
+LOGGER = "gateway.replication.retention"
 
 
 def rounds(database: Database, *, interval_s: float = 3600, batches_max: int = 100) -> Housekeeping:

@@ -277,7 +277,7 @@ async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_req
     access.forget()
     await close_database(postgres, database_url)
     async with asyncio.TaskGroup() as group:
-        with captured_logs(of="gateway.access") as logged:
+        with captured_logs(of="gateway.services.access") as logged:
             renewing = group.create_task(access.run())
             await _looked_up(access, secret)
         await open_database(postgres, database_url)

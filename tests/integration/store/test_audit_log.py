@@ -227,7 +227,7 @@ async def test_heads_are_written_to_the_process_log(database: Database, tenant: 
     (head,) = await audit_log.heads(database, since_s=60, rows_max=9)
     (state,) = await AuditLogs(database).verify(tenant)
     assert head == (tenant, 3, bytes.fromhex(state.head))
-    with captured_logs(of="gateway.audit") as logged:
+    with captured_logs(of="gateway.services.governance.audit") as logged:
         await AuditLogs(database).anchor()
     assert [(one["tenant"], one["count"], one["rule"]) for one in logged] == [
         (str(tenant), 3, state.head)
@@ -258,7 +258,7 @@ async def test_heads_are_told_until_the_round_after_the_next(
         async with database.owner_transaction() as connection:
             await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
             await connection.script(older)
-        with captured_logs(of="gateway.audit") as logged:
+        with captured_logs(of="gateway.services.governance.audit") as logged:
             await AuditLogs(database).anchor()
         assert len(logged) == told
 

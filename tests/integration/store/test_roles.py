@@ -146,7 +146,7 @@ async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner
 
 
 async def test_whoever_leaves_days_to_the_owner_says_so_once(serving: Database) -> None:
-    with captured_logs(of="gateway.housekeeping") as logged:
+    with captured_logs(of="gateway.replication.retention") as logged:
         await housekeeping(serving)._begin()
     assert [(event["level"], "db maintain" in event["event"]) for event in logged] == [
         ("info", True)

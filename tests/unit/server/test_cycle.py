@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-LOG = logging.getLogger("gateway.connection")
+LOG = logging.getLogger("gateway.server.http_protocol")
 DATE = (b"date", b"Sat, 21 Nov 2026 17:00:00 GMT")
 START: Any = {"type": "http.response.start", "status": 200, "headers": []}
 END: Any = {"type": "http.response.body", "body": b""}
