@@ -56,7 +56,7 @@ class ApprovalAnswer(BaseModel):
     reason: str | None = None
 
 
-def _read(item: InputItem) -> InputItem:
+def _to_approval_item(item: InputItem) -> InputItem:
     """The item, or the request for approval or answer to one that it stands for.
 
     Raises `PydanticCustomError` for arguments and outputs that do not say what was asked or
@@ -64,11 +64,11 @@ def _read(item: InputItem) -> InputItem:
     """
     match item:
         case FunctionCall(name=name, call_id=call_id) if name == FUNCTION and _is_own(call_id):
-            asked = _parsed(AskedCall, "arguments", item.arguments)
+            asked = _parse(AskedCall, "arguments", item.arguments)
             fields = {"id": call_id, "type": FUNCTION, **asked.model_dump()}
             return McpApprovalRequest.model_validate(fields)
         case FunctionCallOutput(call_id=call_id) if call_id is not None and _is_own(call_id):
-            answer = _parsed(ApprovalAnswer, "output", output_text(item))
+            answer = _parse(ApprovalAnswer, "output", output_text(item))
             fields = {
                 "id": item.id,
                 "type": "mcp_approval_response",
@@ -85,7 +85,7 @@ def _is_own(call_id: str) -> bool:
     return call_id.startswith(ID_PREFIX)
 
 
-def _parsed(model: type[Said], field: str, text: str) -> Said:
+def _parse(model: type[Said], field: str, text: str) -> Said:
     try:
         return model.model_validate_json(text)
     except ValidationError:
@@ -93,5 +93,5 @@ def _parsed(model: type[Said], field: str, text: str) -> Said:
         raise PydanticCustomError("approval_call", "", context) from None
 
 
-ReadItem = Annotated[AnyInputItem, AfterValidator(_read)]
+ReadItem = Annotated[AnyInputItem, AfterValidator(_to_approval_item)]
 """`AnyInputItem`, of which none stands for a request for approval or its answer."""

@@ -224,15 +224,15 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
         return {"name": name, "arguments": arguments}
     match rule.kind:
         case SegmentKind.LOCAL_SHELL_CALL:
-            action = _read(LocalShellAction, arguments)
+            action = _parse_arguments(LocalShellAction, arguments)
             return {
                 "action": _some(action.command, action.model_dump(mode="json", exclude_none=True))
             }
         case SegmentKind.SHELL_CALL:
-            commands = _read(ShellAction, arguments)
+            commands = _parse_arguments(ShellAction, arguments)
             return {"action": _some(commands.commands, commands.model_dump(mode="json"))}
         case SegmentKind.APPLY_PATCH_CALL:
-            return {"operation": _operation(_read(_Patch, arguments).operation)}
+            return {"operation": _operation(_parse_arguments(_Patch, arguments).operation)}
         case SegmentKind.CUSTOM_CALL:
             said = {CUSTOM_INPUT: _custom_input(arguments)}
         case _:
@@ -240,7 +240,7 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
     return without_nulls({"name": rule.shown_name, "namespace": rule.namespace, **said})
 
 
-def _read(model: type[_M], arguments: str) -> _M:
+def _parse_arguments(model: type[_M], arguments: str) -> _M:
     """Strict, as JSON Schema would have it. Raises `ValueError`."""
     try:
         return model.model_validate(orjson.loads(arguments))

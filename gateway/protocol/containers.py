@@ -83,7 +83,7 @@ class NewContainerFile(WireModel):
 
 def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewContainer:
     """A container to create. Raises `InvalidRequest`; with `strict` for unknown keys, too."""
-    asked = _read(NewContainer, body, limits, strict=strict, extra=("skills",))
+    asked = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
     if asked.network_policy.type != "disabled":
         raise unsupported("network_policy.type", "Leave it out: code has no network.")
     return asked
@@ -93,10 +93,10 @@ def parse_container_file(
     body: bytes, *, limits: InputLimits, strict: bool = False
 ) -> NewContainerFile:
     """An uploaded file to copy into a container. Raises `InvalidRequest`."""
-    return _read(NewContainerFile, body, limits, strict=strict)
+    return _parse(NewContainerFile, body, limits, strict=strict)
 
 
-def _read(
+def _parse(
     model: type[Wire],
     body: bytes,
     limits: InputLimits,

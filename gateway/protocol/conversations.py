@@ -117,14 +117,14 @@ def parse_conversation(
 
     With `strict`, unknown keys, images and files are refused.
     """
-    asked = _read(NewConversation, parse_object(body or b"{}", limits), strict=strict)
+    asked = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
     _check_items(asked.items, limits, strict=strict)
     return asked
 
 
 def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewItems:
     """Items to add. Raises as `parse_conversation` does."""
-    asked = _read(NewItems, parse_object(body, limits), strict=strict)
+    asked = _parse(NewItems, parse_object(body, limits), strict=strict)
     _check_items(asked.items, limits, strict=strict)
     return asked
 
@@ -134,10 +134,10 @@ def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) ->
     document = parse_object(body, limits)
     if document.get("metadata", "") is None:
         document["metadata"] = {}
-    return _read(NewMetadata, document, strict=strict)
+    return _parse(NewMetadata, document, strict=strict)
 
 
-def _read(model: type[AnyBody], raw: dict[str, Any], *, strict: bool) -> AnyBody:
+def _parse(model: type[AnyBody], raw: dict[str, Any], *, strict: bool) -> AnyBody:
     document = without_nulls(raw)
     items = document.get("items")
     if isinstance(items, list) and len(items) > ADDED_ITEMS_MAX:

@@ -542,7 +542,7 @@ InputItem = Item | ItemReference | CompactionTrigger
 """What a request may hold."""
 
 
-def _typed(value: object) -> object:
+def _with_type(value: object) -> object:
     """A raw item with its type, which messages and references may leave out (API §3.1)."""
     if not isinstance(value, dict) or value.get("type") is not None:
         return value
@@ -569,6 +569,6 @@ AnyInputItem = Annotated[
     | CompactionTrigger
     | ItemReference,
     Discriminator("type"),
-    BeforeValidator(_typed),
+    BeforeValidator(_with_type),
 ]
 """`InputItem`, told apart by `type`, in the order in which a refusal lists the types."""

@@ -345,7 +345,7 @@ async def set_limits(
     asked = values
     if not values and mode is not None:
         asked = {what: one.value for what, one in there.items()}
-    named = _named(place, asked, model, mode, there)
+    named = _requested_limits(place, asked, model, mode, there)
     if not named:
         raise InvalidRequest("There is nothing to change.")
     known = await _limits_around(connection, place)
@@ -363,7 +363,7 @@ async def set_limits(
     return await _limits_of(connection, place, model)
 
 
-def _named(
+def _requested_limits(
     place: LimitOwner,
     values: Mapping[tuple[What, int], int | None],
     model: str,

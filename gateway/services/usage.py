@@ -90,7 +90,7 @@ class UsageReports:
         found: dict[int, list[dict[str, Any]]] = defaultdict(list)
         owners = await self._owners(tenant_id, query)
         rows = await self._rows(tenant_id, query, owners)
-        merged = _merged(rows, query, owners)
+        merged = _merge(rows, query, owners)
         for start, result in _results(query, merged):
             found[start].append(result)
         return {
@@ -175,7 +175,7 @@ Group = tuple[int, tuple[Any, ...]]
 """The beginning of a bucket, and what is summed up by: OpenAI's names in order, then ours."""
 
 
-def _merged(
+def _merge(
     rows: Sequence[Row], query: UsageQuery, owners: Mapping[UUID, UUID]
 ) -> dict[Group, dict[str, int]]:
     """Rows by what the question groups by: what was read may be finer."""

@@ -208,12 +208,16 @@ class Metrics:
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return self._noted(Counter(f"gateway_{name}", text, labels, registry=self.registry), labels)
+        return self._register(
+            Counter(f"gateway_{name}", text, labels, registry=self.registry), labels
+        )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return self._noted(Gauge(f"gateway_{name}", text, labels, registry=self.registry), labels)
+        return self._register(
+            Gauge(f"gateway_{name}", text, labels, registry=self.registry), labels
+        )
 
-    def _noted(self, metric: T, labels: Sequence[str]) -> T:
+    def _register(self, metric: T, labels: Sequence[str]) -> T:
         if UPSTREAM in labels:
             self._of_upstreams.append(metric)
         return metric
@@ -229,7 +233,7 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is the whole name: some are OpenTelemetry's."""
         made = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
-        return self._noted(made, labels)
+        return self._register(made, labels)
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""

@@ -169,16 +169,16 @@ class _Session:
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
         refusal = self._refusal(call)
         if refusal is not None:
-            return await self._told(call, refusal)
-        result = await self._bounded(call, lambda room: room.run(call, on_handle))
+            return await self._shorten(call, refusal)
+        result = await self._run_bounded(call, lambda room: room.run(call, on_handle))
         assert result is not None, "a call that was run has a result"
-        return await self._told(call, result)
+        return await self._shorten(call, result)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:
         if self._room(call) is None:
             return None
-        result = await self._bounded(call, lambda room: room.resume(call, handle))
-        return None if result is None else await self._told(call, result)
+        result = await self._run_bounded(call, lambda room: room.resume(call, handle))
+        return None if result is None else await self._shorten(call, result)
 
     async def close(self) -> None:
         for room in self.rooms.values():
@@ -197,21 +197,21 @@ class _Session:
         """Why a call is not run; None: it is."""
         limits = self.shared.limits
         if self._room(call) is None:
-            return _refused("This tool is not available now. Answer without it.")
+            return _refused_result("This tool is not available now. Answer without it.")
         if (fault := _arguments_fault(call, limits)) is not None:
-            return _refused(fault)
+            return _refused_result(fault)
         made = (call.name, call.arguments)
         self.repeats = self.repeats + 1 if made == self.last else 1
         self.last = made
         if self.repeats > limits.repeats_max:
             return self._over("repeats", "This call was made already, and would give the same.")
-        if (exhausted := self._exhausted()) is not None:
+        if (exhausted := self._check_budget()) is not None:
             return exhausted
         if self.shared.breaker.is_open(self._breaker_key(call)):
             return ToolResult("It cannot be reached now. Answer without it.", "transport_error")
         return None
 
-    def _exhausted(self) -> ToolResult | None:
+    def _check_budget(self) -> ToolResult | None:
         budget = self.scope.grants.budget
         if self.time_s >= budget.time_max_s:
             return self._over("time", "The tools of this response have used up their time.")
@@ -225,7 +225,7 @@ class _Session:
         self.shared.metrics.tool_budget_hit(bound)
         return ToolResult(f"{why} Answer with what you know.", "over_budget")
 
-    async def _bounded(
+    async def _run_bounded(
         self, call: ToolCall, work: Callable[[ToolSession], Awaitable[ToolResult | None]]
     ) -> ToolResult | None:
         """Do the work of a room within its time, once there is a place for it.
@@ -243,7 +243,7 @@ class _Session:
                 result = await self._result(call, work(room))
         except TooManyCalls:
             self.shared.metrics.tool_budget_hit("running")
-            return _refused("Too many tools run now. Try again later, or answer without it.")
+            return _refused_result("Too many tools run now. Try again later, or answer without it.")
         self.time_s += clock() - began
         if result is not None:
             key = self._breaker_key(call)
@@ -282,7 +282,7 @@ class _Session:
             return ""
         return " Nobody knows whether the call had an effect. Do not simply repeat it."
 
-    async def _told(self, call: ToolCall, result: ToolResult) -> ToolResult:
+    async def _shorten(self, call: ToolCall, result: ToolResult) -> ToolResult:
         """A result as the model is shown it: as long as it may be."""
         budget, limits = self.scope.grants.budget, self.shared.limits
         left = max(budget.result_ids_max - self.result_ids, limits.error_ids_max)
@@ -292,7 +292,7 @@ class _Session:
         output = returned.decode()
         self.result_bytes += len(returned)
         advice = _ADVICE[kind_of(call.name)]
-        cut = partial(_cut, output, ids_max, self.scope.count_ids, advice)
+        cut = partial(_truncate, output, ids_max, self.scope.count_ids, advice)
         is_short = len(output) <= INLINE_RESULT_CHARS
         shown, ids = cut() if is_short else await self.shared.threads.run_accepted(cut)
         self.result_ids += ids
@@ -306,7 +306,7 @@ class _Session:
         return self.scope.tenant_id, server_of(call.name, self.scope.grants)
 
 
-def _cut(
+def _truncate(
     output: str, ids_max: int, count_ids: Callable[[str], int], advice: str
 ) -> tuple[str, int]:
     """As much of it as may be shown, and how many ids that are."""
@@ -322,7 +322,7 @@ def _returned_bytes(state: Mapping[str, Any]) -> int:
     return told if isinstance(told, int) else 0
 
 
-def _refused(why: str) -> ToolResult:
+def _refused_result(why: str) -> ToolResult:
     return ToolResult(why, "refused")
 
 

@@ -225,7 +225,7 @@ def usage_of(response: Json) -> Json:
 
 def _message(response: Json, calls: list[Json], *, is_deprecated: bool) -> Json:
     """Content is null only where there is something else: clients strip the text of an answer."""
-    texts = _joined(response)
+    texts = _join_texts(response)
     refusal = texts.get("refusal")
     is_other = bool(calls) or refusal is not None
     message: Json = {
@@ -243,7 +243,7 @@ def _message(response: Json, calls: list[Json], *, is_deprecated: bool) -> Json:
     return message
 
 
-def _joined(response: Json) -> dict[Field, str]:
+def _join_texts(response: Json) -> dict[Field, str]:
     """The texts of each sort; a sort that the response has not is absent."""
     joiner = Joiner()
     texts: dict[Field, str] = {}
@@ -334,7 +334,7 @@ class Chunks:
         if kind == _ADDED:
             return self._add(data["output_index"], data["item"])
         if kind == _ANNOTATED:
-            return self._annotated(data["annotation"])
+            return self._annotation_chunks(data["annotation"])
         position, item = self._calls[data["output_index"]]
         # Only the first text of a call may be empty, and says nothing.
         written = {CALL_TEXTS[item["type"]]: data["delta"]}
@@ -367,7 +367,7 @@ class Chunks:
     def _begin(self, field: Field, separator: str) -> None:
         """The next text is of another item, and `separator` stands before it."""
 
-    def _annotated(self, annotation: Json) -> list[bytes]:
+    def _annotation_chunks(self, annotation: Json) -> list[bytes]:
         """Tell what the text of the last item cites."""
         raise NotImplementedError
 
@@ -452,7 +452,7 @@ class ChatChunks(Chunks):
             self._offset = self._content_chars + len(separator)
 
     @override
-    def _annotated(self, annotation: Json) -> list[bytes]:
+    def _annotation_chunks(self, annotation: Json) -> list[bytes]:
         if self._field != "content" or annotation["type"] != CITATION:
             return []
         cited = [citation_body(annotation, self._offset)]
@@ -499,7 +499,7 @@ class CompletionChunks(Chunks):
         return []
 
     @override
-    def _annotated(self, annotation: Json) -> list[bytes]:
+    def _annotation_chunks(self, annotation: Json) -> list[bytes]:
         return []
 
     @override
@@ -555,7 +555,7 @@ class CompletionAdapter:
 
     def body(self, response: Json) -> Json:
         """A finished Response object as a `text_completion`: the answer without the reasoning."""
-        text = _joined(response).get("content", "")
+        text = _join_texts(response).get("content", "")
         return {
             **identity(response, TEXT_CHUNK),
             "choices": [text_choice(text, stop_reason(response))],

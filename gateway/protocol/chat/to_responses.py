@@ -109,8 +109,8 @@ def parse_chat(
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
     )
     names = ("messages.name",) if request.has_names else ()
-    return _converted(
-        _shared(document) | _members(request, places),
+    return _convert(
+        _shared_parameters(document) | _members(request, places),
         partial(parse_create, limits=limits, strict=strict, served=served),
         places=places,
         adapter=adapter,
@@ -217,8 +217,8 @@ def tool_choice_of(request: ChatRequest, places: ParameterPaths) -> object:
     if choice is None:
         return _function_call(request.function_call, places)
     if _type_of(choice) == "allowed_tools":
-        return _allowed(choice, places)
-    return _named(choice, "tool_choice", places)
+        return _allowed_tools(choice, places)
+    return _named_choice(choice, "tool_choice", places)
 
 
 def _function_call(choice: object, places: ParameterPaths) -> object:
@@ -226,7 +226,7 @@ def _function_call(choice: object, places: ParameterPaths) -> object:
     return {"type": "function", **choice} if isinstance(choice, dict) else choice
 
 
-def _named(choice: object, at: str, places: ParameterPaths) -> object:
+def _named_choice(choice: object, at: str, places: ParameterPaths) -> object:
     """`{"type": "function", "function": {"name": …}}`, and the same for a custom tool."""
     kind = _type_of(choice)
     if not isinstance(choice, dict) or kind not in TOOL_TYPES:
@@ -236,14 +236,16 @@ def _named(choice: object, at: str, places: ParameterPaths) -> object:
     return {**_object(choice.get(kind), path), "type": kind}
 
 
-def _allowed(choice: Json, places: ParameterPaths) -> Json:
+def _allowed_tools(choice: Json, places: ParameterPaths) -> Json:
     path = "tool_choice.allowed_tools"
     for name in ("mode", "tools"):
         places.add(f"tool_choice.{name}", f"{path}.{name}")
     allowed = _object(choice.get("allowed_tools"), path)
     tools = allowed.get("tools")
     if isinstance(tools, list):
-        tools = [_named(tool, f"tool_choice.tools[{i}]", places) for i, tool in enumerate(tools)]
+        tools = [
+            _named_choice(tool, f"tool_choice.tools[{i}]", places) for i, tool in enumerate(tools)
+        ]
     return {**allowed, "type": "allowed_tools", "tools": tools}
 
 
@@ -336,7 +338,7 @@ class _ItemBuilder:
     def check_answered(self) -> None:
         """Raises `InvalidRequest` where a call has no output."""
         for call_id, call in self._open.items():
-            raise _unanswered(call_id, call)
+            raise _missing_outputs(call_id, call)
 
     def _add_assistant(self, message: ChatMessage, path: str) -> None:
         _check_says(message, path)
@@ -379,7 +381,7 @@ class _ItemBuilder:
 
     def _expect_output(self, call_id: str, call: _OpenCall) -> None:
         if call_id in self._open:
-            raise _unanswered(call_id, self._open[call_id])
+            raise _missing_outputs(call_id, self._open[call_id])
         self._open[call_id] = call
 
     def _add_tool_output(self, message: ChatMessage, path: str) -> None:
@@ -458,7 +460,7 @@ def _check_says(message: ChatMessage, path: str) -> None:
     _check_content(message, path)
 
 
-def _unanswered(call_id: str, call: _OpenCall) -> InvalidRequest:
+def _missing_outputs(call_id: str, call: _OpenCall) -> InvalidRequest:
     if call.name is not None:
         return InvalidRequest(
             "An assistant message with 'function_call' must be followed by a message with role "
@@ -553,12 +555,12 @@ def _document(body: bytes, limits: InputLimits, remedies: Remedies, *, required:
     return document
 
 
-def _shared(document: Json) -> Json:
+def _shared_parameters(document: Json) -> Json:
     """What is passed on as it came. These APIs keep nothing unless they are asked to."""
     return {"store": False} | {name: document[name] for name in SHARED & document.keys()}
 
 
-def _converted(
+def _convert(
     asked: Json,
     parse: Callable[[Json], CreateResponse],
     *,
@@ -646,8 +648,8 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
             "reasoning.effort": "reasoning_effort",
         }
     )
-    return _converted(
-        _shared(document) | without_nulls(asked),
+    return _convert(
+        _shared_parameters(document) | without_nulls(asked),
         partial(parse_create, limits=limits, strict=strict),
         places=places,
         adapter=CompletionAdapter(include_usage=bool(options and options.include_usage)),

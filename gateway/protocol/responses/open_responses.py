@@ -76,13 +76,13 @@ _TOOL: Final[TypeAdapter[AnyTool]] = TypeAdapter(AnyTool)
 def shown(event: Event) -> Event | None:
     """The event as the dialect has it, under its own number; None where the dialect has none."""
     if event.type in UNCHANGED:
-        return _moved(event) if event.hosted_before else event
+        return _with_shown_index(event) if event.hosted_before else event
     name = RENAMED.get(event.type)
     if name is not None:
         # Its type is the first thing that the data says.
         size, head = _HEADS[event.type]
         renamed = replace(event, type=name, data=head + event.data[size:], text=b"")
-        return _moved(renamed) if event.hosted_before else renamed
+        return _with_shown_index(renamed) if event.hosted_before else renamed
     change = _CHANGED.get(event.type)
     if change is None:
         return None
@@ -90,10 +90,10 @@ def shown(event: Event) -> Event | None:
     if said is None:
         return None
     shown = Event(said["type"], event.sequence_number, orjson.dumps(said))
-    return _moved(replace(shown, hosted_before=event.hosted_before))
+    return _with_shown_index(replace(shown, hosted_before=event.hosted_before))
 
 
-def _moved(event: Event) -> Event:
+def _with_shown_index(event: Event) -> Event:
     """The event with the index that its item has in `output` without those that are left out."""
     said = orjson.loads(event.data)
     if "output_index" in said:
@@ -329,12 +329,12 @@ def _tool_choice(said: str | Json, tools: list[Json]) -> str | Json:
     if isinstance(said, str):
         return said
     if said["type"] == "allowed_tools":
-        known = [one for tool in said["tools"] for one in _chosen(tool, tools)]
+        known = [one for tool in said["tools"] for one in _chosen_functions(tool, tools)]
         return {**said, "tools": known} if known else said["mode"]
-    return next(iter(_chosen(said, tools)), "required")
+    return next(iter(_chosen_functions(said, tools)), "required")
 
 
-def _chosen(tool: Json, tools: list[Json]) -> list[Json]:
+def _chosen_functions(tool: Json, tools: list[Json]) -> list[Json]:
     """A tool by name or by type alone, as functions; none, if the gateway runs it."""
     if tool["type"] in HOSTED_TOOL_TYPES:
         return []

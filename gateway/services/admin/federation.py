@@ -188,7 +188,7 @@ class IdentityProviders:
     async def get(self, tenant_id: TenantId, provider_id: str) -> IdentityProvider:
         """A provider of the tenant by its id."""
         async with self._transactions.reading(tenant_id) as connection:
-            return await _required(connection, tenant_id, provider_id)
+            return await _require(connection, tenant_id, provider_id)
 
     async def list(
         self, tenant_id: TenantId, *, limit: int, after: str | None, descends: bool = False
@@ -205,7 +205,7 @@ class IdentityProviders:
     ) -> IdentityProvider:
         """What is left out stays. Raises as `create` does."""
         async with self._changing(caller) as connection:
-            found = await _required(connection, caller.tenant_id, provider_id)
+            found = await _require(connection, caller.tenant_id, provider_id)
             wanted = replace(found, **provider_changes(asked, found))
             if (wanted.issuer, wanted.audience) != (found.issuer, found.audience):
                 # It was those that the operator confirmed.
@@ -227,7 +227,7 @@ class IdentityProviders:
         for.
         """
         async with self._changing(caller) as connection:
-            found = await _required(connection, caller.tenant_id, provider_id)
+            found = await _require(connection, caller.tenant_id, provider_id)
             await rows.delete(connection, caller.tenant_id, found.id)
             await caller.note(connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=found.name)
 
@@ -239,7 +239,7 @@ class IdentityProviders:
         """
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
-            provider = await _required(connection, tenant_id, provider_id)
+            provider = await _require(connection, tenant_id, provider_id)
             if await rows.count_rules(connection, tenant_id, provider.id) >= self._rules_max:
                 raise _too_many(self._rules_max, "federation rules of this identity provider")
             project = await required_project(
@@ -267,14 +267,14 @@ class IdentityProviders:
                 ids.federation_rule_id(made.id),
                 project.id,
                 identity_provider_id=provider_id,
-                data=_told_of_rule(made),
+                data=_audit_data(made),
             )
             return made
 
     async def rule(self, tenant_id: TenantId, provider_id: str, rule_id: str) -> FederationRule:
         """A rule by its id and that of its provider."""
         async with self._transactions.reading(tenant_id) as connection:
-            return await _required_rule(connection, tenant_id, provider_id, rule_id)
+            return await _require_rule(connection, tenant_id, provider_id, rule_id)
 
     async def rules(
         self,
@@ -296,7 +296,7 @@ class IdentityProviders:
         if account_id is not None and account is None:
             raise unknown_account(account_id)
         async with self._transactions.reading(tenant_id) as connection:
-            provider = await _required(connection, tenant_id, provider_id)
+            provider = await _require(connection, tenant_id, provider_id)
             asked = PagePosition(limit, place, descends)
             return await rows.page_of_rules(connection, provider, account, asked)
 
@@ -305,7 +305,7 @@ class IdentityProviders:
     ) -> FederationRule:
         """Change these fields of it."""
         async with self._changing(caller) as connection:
-            found = await _required_rule(connection, caller.tenant_id, provider_id, rule_id)
+            found = await _require_rule(connection, caller.tenant_id, provider_id, rule_id)
             changed = await rows.change_rule(connection, replace(found, **changes))
             if changed is None:
                 raise unknown_rule(rule_id)
@@ -315,14 +315,14 @@ class IdentityProviders:
                 rule_id,
                 changed.project_id,
                 identity_provider_id=provider_id,
-                changes_requested=_told_of_rule(changed),
+                changes_requested=_audit_data(changed),
             )
             return changed
 
     async def delete_rule(self, caller: AdminCaller, provider_id: str, rule_id: str) -> None:
         """Delete it: what was exchanged by it works no more."""
         async with self._changing(caller) as connection:
-            found = await _required_rule(connection, caller.tenant_id, provider_id, rule_id)
+            found = await _require_rule(connection, caller.tenant_id, provider_id, rule_id)
             await rows.delete_rule(connection, found)
             await caller.note(
                 connection,
@@ -341,7 +341,7 @@ class IdentityProviders:
         except StoreConflict as conflict:
             if _BEARER_INDEX not in str(conflict):
                 raise
-            raise _taken("Another identity provider of yours accepts them.") from conflict
+            raise _audience_taken("Another identity provider of yours accepts them.") from conflict
 
 
 async def _check(connection: Connection, provider: IdentityProvider) -> None:
@@ -357,10 +357,10 @@ async def _check(connection: Connection, provider: IdentityProvider) -> None:
     if organizations_named(provider.audience) - {ids.tenant_id(provider.tenant_id)}:
         raise invalid("audience", "it names another organization")
     if await issuers.find_for(connection, provider.issuer, [provider.audience]):
-        raise _taken("The operator of this server accepts them for all organizations.")
+        raise _audience_taken("The operator of this server accepts them for all organizations.")
 
 
-def _taken(why: str) -> InvalidRequest:
+def _audience_taken(why: str) -> InvalidRequest:
     return InvalidRequest(
         f"Bearer tokens of this issuer for this audience are accepted already. {why} Have your "
         "issuer make tokens for another audience.",
@@ -369,7 +369,7 @@ def _taken(why: str) -> InvalidRequest:
     )
 
 
-async def _required(
+async def _require(
     connection: Connection, tenant_id: TenantId, provider_id: str
 ) -> IdentityProvider:
     uuid = ids.parse_identity_provider_id(provider_id)
@@ -379,10 +379,10 @@ async def _required(
     return found
 
 
-async def _required_rule(
+async def _require_rule(
     connection: Connection, tenant_id: TenantId, provider_id: str, rule_id: str
 ) -> FederationRule:
-    provider = await _required(connection, tenant_id, provider_id)
+    provider = await _require(connection, tenant_id, provider_id)
     uuid = ids.parse_federation_rule_id(rule_id)
     found = None if uuid is None else await rows.find_rule(connection, provider, uuid)
     if found is None:
@@ -410,7 +410,7 @@ def told_of(provider: IdentityProvider) -> dict[str, Any]:
     }
 
 
-def _told_of_rule(rule: FederationRule) -> dict[str, Any]:
+def _audit_data(rule: FederationRule) -> dict[str, Any]:
     return {
         "service_account_id": ids.service_account_id(rule.service_account_id),
         "attribute_matchers": dict(rule.matchers),

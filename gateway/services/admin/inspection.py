@@ -60,18 +60,20 @@ class Inspection:
             from_at=begin,
             until_at=until,
             tenant=tenant,
-            id=_parsed(response_id, ids.parse_response_id(response_id or ""), "id"),
-            project=_parsed(project_id, ids.parse_project_id(project_id or ""), "project_id"),
-            key=_parsed(key_id, ids.parse_api_key_id(key_id or ""), "api_key_id"),
+            id=_require_parsed(response_id, ids.parse_response_id(response_id or ""), "id"),
+            project=_require_parsed(
+                project_id, ids.parse_project_id(project_id or ""), "project_id"
+            ),
+            key=_require_parsed(key_id, ids.parse_api_key_id(key_id or ""), "api_key_id"),
             model=model,
             statuses=list(statuses) or None,
-            after=_parsed(after, ids.parse_response_id(after or ""), "after"),
+            after=_require_parsed(after, ids.parse_response_id(after or ""), "after"),
         )
         rows = await search(self._database, wanted, rows_max=limit + 1)
         return [_body(row) for row in rows[:limit]], len(rows) > limit
 
 
-def _parsed(given: str | None, found: UUID | None, param: str) -> UUID | None:
+def _require_parsed(given: str | None, found: UUID | None, param: str) -> UUID | None:
     if given is not None and found is None:
         raise InvalidRequest(f"'{param}' is no such id.", code="invalid_value", param=param)
     return found if given is not None else None

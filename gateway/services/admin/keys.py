@@ -131,8 +131,8 @@ class Keys:
         """A key of a project, or (None) an admin key."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
-            key = await self._required(connection, tenant_id, project, key_id)
-            return (await _owned(connection, tenant_id, [key]))[0]
+            key = await self._require(connection, tenant_id, project, key_id)
+            return (await _with_owners(connection, tenant_id, [key]))[0]
 
     async def list(
         self,
@@ -154,7 +154,7 @@ class Keys:
             page = await rows.page(
                 connection, tenant_id, project, PagePosition(limit, place, descends)
             )
-            return Page(await _owned(connection, tenant_id, page.rows), page.has_more)
+            return Page(await _with_owners(connection, tenant_id, page.rows), page.has_more)
 
     async def change(
         self,
@@ -172,23 +172,23 @@ class Keys:
         self._check_lifetime(expires_in_s)
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id, is_active=True)
-            key = await self._required(connection, tenant_id, project, key_id)
+            key = await self._require(connection, tenant_id, project, key_id)
             changed = await rows.change(connection, key, scopes=scopes, expires_in_s=expires_in_s)
             if changed is None:
-                raise _expired(key_id)
+                raise _key_expired(key_id)
             told: dict[str, object] = {} if scopes is None else {"scopes": sorted(scopes)}
             told |= {} if expires_in_s is None else {"expires_in_seconds": expires_in_s}
             await caller.note(
                 connection, "api_key.updated", key_id, project, changes_requested=told
             )
-            return (await _owned(connection, tenant_id, [changed]))[0]
+            return (await _with_owners(connection, tenant_id, [changed]))[0]
 
     async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
         """Disable a key: from now on it is refused."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
-            key = await self._required(connection, tenant_id, project, key_id)
+            key = await self._require(connection, tenant_id, project, key_id)
             await rows.end(connection, tenant_id, project, key.id)
             await caller.note(connection, "api_key.deleted", key_id, project)
 
@@ -204,10 +204,10 @@ class Keys:
         overlap_s = self._policy.overlap_s if overlap_s is None else overlap_s
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id, is_active=True)
-            old = await self._required(connection, tenant_id, project, key_id)
+            old = await self._require(connection, tenant_id, project, key_id)
             uuid = ids.new_uuid()
             if await rows.replace(connection, old, uuid, overlap_s=overlap_s) is None:
-                raise _expired(key_id)
+                raise _key_expired(key_id)
             await self._check_count(connection, tenant_id)
             secret = self._peppers.new_secret(old.terms.kind)
             made = rows.KeyMade(
@@ -279,7 +279,7 @@ class Keys:
         found = await required_project(connection, tenant_id, project_id, is_active=is_active)
         return found.id
 
-    async def _required(
+    async def _require(
         self,
         connection: Connection,
         tenant_id: TenantId,
@@ -322,7 +322,7 @@ class Keys:
             )
 
 
-async def _owned(
+async def _with_owners(
     connection: Connection, tenant_id: TenantId, keys: Sequence[ApiKey]
 ) -> list[OwnedKey]:
     owners = {key.terms.owner_id for key in keys if key.terms.owner_id is not None}
@@ -330,7 +330,7 @@ async def _owned(
     return [OwnedKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
 
 
-def _expired(key_id: str) -> InvalidRequest:
+def _key_expired(key_id: str) -> InvalidRequest:
     return InvalidRequest(
         f"API key '{key_id}' has expired or has been replaced: it cannot be changed. Create "
         "another one.",

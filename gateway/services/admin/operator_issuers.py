@@ -63,7 +63,7 @@ class OperatorIssuers:
     async def get(self, issuer_id: str) -> OperatorIssuer:
         """The issuer, with whom it may speak for."""
         async with self._owner() as connection:
-            return await _required(connection, issuer_id)
+            return await _require(connection, issuer_id)
 
     async def create(
         self, asked: OperatorIssuerCreate, author: Author = COMMAND_LINE
@@ -87,7 +87,7 @@ class OperatorIssuers:
                     code="too_many_identity_providers",
                 )
             made = await rows.insert(connection, new)
-            await _note(connection, author, "created", made, data=_told(made))
+            await _note(connection, author, "created", made, data=_audit_data(made))
             return made
 
     async def change(
@@ -95,7 +95,7 @@ class OperatorIssuers:
     ) -> OperatorIssuer:
         """What is left out stays. Raises as `create` does."""
         async with self._changing() as connection:
-            found = await _required(connection, issuer_id)
+            found = await _require(connection, issuer_id)
             changes = provider_changes(asked, found.provider)
             wanted = replace(found, provider=replace(found.provider, **changes))
             if asked.tenants is not None:
@@ -106,13 +106,15 @@ class OperatorIssuers:
             changed = await rows.change(connection, wanted)
             if changed is None:
                 raise unknown_issuer(issuer_id)
-            await _note(connection, author, "updated", changed, changes_requested=_told(changed))
+            await _note(
+                connection, author, "updated", changed, changes_requested=_audit_data(changed)
+            )
             return changed
 
     async def delete(self, issuer_id: str, author: Author = COMMAND_LINE) -> None:
         """None of its tokens works any more."""
         async with self._changing() as connection:
-            found = await _required(connection, issuer_id)
+            found = await _require(connection, issuer_id)
             await rows.delete(connection, found.provider.id)
             await _note(connection, author, "deleted", found, name=found.provider.name)
 
@@ -207,7 +209,7 @@ def unknown_issuer(issuer_id: str) -> ResourceNotFound:
     )
 
 
-async def _required(connection: Connection, issuer_id: str) -> OperatorIssuer:
+async def _require(connection: Connection, issuer_id: str) -> OperatorIssuer:
     uuid = ids.parse_operator_issuer_id(issuer_id)
     found = None if uuid is None else await rows.find(connection, uuid)
     if found is None:
@@ -222,7 +224,7 @@ async def _note(
     await audit_log.record(connection, None, author.event(f"{EVENT}.{act}", target, **details))
 
 
-def _told(issuer: OperatorIssuer) -> dict[str, Any]:
+def _audit_data(issuer: OperatorIssuer) -> dict[str, Any]:
     told = told_of(issuer.provider)
     told.pop("tenant_told_by")
     return told | {

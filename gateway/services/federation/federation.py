@@ -139,7 +139,7 @@ class Federation:
         name, provider = await self._bearer_provider(said, organization)
         token = await verified(secret, said, provider, self._key_sets)
         attributes = attributes_of(token.claims, provider.transformations)
-        admitted = await self._admitted(name, provider, token, None)
+        admitted = await self._admit(name, provider, token, None)
         principal = await self._complete(name, admitted.principal, token.expires_at)
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
@@ -157,7 +157,7 @@ class Federation:
             raise _not_admitted()
         name, provider = found[0]
         token = await verified(asked.token, said, provider, self._key_sets)
-        admitted = await self._admitted(name, provider, token, account_id)
+        admitted = await self._admit(name, provider, token, account_id)
         now = int(time.time())
         # It does not outlive the token that it is given for.
         ends_at = min(now + self._policy.token_lifetime_s, int(token.claims["exp"]))
@@ -169,14 +169,14 @@ class Federation:
             tenant=str(rule.tenant_id),
             rule=ids.federation_rule_id(rule.id),
         )
-        sealed = self._sealed(rule.tenant_id, rule.id, ends_at, scopes)
+        sealed = self._seal(rule.tenant_id, rule.id, ends_at, scopes)
         return Exchanged(sealed, ends_at - now, scopes)
 
     async def close(self) -> None:
         """End what is being fetched."""
         await self._key_sets.close()
 
-    def _sealed(
+    def _seal(
         self, tenant_id: TenantId, rule_id: UUID, ends_at: int, scopes: frozenset[str]
     ) -> str:
         content = _FORM.pack(_VERSION, tenant_id.bytes, rule_id.bytes, ends_at, os.urandom(16))
@@ -264,7 +264,7 @@ class Federation:
             raise TokenNotAdmitted(_UNKNOWN)
         return found[0]
 
-    async def _admitted(
+    async def _admit(
         self, name: str, provider: IdentityProvider, token: Verified, account_id: UUID | None
     ) -> Federated:
         """The first rule that admits the token, of this service account if one is named; its

@@ -105,14 +105,14 @@ class KeySets:
             self._sets.popitem(last=False)
         age_s = self._clock() - known.fetched_at
         if age_s > self._policy.fresh_s + self._policy.stale_s:
-            await self._refreshed(origin, known)
+            await self._refresh(origin, known)
             return key_for(known.keys, key_id, algorithm)
         if age_s > self._policy.fresh_s / 2 and self._may_fetch(known):
             self._begin(origin, known)
         found = key_for(known.keys, key_id, algorithm)
         if found is None and self._may_look_for_unknown(known):
             known.asked_for_unknown_at = self._clock()
-            await self._refreshed(origin, known)
+            await self._refresh(origin, known)
             found = key_for(known.keys, key_id, algorithm)
         return found
 
@@ -131,7 +131,7 @@ class KeySets:
         since_s = self._clock() - known.asked_for_unknown_at
         return since_s > self._policy.unknown_interval_s
 
-    async def _refreshed(self, origin: KeyOrigin, known: _KeySet) -> None:
+    async def _refresh(self, origin: KeyOrigin, known: _KeySet) -> None:
         """Wait until the keys are new. Those that there are go on where they cannot be had; raises
         `IssuerUnavailable` where there are none.
         """
@@ -149,9 +149,9 @@ class KeySets:
 
     def _begin(self, origin: KeyOrigin, known: _KeySet) -> None:
         # Not one that may be over before it is kept here.
-        known.fetching = asyncio.get_running_loop().create_task(self._fetched(origin, known))
+        known.fetching = asyncio.get_running_loop().create_task(self._fetch(origin, known))
 
-    async def _fetched(self, origin: KeyOrigin, known: _KeySet) -> None:
+    async def _fetch(self, origin: KeyOrigin, known: _KeySet) -> None:
         try:
             known.keys = by_id(await self._fetcher.keys(origin))
             known.fetched_at = self._clock()

@@ -58,7 +58,7 @@ def read(token: str, *, bytes_max: int) -> Unverified:
         header = jwt.get_unverified_header(token)
         claims = jwt.decode(token, options={"verify_signature": False})
     except _unreadable() as error:
-        raise TokenRefused(f"The token is no JSON Web Token: {_said(error)}.") from error
+        raise TokenRefused(f"The token is no JSON Web Token: {_reason(error)}.") from error
     audience = claims.get("aud")
     audiences = audience if isinstance(audience, list) else [audience]
     return Unverified(
@@ -83,10 +83,10 @@ async def verified(
     key = await key_sets.find(origin, said.key_id, said.algorithm)
     if key is None:
         raise TokenRefused("The token is signed by a key that its issuer does not list.")
-    return _decoded(token, said.algorithm, key, provider)
+    return _decode(token, said.algorithm, key, provider)
 
 
-def _decoded(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) -> Verified:
+def _decode(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) -> Verified:
     import jwt
 
     terms = provider.terms
@@ -110,7 +110,7 @@ def _decoded(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) -
     except jwt.InvalidSignatureError as error:
         raise TokenRefused("The signature of the token is wrong.") from error
     except _unreadable() as error:
-        raise TokenRefused(f"The token cannot be accepted: {_said(error)}.") from error
+        raise TokenRefused(f"The token cannot be accepted: {_reason(error)}.") from error
     if lifetime_s > terms.lifetime_max_s:
         raise TokenRefused(
             f"The token lives for longer than {terms.lifetime_max_s} seconds, which none may."
@@ -127,7 +127,7 @@ def _unreadable() -> tuple[type[Exception], ...]:
     return (jwt.PyJWTError, RecursionError, ValueError, TypeError, OverflowError)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Without what the token says: it would be in logs."""
     return type(error).__name__.removesuffix("Error")
 

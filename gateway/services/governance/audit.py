@@ -143,11 +143,11 @@ class AuditLogs:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
 
     async def _state(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
-        state = await self._read(chain, kept)
+        state = await self._check_chain(chain, kept)
         # Old entries may have been removed between two pages.
-        return await self._read(chain, kept) if state.faults else state
+        return await self._check_chain(chain, kept) if state.faults else state
 
-    async def _read(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
+    async def _check_chain(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
         checked = ChainCheck({number: bytes.fromhex(head) for number, head in kept.items()})
         place: int | None = None
         while entries := await audit_log.since(

@@ -66,11 +66,11 @@ class TenantEncryption:
             for key in await self.keys(tenant_id)
         ):
             raise InvalidRequest("What this tenant writes is sealed already: rotate its key.")
-        return await self._renewed(tenant_id, "harmony.encryption.enabled", author)
+        return await self._add_key(tenant_id, "harmony.encryption.enabled", author)
 
     async def rotate(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
         """Seal with a new key from now on; older ones go on to open what they sealed."""
-        return await self._renewed(tenant_id, "harmony.encryption.rotated", author)
+        return await self._add_key(tenant_id, "harmony.encryption.rotated", author)
 
     async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
         """Seal nothing more that a tenant writes; its keys go on to open what they sealed."""
@@ -173,7 +173,7 @@ class TenantEncryption:
             raise ContentSealed(f"{lost} rows of {table} are sealed with a key that is gone")
         return written
 
-    async def _renewed(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:
+    async def _add_key(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:
         kept = await self.keys(tenant_id)
         number = 1 + max((key.number for key in kept), default=0)
         key = await self._database.keyring.add(tenant_id, number)

@@ -167,10 +167,10 @@ class Erasing:
             used |= await persons.used_by_items(self._database, self._tenant_id, conversations=some)
         used = await persons.still_there(self._database, self._tenant_id, used)
         if used.may_be_shared:
-            used -= await self._used_by_others(theirs.keys() | self._places)
+            used -= await self._find_used_by_others(theirs.keys() | self._places)
         return await persons.erase_used(self._database, self._tenant_id, used)
 
-    async def _used_by_others(self, theirs: set[UUID]) -> UsedKeys:
+    async def _find_used_by_others(self, theirs: set[UUID]) -> UsedKeys:
         used = await persons.used_by_items_of_others(
             self._database, self._tenant_id, theirs, rows_max=ROWS_AT_ONCE
         )

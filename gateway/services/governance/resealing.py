@@ -131,12 +131,12 @@ class Resealing:
                     written=place.written + page.written,
                     total=place.total + page.written,
                 )
-                if not await self._moved(tenant_id, number, place, is_over=is_over):
+                if not await self._move(tenant_id, number, place, is_over=is_over):
                     return None
                 await asyncio.sleep(page.seen / self._rows_per_s)
         return place
 
-    async def _moved(
+    async def _move(
         self, tenant_id: TenantId, number: int, place: ResealPlace, *, is_over: bool
     ) -> bool:
         """At the end of a table the place is the beginning of the next one."""

@@ -105,7 +105,7 @@ class TenantData:
         """Let none of its keys work any more; what it has is removed `RESTORE_S` later."""
         tenant = await self._tenant(name)
         event = author.event("harmony.tenant.deleted", str(tenant.id))
-        return _known(await erasure.mark_deleted(self._database, name, event), name)
+        return _require(await erasure.mark_deleted(self._database, name, event), name)
 
     async def restore(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:
         """Take a deletion back. Raises `InvalidRequest` where there is none, or it is too late."""
@@ -127,7 +127,7 @@ class TenantData:
         event = author.event(
             "harmony.tenant.updated", str(tenant.id), changes_requested={"held": is_held}
         )
-        return _known(await holds.hold(self._database, name, event, is_held=is_held), name)
+        return _require(await holds.hold(self._database, name, event, is_held=is_held), name)
 
     async def purge(
         self, *, window_s: float = RESTORE_S, author: Author = COMMAND_LINE
@@ -144,18 +144,18 @@ class TenantData:
             if not await erasure.is_due(self._database, tenant.id, window_s=window_s):
                 continue
             with suppress(DataHeld):
-                one = await self._removed(tenant, author)
+                one = await self._remove(tenant, author)
                 removed += [one] if one is not None else []
         return removed
 
-    async def _removed(self, tenant: Tenant, author: Author) -> Removed | None:
+    async def _remove(self, tenant: Tenant, author: Author) -> Removed | None:
         """None: all of it was gone before. Raises `DataHeld` where it is held by now."""
         keys = 0
         if self._keys is not None:
             async with holds.unheld(self._database, tenant.id):
                 keys = await self._keys.destroy(tenant.id)
         tables = (*erasure.TABLES, *erasure.SCRUBBED)
-        counts = {table: await self._emptied(tenant.id, table) for table in tables}
+        counts = {table: await self._empty(tenant.id, table) for table in tables}
         told = {"keys": keys, "rows": {table: count for table, count in counts.items() if count}}
         event = author.event("harmony.tenant.purged", str(tenant.id), data=told)
         is_more = bool(keys or any(counts.values()))
@@ -179,7 +179,7 @@ class TenantData:
             self._database, tenant, author, self._exporting, with_content=with_content
         )
 
-    async def _emptied(self, tenant_id: TenantId, table: str) -> int:
+    async def _empty(self, tenant_id: TenantId, table: str) -> int:
         total = 0
         while count := await erasure.delete_some(
             self._database, tenant_id, table, rows_max=ROWS_AT_ONCE
@@ -188,7 +188,7 @@ class TenantData:
         return total
 
     async def _tenant(self, name: str) -> Tenant:
-        return _known(await tenants.find_tenant(self._database, name), name)
+        return _require(await tenants.find_tenant(self._database, name), name)
 
     async def _tell(self, tenant_id: TenantId, event: AuditEvent) -> None:
         async with self._database.owner_transaction() as connection:
@@ -221,10 +221,10 @@ class TenantArchive:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The bytes of the file, to be read once. Raises `StoreUnavailable` and `ContentSealed`."""
         async with self._turns:
-            async for piece in self._made():
+            async for piece in self._generate():
                 yield piece
 
-    async def _made(self) -> AsyncIterator[bytes]:
+    async def _generate(self) -> AsyncIterator[bytes]:
         sink = _Sink()
         with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
             for table in export.TABLES:
@@ -251,7 +251,7 @@ class TenantArchive:
             async for page in export.pages(
                 self._database, self.tenant.id, table, with_content=self._with_content
             ):
-                lines = await asyncio.to_thread(_written, file, page)
+                lines = await asyncio.to_thread(_write, file, page)
                 digest.update(lines)
                 count += len(page.rows)
                 if piece := sink.taken():
@@ -259,7 +259,7 @@ class TenantArchive:
         self.files[f"{table}.jsonl"] = {"rows": count, "sha256": digest.hexdigest()}
 
 
-def _written(file: IO[bytes], page: export.ExportedPage) -> bytes:
+def _write(file: IO[bytes], page: export.ExportedPage) -> bytes:
     lines = page.lines()
     file.write(lines)
     return lines
@@ -287,7 +287,7 @@ class _Sink(io.RawIOBase):
         return taken
 
 
-def _known(tenant: Tenant | None, name: str) -> Tenant:
+def _require(tenant: Tenant | None, name: str) -> Tenant:
     if tenant is None:
         raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
     return tenant

@@ -80,14 +80,14 @@ class DocumentReader:
             from gateway.tools.browser.html import page_of
 
             page = page_of(found.text, found.url)
-            text = self._cut(page.text)
+            text = self._truncate(page.text)
             is_empty = not text.partition("\n")[2].strip()
             return Page(
                 page.url, page.title, f"{text}\n\n{EMPTY_NOTE}" if is_empty else text, page.links
             )
         text, links = plain(found.text), _NO_LINKS
         if found.content_type == "text/markdown":
-            text, links = _linked(text, found.url)
+            text, links = _number_links(text, found.url)
         return self._page(found.url, _first_line(text), text, links)
 
     async def _pdf(self, found: Fetched) -> Page:
@@ -121,9 +121,11 @@ class DocumentReader:
         parts = urlsplit(url)
         name = title or parts.path.rpartition("/")[2] or parts.netloc
         shown = " ".join(name.encode("utf-8", "replace").decode().split())[:TITLE_CHARS_MAX]
-        return Page(url, shown, self._cut(f"URL: {plain(url)}\n\n{text.strip()}".strip()), links)
+        return Page(
+            url, shown, self._truncate(f"URL: {plain(url)}\n\n{text.strip()}".strip()), links
+        )
 
-    def _cut(self, text: str) -> str:
+    def _truncate(self, text: str) -> str:
         bound = self.limits.text_chars_max
         return text if len(text) <= bound else f"{text[:bound]}\n\n{CUT_NOTE}"
 
@@ -133,7 +135,7 @@ def missing_libraries() -> list[str]:
     return [name for name in LIBRARIES if find_spec(name) is None]
 
 
-def _linked(text: str, url: str) -> tuple[str, tuple[str, ...]]:
+def _number_links(text: str, url: str) -> tuple[str, tuple[str, ...]]:
     """Markdown with its links as the browser shows them."""
     links = Links()
     host = urlsplit(url).hostname

@@ -172,7 +172,7 @@ class SearXNG:
         return SearchRequest("/search", params, headers)
 
     def hits(self, answer: bytes) -> list[Hit]:
-        return _hits(_read(_Results, answer).results)
+        return _hits(_parse(_Results, answer).results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Brave:
         return SearchRequest("/res/v1/web/search", params, {"x-subscription-token": self.api_key})
 
     def hits(self, answer: bytes) -> list[Hit]:
-        return _hits(_read(_BraveAnswer, answer).web.results)
+        return _hits(_parse(_BraveAnswer, answer).web.results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Exa:
         return SearchRequest("/search", headers={"x-api-key": self.api_key}, json=body)
 
     def hits(self, answer: bytes) -> list[Hit]:
-        return _hits(_read(_Results, answer).results)
+        return _hits(_parse(_Results, answer).results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Tavily:
 
     def request(self, query: Query) -> SearchRequest:
         body: dict[str, Any] = {
-            "query": _bounded(query.text, chars_max=400),
+            "query": _shorten(query.text, chars_max=400),
             "max_results": min(query.count, 20),
             "include_answer": False,
         }
@@ -233,7 +233,7 @@ class Tavily:
         return SearchRequest("/search", headers=headers, json=body)
 
     def hits(self, answer: bytes) -> list[Hit]:
-        return _hits(_read(_Results, answer).results)
+        return _hits(_parse(_Results, answer).results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class YouCom:
         return SearchRequest("/v1/search", headers={"x-api-key": self.api_key}, json=body)
 
     def hits(self, answer: bytes) -> list[Hit]:
-        results = _read(_YouAnswer, answer).results
+        results = _parse(_YouAnswer, answer).results
         return _hits((*results.web, *results.news))
 
 
@@ -294,11 +294,11 @@ def _with_sites(query: Query, *, chars_max: int = 2000, words_max: int = 200) ->
     if len(sites) > chars_max // 2 or len(sites.split()) > words_max // 2:
         sites = ""
     left = words_max - len(sites.split())
-    text = _bounded(query.text, chars_max=chars_max - len(sites) - 1, words_max=left)
+    text = _shorten(query.text, chars_max=chars_max - len(sites) - 1, words_max=left)
     return f"{text} {sites}".strip()
 
 
-def _bounded(text: str, *, chars_max: int, words_max: int = 200) -> str:
+def _shorten(text: str, *, chars_max: int, words_max: int = 200) -> str:
     """As many words as an engine takes."""
     words = " ".join(text.split()[:words_max])
     return (
@@ -328,7 +328,7 @@ def _hits(results: Iterable[object]) -> list[Hit]:
     return list(found.values())
 
 
-def _read(model: type[AnswerT], answer: bytes) -> AnswerT:
+def _parse(model: type[AnswerT], answer: bytes) -> AnswerT:
     try:
         return model.model_validate_json(answer)
     except ValidationError as error:

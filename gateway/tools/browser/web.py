@@ -68,7 +68,7 @@ class TenantWeb:
             url = normalised(urldefrag(url).url)
         except (*EGRESS_ERRORS, ValueError):
             raise FetchFailed("the URL is malformed") from None
-        page = await self._known(url, anew=anew)
+        page = await self._find_known(url, anew=anew)
         if page is None:
             if not self.is_live:
                 raise FetchFailed("only pages that are kept here may be opened now")
@@ -81,7 +81,7 @@ class TenantWeb:
             raise FetchFailed("the domain is not among those that may be read")
         return page
 
-    async def _known(self, url: str, *, anew: bool) -> Page | None:
+    async def _find_known(self, url: str, *, anew: bool) -> Page | None:
         """The page, where nobody has to be asked for it."""
         workplace = self.workplace
         try:

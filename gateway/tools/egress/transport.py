@@ -196,7 +196,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                 "trace": _Noted(url.host, request.extensions.get("trace")),
             },
         )
-        with _translated():
+        with _translate_errors():
             answer = await self._pool.handle_async_request(asked)
         headers = httpx2.Headers(answer.headers)
         stream = cast("AsyncIterable[bytes]", answer.stream)
@@ -251,7 +251,7 @@ class BoundedBody(httpx2.AsyncByteStream):
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _translated():
+        with _translate_errors():
             async for part in self._stream:
                 self._left -= len(part)
                 if self._left < 0:
@@ -277,7 +277,7 @@ _ERRORS: Final = (
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """httpx2's errors for those of its connections."""
     try:
         yield

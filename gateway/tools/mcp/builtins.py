@@ -78,19 +78,19 @@ class BuiltinSession:
         purpose: Purpose = "python" if call.name == PYTHON else "browser"
         given = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
         if given is None:
-            return self._ended(call, "The arguments are not a JSON object.", "tool_error")
+            return self._end_call(call, "The arguments are not a JSON object.", "tool_error")
         try:
             server = await self._registry.for_purpose(self._scope.tenant_id, purpose)
         except StoreError:
             server = None
         if server is None:
-            return self._ended(call, "The tool is not available now.", "refused")
+            return self._end_call(call, "The tool is not available now.", "refused")
         try:
             if purpose == "python":
                 return await self._run_python(call, server, given)
             return await self._browse(call, server, given)
         except McpError as error:
-            return self._failed(call, error)
+            return self._failure(call, error)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
         """No server knows its calls by a handle."""
@@ -104,9 +104,9 @@ class BuiltinSession:
     async def _run_python(
         self, call: ToolCall, server: McpServer, given: Mapping[str, Any]
     ) -> ToolResult:
-        result = await self._asked(call, server, "python", given)
+        result = await self._call_server(call, server, "python", given)
         output = plain(cut(result.output, self._limits.output_bytes_max))
-        return self._ended(call, output, "tool_error" if result.is_error else "ok")
+        return self._end_call(call, output, "tool_error" if result.is_error else "ok")
 
     async def _browse(
         self, call: ToolCall, server: McpServer, given: Mapping[str, Any]
@@ -114,24 +114,24 @@ class BuiltinSession:
         """Search, open or find; what the server is asked is told in its own cursors."""
         function, browsing = call.name.removeprefix(BROWSER), self._browsing
         if (refusal := browsing.refusal(given)) is not None:
-            return self._ended(call, refusal, "refused")
+            return self._end_call(call, refusal, "refused")
         try:
             cursor = browsing.cursor(function, given)
             if cursor is not None:
                 if (url := browsing.url_of(cursor)) is not None:
-                    opened = await self._asked(call, server, "open", {"id": url})
+                    opened = await self._call_server(call, server, "open", {"id": url})
                     browsing.opened(cursor, "" if opened.is_error else opened.output)
                 given = {**given, "cursor": browsing.theirs(cursor)}
-            result = await self._asked(call, server, function, given)
+            result = await self._call_server(call, server, function, given)
             output = plain(cut(result.output, self._limits.output_bytes_max))
             if result.is_error:
-                return self._ended(call, output, "tool_error")
+                return self._end_call(call, output, "tool_error")
             shown, state = browsing.shown(function, output, cursor)
-            return self._ended(call, shown, state=state)
+            return self._end_call(call, shown, state=state)
         except NotShown as error:
-            return self._ended(call, str(error), "tool_error")
+            return self._end_call(call, str(error), "tool_error")
 
-    async def _asked(
+    async def _call_server(
         self, call: ToolCall, server: McpServer, name: str, given: Mapping[str, Any]
     ) -> CallResult:
         """Raises `McpError`."""
@@ -143,14 +143,14 @@ class BuiltinSession:
         meta = call_meta(response, call.ordinal, timeout_s)
         return await self._sessions.call(peer, name, given, timeout_s=timeout_s, meta=meta)
 
-    def _failed(self, call: ToolCall, error: McpError) -> ToolResult:
+    def _failure(self, call: ToolCall, error: McpError) -> ToolResult:
         outcome = outcome_of(error, only_reads=call.name != PYTHON)
         told = f"The tool gave no result: {plain(str(error))}."
         if call.name == PYTHON and error.sent and outcome in {"unknown", "timeout"}:
             told = f"{told} {NOBODY_KNOWS}"
-        return self._ended(call, told, outcome)
+        return self._end_call(call, told, outcome)
 
-    def _ended(
+    def _end_call(
         self,
         call: ToolCall,
         output: str,

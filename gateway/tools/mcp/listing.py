@@ -265,10 +265,10 @@ class McpServers:
             _refuse_replaced(one, server)
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(self._listed(tenant_id, one, server, anew=anew))
+                tasks.create_task(self._list_server(tenant_id, one, server, anew=anew))
                 for one, server in zip(asked, found, strict=True)
             ]
-        return self._bounded([one.result() for one in running])
+        return self._within_tools_max([one.result() for one in running])
 
     async def builtin(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
         """The server that does the work of a built-in tool for this tenant. Raises `StoreError`."""
@@ -281,7 +281,7 @@ class McpServers:
         pages = await self._pages(server.peer(tenant_id, {}))
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
 
-    async def _listed(
+    async def _list_server(
         self, tenant_id: TenantId, asked: AskedServer, server: McpServer, *, anew: bool
     ) -> Listing:
         grant = ServerGrant(
@@ -293,10 +293,10 @@ class McpServers:
         secrets = kept_secrets(server, asked.sent)
         try:
             pages = await self._pages(server.peer(tenant_id, asked.sent), anew=anew)
-            granted, shown = self._granted(pages.tools, asked, server)
+            granted, shown = self._grant_tools(pages.tools, asked, server)
         except McpError as error:
             _log.info("an MCP server listed no tools", reason=error.type, code=str(error.code))
-            return _failed(grant, error, secrets)
+            return _failed_listing(grant, error, secrets)
         granting = ServerGrant(
             grant.label, grant.server, grant.credential, grant.description, granted
         )
@@ -336,7 +336,7 @@ class McpServers:
         """The server's tools are others now."""
         self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
 
-    def _granted(
+    def _grant_tools(
         self, tools: Sequence[ServerTool], asked: AskedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
         """Those of the tools that may be used, as they are granted and as they are shown. Raises
@@ -353,7 +353,7 @@ class McpServers:
                 left_out += 1
                 continue
             granted.append(made)
-            shown.append(_shown(made, tool))
+            shown.append(_tool_body(made, tool))
             size += len(orjson.dumps(made.parameters))
         if left_out:
             _log.info("tools of an MCP server cannot be offered", count=left_out)
@@ -363,7 +363,7 @@ class McpServers:
             raise _too_much(f"{len(granted)} tools, of {self._limits.tools_max} at most")
         return tuple(granted), tuple(shown)
 
-    def _bounded(self, listings: Sequence[Listing]) -> Sequence[Listing]:
+    def _within_tools_max(self, listings: Sequence[Listing]) -> Sequence[Listing]:
         """The same, without the tools of servers that have more than those before them left."""
         left = self._limits.tools_max
         kept = []
@@ -376,7 +376,7 @@ class McpServers:
             grant = listing.grant
             bare = ServerGrant(grant.label, grant.server, grant.credential, grant.description)
             error = _too_much(f"tools of all servers: {self._limits.tools_max} at most")
-            kept.append(_failed(bare, error, listing.secrets))
+            kept.append(_failed_listing(bare, error, listing.secrets))
         return kept
 
 
@@ -437,7 +437,7 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     if schema.get("type", "object") != "object":
         return None
     try:
-        cleaned = _cleaned(dict(schema), SCHEMA_DEPTH_MAX)
+        cleaned = _clean(dict(schema), SCHEMA_DEPTH_MAX)
         orjson.dumps(cleaned)
     except (TypeError, ValueError):
         return None
@@ -445,7 +445,7 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     return made
 
 
-def _cleaned(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
+def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
     """A part of a schema; `is_named`: one whose keys are names that the server chose.
 
     Texts are cleaned. Names and values mean something to the server: cleaned they would be others,
@@ -456,14 +456,14 @@ def _cleaned(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
     if isinstance(value, dict):
         # Under names that the server chose there are schemas, whatever the names are.
         return {
-            _seen(key): _cleaned(inner, depth_left - 1)
+            _require_visible(key): _clean(inner, depth_left - 1)
             if is_named
             else _member(key, inner, depth_left - 1)
             for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [_cleaned(inner, depth_left - 1) for inner in value]
-    return _seen(value) if isinstance(value, str) else value
+        return [_clean(inner, depth_left - 1) for inner in value]
+    return _require_visible(value) if isinstance(value, str) else value
 
 
 def _member(keyword: str, value: Any, depth_left: int) -> Any:
@@ -474,9 +474,9 @@ def _member(keyword: str, value: Any, depth_left: int) -> Any:
         return _shown_hint(value, depth_left)
     if keyword in _VALUES:
         _shown_hint(value, depth_left)
-        _seen(orjson.dumps(value).decode())
+        _require_visible(orjson.dumps(value).decode())
         return value
-    return _cleaned(value, depth_left, is_named=keyword in _NAMING)
+    return _clean(value, depth_left, is_named=keyword in _NAMING)
 
 
 def _shown_hint(value: Any, depth_left: int) -> Any:
@@ -492,7 +492,7 @@ def _shown_hint(value: Any, depth_left: int) -> Any:
     return shown_in_json(value) if isinstance(value, str) else value
 
 
-def _seen(text: str) -> str:
+def _require_visible(text: str) -> str:
     if shown_in_json(text) != text:
         raise ValueError("the schema has characters that nobody sees")
     return text
@@ -503,11 +503,11 @@ def _digest(name: str, description: str, parameters: Mapping[str, Any]) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _shown(made: McpTool, tool: ServerTool) -> dict[str, Any]:
+def _tool_body(made: McpTool, tool: ServerTool) -> dict[str, Any]:
     """A tool as `mcp_list_tools` has it; what it lacks is left out, for clients that know no null
     there.
     """
-    annotations = _cleaned(dict(tool.annotations), 1)
+    annotations = _clean(dict(tool.annotations), 1)
     shown = {
         "name": made.name,
         "input_schema": made.parameters,
@@ -521,12 +521,12 @@ def _too_much(what: str) -> McpError:
     return McpError("mcp_protocol_error", -32603, f"it offers too much ({what}): {hint}")
 
 
-def _failed(grant: ServerGrant, error: McpError, secrets: Mapping[str, str]) -> Listing:
-    told = _told(grant.label, error)
+def _failed_listing(grant: ServerGrant, error: McpError, secrets: Mapping[str, str]) -> Listing:
+    told = _failure_message(grant.label, error)
     return Listing(grant, error=told, error_code=error.type, secrets=secrets)
 
 
-def _told(label: str, error: McpError) -> str:
+def _failure_message(label: str, error: McpError) -> str:
     why = bounded(str(error), REASON_CHARS_MAX)
     return f"The tools of the MCP server '{label}' could not be listed: {why}."
 

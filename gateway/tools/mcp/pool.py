@@ -225,7 +225,7 @@ class SessionPool:
         """A session that is open, or will be, with room for a call. Raises `McpError`."""
         shared = self._shared.get(peer)
         if shared is None or shared.session.is_over:
-            shared = await self._opened(peer)
+            shared = await self._open(peer)
         shared.asking += 1
         self._idle.pop(peer, None)
         try:
@@ -250,7 +250,7 @@ class SessionPool:
             message = "too many calls of this server are running; try again later"
             raise McpError("http_error", BUSY, message, sent=False) from None
 
-    async def _opened(self, peer: Peer) -> _Shared:
+    async def _open(self, peer: Peer) -> _Shared:
         try:
             async with asyncio.timeout(self._limits.busy_wait_s):
                 await self._began.wait()
@@ -279,7 +279,7 @@ class SessionPool:
         owner = self._tasks.create_task(session.run(), context=Context())
         shared = self._shared[peer] = _Shared(session, owner, self._limits.calls_max)
         self._metrics.mcp_sessions(peer.name, 1)
-        owner.add_done_callback(lambda _: self._ended(peer, shared))
+        owner.add_done_callback(lambda _: self._on_session_end(peer, shared))
         return shared
 
     async def _place(self, tenant_id: TenantId) -> None:
@@ -320,7 +320,7 @@ class SessionPool:
         shared.owner.cancel()
         return True
 
-    def _ended(self, peer: Peer, shared: _Shared) -> None:
+    def _on_session_end(self, peer: Peer, shared: _Shared) -> None:
         """The task of a session has ended."""
         self._metrics.mcp_sessions(peer.name, -1)
         self._remove(peer, shared)

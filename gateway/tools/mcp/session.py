@@ -141,7 +141,7 @@ class McpSession:
         finally:
             self.is_over = True
             for job in self._waiting:
-                job.fail(self._lost(sent=job.exchange.is_sent))
+                job.fail(self._session_lost(sent=job.exchange.is_sent))
 
     async def list_tools(self) -> ToolPages:
         """All tools of the server, page by page. Raises `McpError`."""
@@ -242,7 +242,7 @@ class McpSession:
     async def _ask(self, asked: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
         """Have something done in a task below the owner's."""
         if self.is_over:
-            raise self._lost(sent=False)
+            raise self._session_lost(sent=False)
         job = _Job(asked)
         self._waiting.add(job)
         self._jobs.put_nowait(job)
@@ -257,7 +257,7 @@ class McpSession:
             if not self._waiting:
                 self._jobs.put_nowait(None)  # the owner now waits for so long and no longer
 
-    def _lost(self, *, sent: bool) -> McpError:
+    def _session_lost(self, *, sent: bool) -> McpError:
         """What is said to those who wait when the session ends; `sent`: their request had left."""
         why = self._failure
         if why is None:
@@ -406,7 +406,7 @@ async def _call_tool(
             name=name, arguments=dict(arguments), request_state=state, _meta=dict(meta)
         )
         request = types.CallToolRequest(params=params)
-        result = await _sent(client, request)
+        result = await _send_request(client, request)
         if isinstance(result, types.CallToolResult):
             return result
         if result.input_requests or result.request_state is None:
@@ -415,7 +415,7 @@ async def _call_tool(
     raise McpError("mcp_protocol_error", INTERNAL_ERROR, NEEDS_USER)
 
 
-async def _sent(client: Client, request: Any) -> Any:
+async def _send_request(client: Client, request: Any) -> Any:
     """The answer to a call, which a modern server may refuse until its tools were listed anew."""
     from mcp.shared.exceptions import MCPError
 

@@ -103,23 +103,23 @@ class McpToolSession:
         """Run it, within the server's deadline; whatever happens to the server, it has a result."""
         grant, tool = self._granted.get(call.name, (None, None))
         if grant is None or tool is None:
-            return self._refused(f"There is no tool {call.name}.", "the tool is not offered")
+            return self._refusal(f"There is no tool {call.name}.", "the tool is not offered")
         try:
             given = await arguments.checked(
                 tool, call.arguments, bytes_max=self._limits.arguments_bytes_max
             )
         except BadArguments as error:
             told = f"The tool was not called: its arguments cannot be used, because {error}."
-            return self._refused(told, str(error))
+            return self._refusal(told, str(error))
         try:
             server = await self._server(grant)
         except StoreError:
-            return self._failed(McpError("http_error", 0, _NO_REGISTRY, sent=False), tool)
+            return self._failure(McpError("http_error", 0, _NO_REGISTRY, sent=False), tool)
         if isinstance(server, str):
-            return self._refused(f"The tool was not called: {server}.", server)
+            return self._refusal(f"The tool was not called: {server}.", server)
         peer = server.peer(self._scope.tenant_id, headers_of(self._secrets(grant)))
         timeout_s = server.call_timeout_s or self._limits.call_timeout_s
-        return await self._called(call, tool, given, peer, timeout_s=timeout_s)
+        return await self._call_with_retry(call, tool, given, peer, timeout_s=timeout_s)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
         """No server knows its calls by a handle."""
@@ -140,7 +140,7 @@ class McpToolSession:
     def _secrets(self, grant: ServerGrant) -> Mapping[str, str]:
         return self._scope.secrets.get(grant.label, {})
 
-    async def _called(
+    async def _call_with_retry(
         self,
         call: ToolCall,
         tool: McpTool,
@@ -152,16 +152,16 @@ class McpToolSession:
         clock = asyncio.get_running_loop().time
         until = clock() + timeout_s
         try:
-            result = await self._asked(peer, call, tool, given, until)
+            result = await self._call_once(peer, call, tool, given, until)
         except McpError as error:
             if not self._may_repeat(tool, error) or clock() >= until:
-                return self._failed(error, tool)
+                return self._failure(error, tool)
         else:
             return self._result(result)
         try:
-            return self._result(await self._asked(peer, call, tool, given, until))
+            return self._result(await self._call_once(peer, call, tool, given, until))
         except McpError as error:
-            return self._failed(error, tool)
+            return self._failure(error, tool)
 
     @staticmethod
     def _may_repeat(tool: McpTool, error: McpError) -> bool:
@@ -171,7 +171,7 @@ class McpToolSession:
         is_lost = error.type == "http_error" and error.code == 0 and error.sent
         return is_lost and (tool.is_read_only or tool.is_idempotent)
 
-    async def _asked(
+    async def _call_once(
         self, peer: Peer, call: ToolCall, tool: McpTool, given: Mapping[str, Any], until: float
     ) -> CallResult:
         left_s = max(0.0, until - asyncio.get_running_loop().time())
@@ -192,7 +192,7 @@ class McpToolSession:
             ids_max=self._limits.result_ids_max,
         )
 
-    def _refused(self, told: str, message: str) -> ToolResult:
+    def _refusal(self, told: str, message: str) -> ToolResult:
         """The result of a call that was refused before anything was sent."""
         error = {
             "type": "mcp_protocol_error",
@@ -202,7 +202,7 @@ class McpToolSession:
         shown = {"output": None, "error": error}
         return ToolResult(told, "refused", shown=shown, ids_max=self._limits.error_ids_max)
 
-    def _failed(self, error: McpError, tool: McpTool) -> ToolResult:
+    def _failure(self, error: McpError, tool: McpTool) -> ToolResult:
         message = plain(cut(str(error), 1024))
         outcome = outcome_of(error, only_reads=tool.is_read_only)
         told = f"The tool gave no result: {message}."

@@ -273,7 +273,7 @@ class ContainerPool:
             if ran.status == "killed":
                 await live.end()
                 return Execution(ran, live.is_restarted)
-            return await self._kept(live, ran)
+            return await self._keep_files(live, ran)
 
     async def resume(
         self, tenant_id: TenantId, grant: PythonGrant, handle: bytes, *, timeout_s: float
@@ -294,7 +294,7 @@ class ContainerPool:
                 if live.container is None:
                     return None
                 ran = await live.container.result_of(told["key"], timeout_s=timeout_s)
-                return None if ran is None else await self._kept(live, ran)
+                return None if ran is None else await self._keep_files(live, ran)
         except (EngineBroken, ContainerExpired, ContainersBusy, TooManyContainers):
             return None
 
@@ -313,12 +313,12 @@ class ContainerPool:
         uuid = ids.parse_container_id(grant.container_id)
         if uuid is None or self._chosen.engine is None:
             raise EngineBroken("python is off here")
-        async with self._locked(tenant_id, uuid) as live:
+        async with self._lock(tenant_id, uuid) as live:
             try:
                 live.used_at = self.now()
                 if live.container is not None and not live.container.is_alive:
                     await live.end()
-                row = await self._taken(live, grant, project_id)
+                row = await self._take(live, grant, project_id)
                 if live.container is None:
                     await self._begin(live, row, opens=opens)
                 if live.container is not None and opens:
@@ -332,7 +332,7 @@ class ContainerPool:
                 self._freed.set()
 
     @asynccontextmanager
-    async def _locked(self, tenant_id: TenantId, uuid: UUID) -> AsyncIterator[LiveContainer]:
+    async def _lock(self, tenant_id: TenantId, uuid: UUID) -> AsyncIterator[LiveContainer]:
         """The container's place here, which nobody else uses meanwhile."""
         while True:
             live = await self._place(tenant_id, uuid)
@@ -375,7 +375,7 @@ class ContainerPool:
             del self._live[live.key]
         await live.end()
 
-    async def _taken(
+    async def _take(
         self, live: LiveContainer, grant: PythonGrant, project_id: ProjectId | None
     ) -> ContainerRow:
         """The row, which says that the interpreter is here. Raises `ContainerExpired`, and
@@ -422,7 +422,7 @@ class ContainerPool:
                 await self._assume(live)
         live.is_restarted = live.container is None and row.epoch > 1
         if live.container is None and opens:
-            live.container = await self._opened(row.memory_bytes)
+            live.container = await self._open(row.memory_bytes)
         if live.container is not None:
             handle = live.container.handle
             await rows.opened(
@@ -439,7 +439,7 @@ class ContainerPool:
         )
         live.held = {row.name: row for row in stored if row.source == "assistant"}
 
-    async def _opened(self, memory_bytes: int) -> Container:
+    async def _open(self, memory_bytes: int) -> Container:
         engine, limits = self._chosen.engine, self.policy.limits
         assert engine is not None, "it was looked at"
         if memory_bytes != limits.memory_bytes:
@@ -503,7 +503,7 @@ class ContainerPool:
                     found[path] = kept
         return found
 
-    async def _kept(self, live: LiveContainer, ran: Ran) -> Execution:
+    async def _keep_files(self, live: LiveContainer, ran: Ran) -> Execution:
         """Keep the files that a run changed; what it is shown with."""
         kept: dict[str, str] = {}
         notes: list[str] = []

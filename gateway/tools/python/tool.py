@@ -132,7 +132,7 @@ class PythonSession(ToolSession):
         except _UNUSABLE as error:
             _log.warning("code was not run to its end", error=error)
             return self._result(code, *_FAILURES.get(type(error), _UNAVAILABLE))
-        return self._ended(grant, code, execution)
+        return self._result_of(grant, code, execution)
 
     def _refusal(self, call: ToolCall, code: str) -> str | None:
         """Why code is not run at all."""
@@ -153,7 +153,7 @@ class PythonSession(ToolSession):
         )
         if execution is None:
             return None
-        return self._ended(grant, code_of(call.arguments), execution)
+        return self._result_of(grant, code_of(call.arguments), execution)
 
     @override
     async def close(self) -> None:
@@ -163,7 +163,7 @@ class PythonSession(ToolSession):
         """By which the run is found again, whoever asks."""
         return f"{self._scope.response.hex}.{call.ordinal}"
 
-    def _ended(self, grant: PythonGrant, code: str, execution: Execution) -> ToolResult:
+    def _result_of(self, grant: PythonGrant, code: str, execution: Execution) -> ToolResult:
         ran = execution.ran
         # A container may say megabytes more than it should, which would hold up the event loop.
         logs = plain(shortened(ran.output, PRINTED_SHARE * self._limits.logs_chars_max))

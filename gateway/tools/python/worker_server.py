@@ -178,15 +178,15 @@ class WorkerServer:
         body = await self._body(receive)
         match scope["method"], parts:
             case "GET", []:
-                return await self._described()
+                return await self._describe()
             case "POST", ["containers"]:
-                return await self._opened(body)
+                return await self._open(body)
             case method, ["containers", container_id]:
                 return await self._one(method, container_id)
             case method, ["containers", container_id, "files"]:
-                return await self._file(method, self._found(container_id), asked, body)
+                return await self._file(method, self._find(container_id), asked, body)
             case method, ["containers", container_id, *rest]:
-                return await self._of_runs(method, self._found(container_id), rest, asked, body)
+                return await self._of_runs(method, self._find(container_id), rest, asked, body)
             case _:
                 raise Answered(404, "there is nothing here")
 
@@ -209,7 +209,7 @@ class WorkerServer:
             case _:
                 raise Answered(404, "there is nothing here")
 
-    async def _described(self) -> tuple[int, bytes]:
+    async def _describe(self) -> tuple[int, bytes]:
         told = await self._engine.describe()
         return 200, orjson.dumps(
             {
@@ -220,7 +220,7 @@ class WorkerServer:
             }
         )
 
-    async def _opened(self, body: bytes) -> tuple[int, bytes]:
+    async def _open(self, body: bytes) -> tuple[int, bytes]:
         asked = LimitsAsked.model_validate_json(body)
         if len(self._served) >= self._limits.containers_max:
             await self._make_room()
@@ -237,7 +237,7 @@ class WorkerServer:
         await self._end(min(idle)[1])
 
     async def _one(self, method: str, container_id: str) -> tuple[int, bytes]:
-        self._found(container_id)
+        self._find(container_id)
         if method == "DELETE":
             await self._end(container_id)
         return 204, b""
@@ -253,7 +253,7 @@ class WorkerServer:
             for key in list(served.runs)[:-RUNS_MAX]:
                 if served.runs[key].done():
                     del served.runs[key]
-        return await self._told(served, run)
+        return await self._await_run(served, run)
 
     async def _result(
         self, served: ServedContainer, key: str, asked: Mapping[str, str]
@@ -268,9 +268,11 @@ class WorkerServer:
         await asyncio.wait({run}, timeout=wait_s)
         if not run.done():
             raise Answered(404, "the run is not over")
-        return await self._told(served, run)
+        return await self._await_run(served, run)
 
-    async def _told(self, served: ServedContainer, run: asyncio.Task[Ran]) -> tuple[int, bytes]:
+    async def _await_run(
+        self, served: ServedContainer, run: asyncio.Task[Ran]
+    ) -> tuple[int, bytes]:
         """What came of a run, which goes on should whoever asks be gone."""
         await asyncio.wait({run})
         served.used_at = self._time()
@@ -303,7 +305,7 @@ class WorkerServer:
                 raise Answered(405, "a file is written, read or deleted")
         return 204, b""
 
-    def _found(self, container_id: str) -> ServedContainer:
+    def _find(self, container_id: str) -> ServedContainer:
         served = self._served.get(container_id)
         if served is None or not served.container.is_alive:
             raise Answered(404, "there is no such container")

@@ -199,10 +199,10 @@ class JupyterContainer(Container):
         )
         try:
             async with asyncio.timeout(limits.start_timeout_s):
-                cell = await (await self._connected()).execute(code, expression="0")
+                cell = await (await self._connect()).execute(code, expression="0")
                 await cell.ended.wait()
                 told = await self._ask("begin", given)
-            self.begun = _begun(told, folder)
+            self.begun = _check_begun(told, folder)
         except (TimeoutError, ValidationError, EngineBroken) as error:
             await self.close()
             raise EngineBroken(
@@ -240,7 +240,7 @@ class JupyterContainer(Container):
                 raise EngineBroken("the result of a run is lost")
             return found
         self._images = {}
-        channel = await self._connected()
+        channel = await self._connect()
         cell = await channel.execute(self._inwards(code), message_id=_message_id(key))
         try:
             is_late = not await self._is_over(key, cell, timeout_s)
@@ -255,7 +255,7 @@ class JupyterContainer(Container):
             await self._abandon(cell)
             raise
         note = CUT_OFF if cell.status is None else ""
-        return self._ran(told, cell, is_late=is_late, note=note)
+        return self._result_of(told, cell, is_late=is_late, note=note)
 
     async def _is_over(self, key: str, cell: Cell, timeout_s: float) -> bool:
         """Whether a run ends in time. Where the connection broke off the kernel is asked, which
@@ -270,7 +270,7 @@ class JupyterContainer(Container):
         left_s = deadline - loop.time()
         return await self._ask_within("after", {"key": key}, left_s) is not None
 
-    def _ran(self, told: Mapping[str, Any], cell: Cell, *, is_late: bool, note: str) -> Ran:
+    def _result_of(self, told: Mapping[str, Any], cell: Cell, *, is_late: bool, note: str) -> Ran:
         try:
             outcome = KernelOutcome.model_validate(told)
         except ValidationError as error:
@@ -314,13 +314,13 @@ class JupyterContainer(Container):
 
     async def _found_again(self, key: str, timeout_s: float) -> Ran | None:
         """What came of a run that this process did not see begin; None: nobody knows."""
-        channel = await self._connected()
+        channel = await self._connect()
         cell = channel.expect(_message_id(key))
         try:
             told = await self._ask_within("after", {"key": key}, timeout_s)
         finally:
             channel.forget(cell)
-        return self._ran(told, cell, is_late=False, note=TAKEN_OVER) if told else None
+        return self._result_of(told, cell, is_late=False, note=TAKEN_OVER) if told else None
 
     @override
     async def put(self, path: str, content: bytes) -> None:
@@ -371,7 +371,7 @@ class JupyterContainer(Container):
         if answer.status_code != 200:
             return False
         # One that runs code does not answer: whoever asks for the result of that finds out.
-        is_busy = _parsed(_Kernel, answer).execution_state == "busy"
+        is_busy = _parse(_Kernel, answer).execution_state == "busy"
         patience_s = BUSY_TIMEOUT_S if is_busy else ANSWER_TIMEOUT_S
         try:
             is_ours = await self._ask_within("after", {"key": ""}, patience_s) is not None
@@ -404,7 +404,7 @@ class JupyterContainer(Container):
         words = base64.b64encode(orjson.dumps(given)).decode()
         expression = f"__import__('_gateway').answer({order!r}, {words!r})"
         for _ in range(2):
-            channel = await self._connected()
+            channel = await self._connect()
             cell = await channel.execute("", expression=expression)
             try:
                 if not await cell.ended.within(timeout_s):
@@ -412,7 +412,7 @@ class JupyterContainer(Container):
             finally:
                 channel.forget(cell)
             if cell.answer:
-                return _answered(cell.answer)
+                return _decode_answer(cell.answer)
         raise EngineBroken("the kernel does not know of us any more")
 
     async def _interrupt(self) -> None:
@@ -421,7 +421,7 @@ class JupyterContainer(Container):
         except _ERRORS as error:
             raise EngineBroken(f"{_UNREACHABLE}: {error}") from error
 
-    async def _connected(self) -> KernelChannel:
+    async def _connect(self) -> KernelChannel:
         """The connection to the kernel, opened anew where it broke off. Raises `EngineBroken`."""
         channel = self._channel
         if not self.is_alive:
@@ -505,7 +505,7 @@ class JupyterEngine(ContainerEngine):
             raise EngineBroken(
                 f"the Jupyter server answered {answer.status_code}: {answer.text[:200]}"
             )
-        kernel = _parsed(_Kernel, answer).id
+        kernel = _parse(_Kernel, answer).id
         if not _ID.fullmatch(kernel):
             raise EngineBroken("the Jupyter server gave no id")
         folder = self._server.folder.replace(OWN, secrets.token_hex(16))
@@ -533,14 +533,14 @@ class _Kernel(BaseModel):
     execution_state: str = ""
 
 
-def _parsed(kind: type[T], answer: httpx2.Response) -> T:
+def _parse(kind: type[T], answer: httpx2.Response) -> T:
     try:
         return kind.model_validate_json(answer.content)
     except ValidationError as error:
         raise EngineBroken("the Jupyter server said something else") from error
 
 
-def _answered(quoted: str) -> Mapping[str, Any]:
+def _decode_answer(quoted: str) -> Mapping[str, Any]:
     """What our module answered: letters in quotation marks, as Python writes a string."""
     try:
         told = orjson.loads(base64.b64decode(quoted.strip("'\""), validate=True))
@@ -551,7 +551,7 @@ def _answered(quoted: str) -> Mapping[str, Any]:
     return told
 
 
-def _begun(told: Mapping[str, Any], folder: str) -> Begun:
+def _check_begun(told: Mapping[str, Any], folder: str) -> Begun:
     if "refused" in told:
         raise EngineBroken(f"it cannot use {folder}: {told['refused']}")
     return Begun.model_validate(told)
