@@ -15,7 +15,7 @@ from openai.types.responses import Response
 
 from tests.chat_models.conftest import settings_of
 from tests.fakes import mcp_server
-from tests.fakes.breaking import BreakingProxy
+from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import running_gateway
 from tests.fakes.http_client import http_client

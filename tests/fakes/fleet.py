@@ -17,8 +17,8 @@ from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.completion_stream import turn
-from tests.fakes.listening import Heard
 from tests.fakes.raw_server import RawServer, Script, response
+from tests.fakes.token_sinks import Heard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

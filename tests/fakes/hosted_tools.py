@@ -19,7 +19,7 @@ from gateway.protocol.responses.body import rules_of
 from gateway.tools.contract import ToolResult, ToolStart
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.staged_run import ANSWER, run_spec
-from tests.fakes.telling import tell
+from tests.fakes.token_delivery import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection

@@ -37,8 +37,8 @@ from gateway.store.events import LogBatch
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, run_spec, says
-from tests.fakes.telling import tell
 from tests.fakes.threads import THREADS
+from tests.fakes.token_delivery import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence

@@ -30,8 +30,8 @@ from gateway.tenancy import Principal, TenantId, default_project
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import harmony, harmony_of, script_ids
 from tests.fakes.response_heads import response_head
-from tests.fakes.telling import tell
 from tests.fakes.threads import THREADS
+from tests.fakes.token_delivery import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence

@@ -14,7 +14,7 @@ from gateway.generation import FinishReason, SegmentKind, TokenChunk
 from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.upstreams.problems import GrammarFailed
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.telling import tell
+from tests.fakes.token_delivery import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence

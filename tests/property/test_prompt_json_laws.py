@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.upstreams.request_writer import BLOCK_IDS, KEPT_FROM_IDS, STEP_BLOCKS, PromptEncoder
 from tests.fakes.examples import examples
-from tests.fakes.rounds import counted_rounds
+from tests.fakes.loop_rounds import counted_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,10 +19,10 @@ from gateway.generation import FinishReason, TokenChunk, TokenRequest
 from gateway.models.harmony.framing import answer_header, said_ids
 from gateway.models.harmony.vocabulary import END, STOP_IDS
 from gateway.protocol.calls import call_fields
+from tests.fakes.guarded_run import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, THOUGHT, Stage, run_spec
-from tests.fakes.steered import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
-from tests.fakes.telling import tell
+from tests.fakes.token_delivery import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence

@@ -18,7 +18,7 @@ from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import ModelInfo, Pool, PoolPolicy
-from tests.fakes.listening import Heard
+from tests.fakes.token_sinks import Heard
 
 if TYPE_CHECKING:
     from tests.vllm.conftest import Vllm

@@ -30,8 +30,8 @@ from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.harmony_oracle import vocabulary
-from tests.fakes.listening import Heard
 from tests.fakes.raw_http import plain_prompt
+from tests.fakes.token_sinks import Heard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

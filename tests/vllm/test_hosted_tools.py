@@ -18,7 +18,7 @@ from gateway.models.harmony.vocabulary import CALL, END, START
 from gateway.store.tools import documents
 from gateway.store.tools.documents import Document
 from tests.fakes import mcp_server
-from tests.fakes.breaking import BreakingProxy
+from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import RunningGateway, running_gateway
 from tests.fakes.python_containers import HAS_BUBBLEWRAP, SYSTEM_PYTHON

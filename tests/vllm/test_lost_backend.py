@@ -13,7 +13,7 @@ import orjson
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.fakes.breaking import BreakingProxy
+from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import running_gateway
 from tests.fakes.stream import as_events

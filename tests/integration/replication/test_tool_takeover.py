@@ -39,7 +39,6 @@ from tests.fakes.hosted_tools import (
     granted,
     result_ids,
 )
-from tests.fakes.plain import plain_only
 from tests.fakes.replica import (
     TERMS,
     Habits,
@@ -54,6 +53,7 @@ from tests.fakes.replica import (
 )
 from tests.fakes.staged_run import ANSWER
 from tests.fakes.stored import let_time_pass
+from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec

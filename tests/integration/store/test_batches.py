@@ -15,7 +15,6 @@ from gateway.store.claims import Claim
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import UsageLine
 from gateway.tenancy import TenantId
-from tests.fakes.plain import plain_only
 from tests.fakes.rows import all_rows
 from tests.fakes.stored import (
     COMPLETED,
@@ -30,6 +29,7 @@ from tests.fakes.stored import (
 )
 from tests.fakes.turns import begin as begin_turn
 from tests.fakes.turns import contents, conversation_of
+from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,8 +22,8 @@ from gateway.store.events import LogBatch, LogRow
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant, opened
 from tests.fakes.claim_table import ClaimTable
-from tests.fakes.plain import plain_only
 from tests.fakes.stored import CREATED, durable_response, finished, last_row, new_response
+from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -21,8 +21,8 @@ from gateway.store.events import (
     LogRow,
 )
 from gateway.store.postgres.statements import Statement
-from tests.fakes.plain import plain_only
 from tests.fakes.stored import CREATED, durable_response
+from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

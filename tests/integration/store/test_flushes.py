@@ -17,7 +17,7 @@ from gateway.store.events import LogBatch, LogRow, day_of
 from gateway.store.postgres.statements import Statement
 from gateway.store.remote_logs import UNKNOWN, LogChanges, LogQuery
 from gateway.tenancy import TenantId
-from tests.fakes.rounds import counted_rounds
+from tests.fakes.loop_rounds import counted_rounds
 from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
 
 if TYPE_CHECKING:

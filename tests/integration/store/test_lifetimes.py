@@ -28,7 +28,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import shares
 from gateway.store.retention import RetentionPolicy
 from gateway.store.tools import containers, files
-from tests.fakes.filled import OF_ALL, Filled, counts, fill, told_by
+from tests.fakes.filled_tables import OF_ALL, Filled, counts, fill, told_by
 from tests.fakes.rows import add_rows
 
 if TYPE_CHECKING:

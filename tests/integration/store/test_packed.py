@@ -10,8 +10,8 @@ import pytest
 from gateway import ids
 from gateway.protocol.context_item import ContextItem
 from gateway.store import messages, responses
-from tests.fakes.plain import plain_only
 from tests.fakes.stored import new_response, stored_items
+from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.retention import RetentionPolicy
 from gateway.store.tools import tool_calls
 from gateway.store.tools.tool_calls import AuditedCall
-from tests.fakes.plain import plain_only
+from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,8 +25,8 @@ from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from tests.fakes.completion_stream import failed, said, turn
 from tests.fakes.fleet import BUSY, REQUEST, backend_server, fleet, listing
-from tests.fakes.listening import Heard
 from tests.fakes.raw_server import STREAM_HEAD, Act, Gate, RawServer, response
+from tests.fakes.token_sinks import Heard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

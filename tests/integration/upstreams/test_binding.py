@@ -27,8 +27,8 @@ from gateway.upstreams.request_writer import BLOCK_IDS
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import DONE, said, told, turn
-from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, RawServer, Script, response
+from tests.fakes.token_sinks import Heard, Led
 
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client

@@ -16,8 +16,8 @@ from gateway.upstreams.engines.registry import ENGINES
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import Capture, capture, names
 from tests.fakes.engine_profiles import PROFILES, Profile
-from tests.fakes.listening import Heard
 from tests.fakes.raw_server import Act, RawServer, Script
+from tests.fakes.token_sinks import Heard
 
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client

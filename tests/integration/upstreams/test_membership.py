@@ -19,8 +19,8 @@ from gateway.upstreams.routing.router import NUMBERS_MIN, Router
 from gateway.upstreams.unary import UnaryClient
 from tests.fakes.completion_stream import said, turn, usage
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, Fleet, backend_server, fleet, listing, vllm
-from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_HEAD, Gate, RawServer, response
+from tests.fakes.token_sinks import Heard, Led
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

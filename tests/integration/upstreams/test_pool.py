@@ -25,8 +25,8 @@ from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import failed, said, turn
 from tests.fakes.failures import failure_of
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, backend_server, fleet, listing
-from tests.fakes.listening import Faulty, Heard, Led
 from tests.fakes.raw_server import STREAM_HEAD, Act, Gate, RawServer, response
+from tests.fakes.token_sinks import Faulty, Heard, Led
 
 if TYPE_CHECKING:
     from tests.fakes.raw_server import Script

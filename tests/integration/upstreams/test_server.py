@@ -30,7 +30,6 @@ from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
-from tests.fakes.listening import Faulty, Heard, Led
 from tests.fakes.raw_server import (
     STREAM_END,
     STREAM_HEAD,
@@ -40,6 +39,7 @@ from tests.fakes.raw_server import (
     Script,
     response,
 )
+from tests.fakes.token_sinks import Faulty, Heard, Led
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Hashable

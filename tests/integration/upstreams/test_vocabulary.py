@@ -20,8 +20,8 @@ from gateway.upstreams.request_writer import BLOCK_IDS, KEPT_FROM_IDS, PromptEnc
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import turn
 from tests.fakes.fleet import fleet
-from tests.fakes.listening import Heard
 from tests.fakes.raw_server import RawServer
+from tests.fakes.token_sinks import Heard
 from tests.integration.upstreams.test_served_models import sglang
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING, answer_header, call_header
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.vocabulary import END
-from tests.fakes.harmony_script import harmony, script_ids, vocabulary
-from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, run_spec, says
-from tests.fakes.steered import (
+from tests.fakes.guarded_run import (
     ANY_TOOL,
     FORBIDDEN,
     FREE,
@@ -37,6 +35,8 @@ from tests.fakes.steered import (
     staged,
     vouched,
 )
+from tests.fakes.harmony_script import harmony, script_ids, vocabulary
+from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, run_spec, says
 from tests.fakes.wayward_model import TOOLS
 
 if TYPE_CHECKING:

@@ -46,6 +46,7 @@ from gateway.protocol.hosted.grants import ApprovedCall, ToolBudget, approval_di
 from gateway.tools.contract import ToolCall, ToolResult
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.following import collected
+from tests.fakes.guarded_run import repairs, vouched
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.hosted_tools import (
     ARGUMENTS,
@@ -69,7 +70,6 @@ from tests.fakes.staged_run import (
     run_spec,
     says,
 )
-from tests.fakes.steered import repairs, vouched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

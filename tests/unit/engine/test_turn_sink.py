@@ -20,8 +20,8 @@ from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
 from gateway.models.harmony.vocabulary import END, MESSAGE, START
 from tests.fakes.harmony_script import harmony, script_ids
+from tests.fakes.loop_rounds import counted_rounds
 from tests.fakes.response_heads import response_head
-from tests.fakes.rounds import counted_rounds
 from tests.fakes.staged_run import folds, run_spec
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from gateway.api import sse
 from gateway.entries import Alive, Entry, Finished, Queued, Tokens, TurnStarted
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.fold.fold import Fold
-from tests.fakes.followed import TENANT, Stage, folded
+from tests.fakes.followed_response import TENANT, Stage, folded
 from tests.fakes.following import following
 from tests.fakes.response_heads import UUID_OF_TEST
 from tests.fakes.staged_run import NO_RULES

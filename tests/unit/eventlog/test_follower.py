@@ -14,7 +14,7 @@ from typing_extensions import override
 from gateway.api import sse
 from gateway.entries import Entry, Finished, Queued, Tokens, TurnStarted
 from gateway.eventlog.feed import SHORT_BYTES
-from tests.fakes.followed import TENANT, Stage, folded
+from tests.fakes.followed_response import TENANT, Stage, folded
 from tests.fakes.response_heads import UUID_OF_TEST
 from tests.fakes.toy_logs import logs
 from tests.fakes.toy_parser import FINAL, TEXT

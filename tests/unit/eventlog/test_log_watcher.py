@@ -16,7 +16,7 @@ from gateway.store.claims import LogHead
 from gateway.store.events import LogRow
 from gateway.store.remote_logs import LogChanges
 from gateway.tenancy import TenantId
-from tests.fakes.rounds import counted_rounds
+from tests.fakes.loop_rounds import counted_rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence

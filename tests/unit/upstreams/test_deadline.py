@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gateway.upstreams.http.connection import Deadline
-from tests.fakes.clockwork import Clockwork
+from tests.fakes.virtual_time import Clockwork
 
 
 def deadline() -> tuple[Clockwork, Deadline, list[float]]:

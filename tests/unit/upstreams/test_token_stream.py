@@ -21,8 +21,8 @@ from gateway.upstreams.http.transport import ResponseBody
 from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.token_stream import TokenStream
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
-from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
+from tests.fakes.token_sinks import Heard, Led
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

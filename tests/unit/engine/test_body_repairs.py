@@ -13,9 +13,7 @@ from gateway.entries import Entry, Hold, Hop, Repair, Tokens, TurnEnded, TurnSta
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import Ebnf, TokenChunk
 from gateway.upstreams.problems import GrammarFailed
-from tests.fakes.harmony_script import script_ids
-from tests.fakes.staged_run import NO_RULES, STOP, THOUGHT, Stage, run_spec, says
-from tests.fakes.steered import (
+from tests.fakes.guarded_run import (
     ANY_TOOL,
     FREE,
     IN_JSON,
@@ -31,6 +29,8 @@ from tests.fakes.steered import (
     staged,
     vouched,
 )
+from tests.fakes.harmony_script import script_ids
+from tests.fakes.staged_run import NO_RULES, STOP, THOUGHT, Stage, run_spec, says
 
 if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules

@@ -10,9 +10,18 @@ import pytest
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Entry, Repair, Tokens, TurnStarted
 from gateway.generation import TokenChunk
+from tests.fakes.guarded_run import (
+    ANY_TOOL,
+    IN_JSON,
+    NEXT,
+    PROMPT,
+    ended,
+    prefills,
+    repairs,
+    staged,
+)
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, STOP, Stage, folds, run_spec, says
-from tests.fakes.steered import ANY_TOOL, IN_JSON, NEXT, PROMPT, ended, prefills, repairs, staged
 
 if TYPE_CHECKING:
     from tests.fakes.staged_run import ScriptedTokens

@@ -20,8 +20,8 @@ from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import DONE, failed, said, turn
-from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, Gate, RawServer, Script, response
+from tests.fakes.token_sinks import Heard, Led
 
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client
