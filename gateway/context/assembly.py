@@ -438,7 +438,7 @@ class _OpenCalls:
     """Calls, by their index, that nothing answers which names its call."""
 
     def __init__(self, answered: Collection[int]) -> None:
-        self._find_answered = set(answered)
+        self._answered = set(answered)
         self.forget()
 
     def forget(self) -> None:
@@ -455,8 +455,8 @@ class _OpenCalls:
         calls = self._all if name is None else self._by_name[name]
         while calls:
             call = calls.pop()
-            if call not in self._find_answered:
-                self._find_answered.add(call)
+            if call not in self._answered:
+                self._answered.add(call)
                 return call
         return None
 

@@ -143,7 +143,7 @@ class ChatFormat:
             size=facts.size,
             end_ids=facts.end_ids,
             template_kwargs=orjson.loads(options.template_kwargs),
-            shown_images=_format_with_images(options, family) if options.sees else None,
+            shown_images=_new_format_with_images(options, family) if options.sees else None,
         )
 
     @property
@@ -482,7 +482,7 @@ class ChatFormat:
         return tuple(ids)
 
 
-def _format_with_images(options: FormatOptions, family: Family) -> PassThroughFormat:
+def _new_format_with_images(options: FormatOptions, family: Family) -> PassThroughFormat:
     """How a model that sees is asked: its servers need no parser of thoughts, but one of calls."""
     syntax, plain = family.syntax, PassThroughFormat.of(replace(options, reasoning=None))
     thought = syntax.reasoning
