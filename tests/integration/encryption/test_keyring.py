@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from gateway.encryption.keyring import ASKED_AT_ONCE_MAX, OFF, PLAIN, Keyring, KeyringPolicy
-from gateway.errors import ContentSealed, StoreUnavailable
+from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
 from gateway.store.postgres.database import Database
 from gateway.store.tenant_keys import TenantKeys
 from gateway.tenancy import TenantId
@@ -269,3 +269,8 @@ async def test_keys_in_their_database(table: TenantKeys) -> None:
     assert {key.wrapped for key in await table.keys(TENANT)} == {b""}
     await keyring.ready([TENANT])
     assert keyring.find(TENANT) is None
+
+
+async def test_keys_are_not_kept_in_the_database_of_the_content(shared_database: Database) -> None:
+    with pytest.raises(ConfigError, match="in the database of the content"):
+        await TenantKeys(shared_database).prepare()
