@@ -20,6 +20,7 @@ from gateway.metering import end_user_of
 from gateway.services.governance.erasing import Erasing
 from gateway.store import tenants
 from gateway.store.governance import audit_log, erasure, export, holds
+from gateway.store.ownership import require_owner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,6 +83,7 @@ class TenantData:
         """
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
+        await require_owner(self._database)
         tenant = await self._tenant(name)
         async with holds.unheld(self._database, tenant.id):
             pass
@@ -138,6 +140,7 @@ class TenantData:
 
         Where it breaks off, the next call goes on.
         """
+        await require_owner(self._database)
         removed = []
         for tenant in await erasure.due(self._database, window_s=window_s):
             # Those before it may have taken hours.
