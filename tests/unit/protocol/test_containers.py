@@ -38,6 +38,14 @@ def test_defaults_and_nulls() -> None:
     assert asked.file_id == "file-1"
 
 
+def test_what_means_nothing_is_named() -> None:
+    made = container(skills=None, other=1, ignored=["x"], **{"a: b\n": 1})
+    assert made.ignored == ("other", "ignored")
+    assert container().ignored == ()
+    asked = parse_container_file(b'{"file_id": "file-1", "file": 1}', limits=LIMITS)
+    assert asked.ignored == ("file",)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
