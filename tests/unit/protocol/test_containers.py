@@ -39,7 +39,8 @@ def test_defaults_and_nulls() -> None:
 
 
 def test_what_means_nothing_is_named() -> None:
-    made = container(skills=None, other=1, ignored=["x"], **{"a: b\n": 1})
+    sent: dict[str, Any] = {"skills": None, "other": 1, "ignored": ["x"], "a: b\n": 1}
+    made = container(**sent)
     assert made.ignored == ("other", "ignored")
     assert container().ignored == ()
     asked = parse_container_file(b'{"file_id": "file-1", "file": 1}', limits=LIMITS)
