@@ -217,10 +217,12 @@ class Archive:
         self._with_content = with_content
         self.tenant = tenant
         self.files: dict[str, dict[str, object]] = {}
-        """What is in it so far: rows and SHA-256 by the name of the file."""
+        """What is in it so far: rows, SHA-256, and rows with content that no key opens any more, by
+        the name of the file.
+        """
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, to be read once. Raises `StoreUnavailable` and `ContentSealed`."""
+        """The bytes of the file, to be read once. Raises `StoreUnavailable`."""
         async with self._turns:
             async for piece in self._made():
                 yield piece
@@ -247,23 +249,25 @@ class Archive:
     async def _table(
         self, archive: zipfile.ZipFile, sink: _Sink, table: str
     ) -> AsyncIterator[bytes]:
-        digest, count = hashlib.sha256(), 0
+        digest, count, sealed = hashlib.sha256(), 0, 0
         with archive.open(f"{table}.jsonl", "w", force_zip64=True) as file:
             async for page in export.pages(
                 self._database, self.tenant.id, table, with_content=self._with_content
             ):
-                lines = await asyncio.to_thread(_written, file, page)
+                lines, unopened = await asyncio.to_thread(_written, file, page)
                 digest.update(lines)
                 count += len(page.rows)
+                sealed += unopened
                 if piece := sink.taken():
                     yield piece
-        self.files[f"{table}.jsonl"] = {"rows": count, "sha256": digest.hexdigest()}
+        told = {"rows": count, "sha256": digest.hexdigest(), "sealed": sealed}
+        self.files[f"{table}.jsonl"] = told
 
 
-def _written(file: IO[bytes], page: export.ExportedPage) -> bytes:
-    lines = page.lines()
+def _written(file: IO[bytes], page: export.ExportedPage) -> tuple[bytes, int]:
+    lines, sealed = page.lines()
     file.write(lines)
-    return lines
+    return lines, sealed
 
 
 class _Sink(io.RawIOBase):
