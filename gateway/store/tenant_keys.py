@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.encryption.keyring import WrappedKey
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, StoreError
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
@@ -85,8 +85,19 @@ class TenantKeys:
     async def prepare(self) -> None:
         """Make the table where there is none. Who serves need not be allowed to where there is.
 
-        Raises `ConfigError` for the database of the content, however its URL is spelled.
+        Raises `ConfigError` for the database of the content, however its URL is spelled, and for
+        one that cannot be used.
         """
+        try:
+            await self._prepare()
+        except StoreError as error:
+            raise ConfigError(
+                f"the database of wrapped keys cannot be used: {error}",
+                where="encryption.keys_url",
+                remedy="Is it running, and is that its URL? Its user makes the table tenant_keys.",
+            ) from error
+
+    async def _prepare(self) -> None:
         async with self._database.owner_transaction() as connection:
             if await connection.scalar(_IS_OF_CONTENT):
                 raise in_database_of_content()

@@ -274,3 +274,15 @@ async def test_keys_in_their_database(table: TenantKeys) -> None:
 async def test_keys_are_not_kept_in_the_database_of_the_content(shared_database: Database) -> None:
     with pytest.raises(ConfigError, match="in the database of the content"):
         await TenantKeys(shared_database).prepare()
+
+
+async def test_a_database_of_keys_that_is_away_is_told_by_its_setting() -> None:
+    away = Database(
+        "postgresql://u:p@127.0.0.1:9/keys",
+        pool_size_max=1,
+        command_timeout_s=5,
+        connect_timeout_s=5,
+    )
+    with pytest.raises(ConfigError, match=r"encryption\.keys_url.*ConnectionRefused"):
+        await TenantKeys(away).prepare()
+    await away.close()

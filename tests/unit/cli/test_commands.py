@@ -18,6 +18,7 @@ from gateway.cli.commands import commands
 from gateway.cli.terminal import told_plainly
 from gateway.errors import (
     ConfigError,
+    ContentSealed,
     InvalidRequest,
     StartupError,
     StoreConflict,
@@ -242,6 +243,7 @@ def test_a_port_of_the_admin_api_that_is_taken_is_told_with_its_setting(tmp_path
         (StartupError("what [b]", remedy="do"), "error: what [b]", "  do"),
         (ConfigError("what", where="f:1", remedy="do"), "error: f:1: what", "  do"),
         (StoreUnavailable("gone"), "error: gone", "  Is PostgreSQL running"),
+        (ContentSealed("no key"), "error: no key", "  What was sealed with a key that was"),
         (StoreConflict("uq"), "error: constraint uq", "  Something of that name"),
         (InvalidRequest("no name"), "error: no name", "  See the command"),
     ],
