@@ -12,6 +12,7 @@ from gateway.api.files import (
     json_response,
     page_limit,
     page_response,
+    require_file_storage,
 )
 from gateway.api.query import ORDERS, choice
 from gateway.protocol.containers import parse_container, parse_container_file
@@ -69,6 +70,7 @@ class ContainerEndpoints:
                 principal, container_id, **_page(request)
             )
             return page_response(listed, has_more=has_more)
+        require_file_storage(principal)
         if self._forms.is_form(request):
             async with self._forms.read(request) as form:
                 made = await self._containers.add_file(principal, container_id, form.upload)
