@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import Response
 
@@ -12,17 +12,23 @@ from gateway.api.files import (
     json_response,
     page_limit,
     page_response,
+    require_file_storage,
 )
 from gateway.api.query import ORDERS, choice
 from gateway.protocol.containers import parse_container, parse_container_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
 
     from gateway.api.client_connection import BodyReader
     from gateway.api.multipart import FormReader
+    from gateway.protocol.base import BodyModel
     from gateway.services.containers import Containers
     from gateway.tenancy import Principal
+
+AnyBody = TypeVar("AnyBody", bound="BodyModel")
 
 
 class ContainerEndpoints:
@@ -41,8 +47,7 @@ class ContainerEndpoints:
         """`/v1/containers`: create one or list them, by the method."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
-            body = await self._bodies.read(request.scope, request.receive)
-            asked = await self._bodies.parse(body, parse_container)
+            asked = await self._read(request, parse_container)
             return json_response(await self._containers.create(principal, asked))
         listed, has_more = await self._containers.list(
             principal, **_page(request), name=request.query_params.get("name")
@@ -65,12 +70,12 @@ class ContainerEndpoints:
                 principal, container_id, **_page(request)
             )
             return page_response(listed, has_more=has_more)
+        require_file_storage(principal)
         if self._forms.is_form(request):
             async with self._forms.read(request) as form:
                 made = await self._containers.add_file(principal, container_id, form.upload)
             return json_response(made)
-        body = await self._bodies.read(request.scope, request.receive)
-        asked = await self._bodies.parse(body, parse_container_file)
+        asked = await self._read(request, parse_container_file)
         return json_response(
             await self._containers.copy_file(principal, container_id, asked.file_id)
         )
@@ -90,6 +95,14 @@ class ContainerEndpoints:
         file_id = request.path_params["file_id"]
         found = await self._containers.file_content(principal, container_id, file_id)
         return download_response(found)
+
+    async def _read(self, request: Request, parse: Callable[..., AnyBody]) -> AnyBody:
+        """The parsed body. What of it means nothing here is named in a header."""
+        body = await self._bodies.read(request.scope, request.receive)
+        asked = await self._bodies.parse(body, parse)
+        if asked.ignored:
+            request.scope["record"].facts["ignored_parameters"] = ", ".join(asked.ignored)
+        return asked
 
     def _caller_and_id(self, request: Request) -> tuple[Principal, str]:
         """Who asks, and the id of the container in the URL."""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.api.client_connection import BodyReader
-    from gateway.protocol.conversations import ConversationBody
+    from gateway.protocol.base import BodyModel
     from gateway.services.conversations import Conversations
 
-AnyBody = TypeVar("AnyBody", bound="ConversationBody")
+AnyBody = TypeVar("AnyBody", bound="BodyModel")
 
 
 class ConversationEndpoints:

@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from gateway.api.query import ORDERS, PAGE_ITEMS_MAX, choice, integer
 from gateway.errors import ResourceNotFound
 from gateway.protocol.containers import PURPOSES, deleted, parse_upload
+from gateway.services.governance.zero_retention import require_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ class FileEndpoints:
         """`/v1/files`: upload a file or list them, by the method."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
+            require_file_storage(principal)
             async with self._forms.read(request) as form:
                 purpose, expires_after_s = parse_upload(form.fields)
                 made = await self._files.create(principal, form.upload, purpose, expires_after_s)
@@ -75,6 +77,13 @@ def caller(request: Request, *, is_on: bool) -> Principal:
         )
     principal: Principal = request.scope["principal"]
     return principal
+
+
+def require_file_storage(principal: Principal) -> None:
+    """Raises `InvalidRequest` for a caller of whom nothing is kept. Before its form is read: of a
+    long file that is a file of this machine.
+    """
+    require_storage(principal, "A file")
 
 
 def page_limit(request: Request) -> int:

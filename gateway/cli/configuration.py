@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.settings import Settings
+
+_ANYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared only
+"""Hosts that stand for all addresses."""
 
 commands = typer.Typer(help="Check the configuration, list every setting.", no_args_is_help=True)
 
@@ -84,6 +87,12 @@ def _gaps(settings: Settings) -> Iterator[ConfigError]:
             "discovery, or run: "
             "harmony-gateway demo",
         )
+    if _meet(settings):
+        yield ConfigError(
+            f"the admin API would listen where clients do, at port {settings.admin.port}",
+            where="admin.port",
+            remedy="Give it another port: it has a listener of its own.",
+        )
     database = settings.database
     if database.url is not None:
         try:
@@ -96,3 +105,11 @@ def _gaps(settings: Settings) -> Iterator[ConfigError]:
                 driver_url(url.get_secret_value())
         except StartupError as error:
             yield ConfigError(str(error), where=f"database.{name}", remedy=error.remedy)
+
+
+def _meet(settings: Settings) -> bool:
+    """Whether the two listeners would have the same port of the same address."""
+    server, admin = settings.server, settings.admin
+    if not admin.port or admin.port != server.port:
+        return False
+    return admin.host == server.host or not _ANYWHERE.isdisjoint((admin.host, server.host))

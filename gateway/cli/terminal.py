@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import (
+    ContentSealed,
     RequestError,
     StartupError,
     StoreConflict,
@@ -35,6 +36,10 @@ INTERRUPTED = 130
 
 _UNREACHABLE: Final = "Is PostgreSQL running, and are host and port in DATABASE_URL right?"
 _REFUSED: Final = "PostgreSQL says no; its own log says more."
+_SEALED: Final = (
+    "What was sealed with a key that was destroyed is lost; one that its provider refuses has to "
+    "be permitted there. See: harmony-gateway encryption status TENANT"
+)
 _REMEDIES: Final = {
     "08": _UNREACHABLE,
     "25006": "DATABASE_URL leads to a standby, which is read-only: name the primary.",
@@ -111,6 +116,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def remedy_for(error: StoreError) -> str:
     """What to do next: only where no server spoke is it asked whether one is running."""
+    if isinstance(error, ContentSealed):
+        return _SEALED
     if not error.state:
         return _UNREACHABLE if isinstance(error, StoreUnavailable) else _REFUSED
     for length in (5, 3, 2):

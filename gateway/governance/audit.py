@@ -5,8 +5,8 @@ the fields of this one, each with its length in front; the first one follows on 
 entry that was changed, left out or put in breaks the chain from there on. Where retention removes
 the oldest ones, it first adds an entry that says up to which, and what hash that one had: the first
 one left must follow on that. What a chain cannot show by itself is that the last ones were cut off,
-or that all of it was made anew: for that, heads are written down elsewhere (the process log has
-them), and held against it.
+that all of it was made anew, or that such an entry was added for others than the oldest ones: for
+that, heads are written down elsewhere (the process log has them), and held against it.
 
 An entry never has content of requests, secrets, or bodies of mails.
 """
@@ -16,12 +16,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -227,15 +227,28 @@ def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
     return BY_ITSELF.event(TRIMMED, str(tenant_id), data=told)
 
 
+class Head(NamedTuple):
+    """The last entry of a chain, as somebody wrote it down: its number, its hash, and when it was
+    made; None: that was not written down.
+    """
+
+    number: int
+    hash: bytes
+    at: datetime | None = None
+
+
 @dataclass(slots=True)
 class ChainCheck:
     """Checks entries of one tenant in their order, as they come (`add`), and then what is before
-    the first of them and behind the last (`faults`). `kept` are hashes that somebody wrote down
-    before, by the numbers of their entries.
+    the first of them and behind the last (`faults`). `kept` are heads that somebody wrote down
+    before: they have to be there, but for those made before `keeps_since`, which retention may
+    have removed.
     """
 
-    kept: Mapping[int, bytes] = field(default_factory=dict)
+    kept: Sequence[Head] = ()
+    keeps_since: datetime | None = None
     number: int = 0
+    at: datetime | None = None
     hash: bytes = BEGINNING
     count: int = 0
     found: list[str] = field(default_factory=list)
@@ -259,9 +272,9 @@ class ChainCheck:
                 self.found.append(f"entry {entry.number} was changed")
             elif entry.type == TRIMMED:
                 self._trim(entry)
-            if self.kept.get(entry.number, entry.hash) != entry.hash:
+            if any(one.number == entry.number and one.hash != entry.hash for one in self.kept):
                 self.found.append(f"entry {entry.number} is another one than it was")
-            self.number, self.hash = entry.number, entry.hash
+            self.number, self.hash, self.at = entry.number, entry.hash, entry.at
             self.count += 1
 
     def _trim(self, entry: AuditEntry) -> None:
@@ -282,9 +295,23 @@ class ChainCheck:
             begin = [f"entries {last + 1} to {first} are gone"]
         elif previous != hash_:
             begin = [f"entry {first + 1} does not follow on what was before"]
-        newest = max(self.kept, default=0)
+        newest = max((one.number for one in self.kept), default=0)
         end = [f"entries {self.number + 1} to {newest} are gone"] if newest > self.number else []
-        return [*begin, *self.found, *end]
+        return [*begin, *self._removed_early(first), *self.found, *end]
+
+    def _removed_early(self, upto: int) -> list[str]:
+        """Retention says of an entry that it has removed it, and anybody who can write to the table
+        can say so, too: but not of one that is known to be younger than what retention removes.
+        """
+        gone = [
+            one.number
+            for one in self.kept
+            if one.number <= upto and one.at is not None and self._has_to_be_kept(one.at)
+        ]
+        return [f"entry {max(gone)} was removed before its time"] if gone else []
+
+    def _has_to_be_kept(self, at: datetime) -> bool:
+        return self.keeps_since is not None and at >= self.keeps_since
 
 
 def shown(

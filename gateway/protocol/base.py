@@ -38,6 +38,19 @@ class NullableModel(WireModel):
         return without_nulls(value) if isinstance(value, dict) else value
 
 
+class BodyModel(WireModel):
+    """The body of a request that tells what of it means nothing."""
+
+    ignored: tuple[str, ...] = Field((), exclude=True)
+    """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
+    header. Not a parameter itself."""
+
+    @classmethod
+    def parameters(cls) -> frozenset[str]:
+        """The keys that mean something."""
+        return frozenset(cls.model_fields.keys() - BodyModel.model_fields.keys())
+
+
 ITEM_ID_CHARS_MAX: Final = 512
 """OpenAI's bound is 64, but some servers make longer ids."""
 CALL_ID_CHARS_MAX: Final = 64

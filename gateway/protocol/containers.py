@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.protocol.base import WHOLE, Many, WireModel, without_nulls
+from gateway.protocol.base import WHOLE, BodyModel, Many, WireModel, without_nulls
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     missing,
@@ -23,13 +23,14 @@ from gateway.protocol.request_errors import (
     wrong_type,
     wrong_value,
 )
+from gateway.protocol.responses.create import presentable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.protocol.json_body import InputLimits
 
-Wire = TypeVar("Wire", bound=WireModel)
+AnyBody = TypeVar("AnyBody", bound=BodyModel)
 
 GIB: Final = 1024**3
 MEMORY_LIMITS: Final[Mapping[str, int]] = {
@@ -65,7 +66,7 @@ class NetworkPolicy(WireModel):
     type: Literal["disabled", "allowlist"]
 
 
-class NewContainer(WireModel):
+class NewContainer(BodyModel):
     """The body of `POST /v1/containers`."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -75,7 +76,7 @@ class NewContainer(WireModel):
     network_policy: NetworkPolicy = NetworkPolicy(type="disabled")
 
 
-class NewContainerFile(WireModel):
+class NewContainerFile(BodyModel):
     """The body of `POST /v1/containers/{id}/files`, where it is JSON."""
 
     file_id: _FileId
@@ -97,20 +98,23 @@ def parse_container_file(
 
 
 def _parse(
-    model: type[Wire],
+    model: type[AnyBody],
     body: bytes,
     limits: InputLimits,
     *,
     strict: bool,
     extra: tuple[str, ...] = (),
-) -> Wire:
+) -> AnyBody:
     document = without_nulls(parse_object(body, limits))
     for name in extra:
         if document.get(name):
             raise unsupported(name, "Put what they hold into files of the container.")
-    if strict and (names := document.keys() - model.model_fields.keys() - {*extra}):
-        raise unknown(min(names))
-    return validated(model, document)
+    parameters = model.parameters()
+    others = tuple(name for name in document if name not in {*parameters, *extra})
+    if strict and others:
+        raise unknown(min(others))
+    asked = validated(model, {name: document[name] for name in document.keys() & parameters})
+    return asked.model_copy(update={"ignored": presentable(others)}) if others else asked
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:

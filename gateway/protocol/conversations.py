@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.approval_calls import ReadItem
-from gateway.protocol.base import Many, WireModel, without_nulls
+from gateway.protocol.base import BodyModel, Many, without_nulls
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
@@ -35,7 +35,7 @@ ADDED_ITEMS_MAX: Final = 20
 
 _TEXT_PARTS: Final = frozenset({"text", "summary_text", "reasoning_text"})
 
-AnyBody = TypeVar("AnyBody", bound="ConversationBody")
+AnyBody = TypeVar("AnyBody", bound=BodyModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +83,20 @@ def _plain_part(part: object) -> object:
 _Item = Annotated[ReadItem, BeforeValidator(_plain_parts)]
 
 
-class ConversationBody(WireModel):
-    """What bodies of requests about conversations have in common."""
-
-    ignored: tuple[str, ...] = Field((), exclude=True)
-    """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
-    header. Not a parameter itself."""
-
-
-class NewConversation(ConversationBody):
+class NewConversation(BodyModel):
     """The body of `POST /v1/conversations`: what a conversation begins with."""
 
     items: Many[_Item] = ()
     metadata: Metadata = Field(default_factory=dict)
 
 
-class NewItems(ConversationBody):
+class NewItems(BodyModel):
     """The body of a request that adds items to a conversation."""
 
     items: Annotated[Many[_Item], Field(min_length=1)]
 
 
-class NewMetadata(ConversationBody):
+class NewMetadata(BodyModel):
     """The body of a request that replaces the metadata of a conversation."""
 
     metadata: Metadata
@@ -143,7 +135,7 @@ def _parse(model: type[AnyBody], raw: dict[str, Any], *, strict: bool) -> AnyBod
     if isinstance(items, list) and len(items) > ADDED_ITEMS_MAX:
         raise array_too_long("items", len(items), ADDED_ITEMS_MAX)
     check_metadata(document)
-    parameters = model.model_fields.keys() - ConversationBody.model_fields.keys()
+    parameters = model.parameters()
     others = tuple(name for name in document if name not in parameters)
     if strict and others:
         raise unknown(min(others))

@@ -210,6 +210,7 @@ class Containers:
 
     async def copy_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
         """The same with a file that was uploaded before."""
+        require_storage(principal, "A file")
         tenant_id = principal.tenant_id
         source = await self._files.find(principal, file_id, param="file_id")
         uuid = await self._use(principal, container_id)

@@ -133,14 +133,18 @@ class Retrieval:
     async def delete(self, principal: Principal, response_id: str) -> None:
         """Forget a response, its items and its log.
 
-        Raises `InvalidRequest` while it is generated.
+        What nobody can open any more can be forgotten, too. Raises `InvalidRequest` while it is
+        generated.
         """
-        stored = await self._find(principal, response_id)
-        if not stored.is_terminal:
+        uuid, database = ids.parse_response_id(response_id), self._database_for(principal)
+        found = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
+        if uuid is None or found is None or not (found.is_terminal or found.durable):
+            raise not_found(response_id)
+        if not found.is_terminal:
             raise InvalidRequest(
                 "Cannot delete an in-flight response. Cancel it first, or wait until it has ended."
             )
-        if not await rows.delete(self._database_for(principal), principal.tenant_id, stored.uuid):
+        if not await rows.delete(database, principal.tenant_id, uuid):
             raise not_found(response_id)
 
     async def input_items(

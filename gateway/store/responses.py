@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import FOLD_VERSION
 from gateway.errors import RateLimited
@@ -133,6 +133,18 @@ class StoredResponse:
         return day_of(self.created_at)
 
 
+class ResponseState(NamedTuple):
+    """How far a response is, and whether its log is kept while it runs."""
+
+    status: str
+    durable: bool
+
+    @property
+    def is_terminal(self) -> bool:
+        """Its status will not change any more."""
+        return self.status in TERMINAL
+
+
 _FIND: Final = """
 SELECT id AS uuid, key_id, model, status, created_at, root_created_at, completed_at,
        parent_id AS parent, background, stored, durable, streamed, fold_version, epoch, next_entry,
@@ -219,6 +231,9 @@ SELECT id, begins FROM taken
     _NEW,
     messages.ADDED,
 )
+_STATE: Final = Statement("""
+SELECT status, durable FROM responses WHERE tenant_id = :tenant AND id = :id
+""")
 _COUNT_QUEUED: Final = Statement("""
 SELECT count(*) FROM (
     SELECT FROM responses WHERE tenant_id = :tenant AND status = 'queued' LIMIT :queued_max
@@ -413,6 +428,14 @@ async def find(
     found = {name: getattr(stored, name) for name in _CONTENT}
     opened = content.opened(cipher, "responses", {"id": uuid, **found}, _CONTENT)
     return replace(stored, **opened) if opened != found else stored
+
+
+async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> ResponseState | None:
+    """How far a response is, without what it says: that may be sealed with a key that is gone."""
+    async with database.transaction(tenant_id) as connection:
+        found = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
+    row = found.one_or_none()
+    return None if row is None else ResponseState(*row)
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:

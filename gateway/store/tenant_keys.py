@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.encryption.keyring import WrappedKey
+from gateway.errors import ConfigError, StoreError
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
@@ -27,6 +28,7 @@ CREATE TABLE IF NOT EXISTS tenant_keys (
 _LOCK_KEY: Final = 0x54656E4B6579  # "TenKey", as the number of an advisory lock
 _TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 _IS_THERE: Final = Statement("SELECT to_regclass('tenant_keys') IS NOT NULL")
+_IS_OF_CONTENT: Final = Statement("SELECT to_regclass('responses') IS NOT NULL")
 _COLUMNS: Final = "number, wrapped, provider, key_ref, created_at, retired_at, destroyed_at"
 _KEYS: Final = Statement(f"""
 SELECT {_COLUMNS} FROM tenant_keys WHERE tenant_id = :tenant ORDER BY number
@@ -64,6 +66,16 @@ _VACUUM: Final = "VACUUM FULL tenant_keys"
 ALL: Final = 2**31 - 1
 
 
+def in_database_of_content() -> ConfigError:
+    """Wrapped keys are not kept beside what they open."""
+    return ConfigError(
+        "wrapped keys are to be in the database of the content",
+        where="encryption.keys_url",
+        remedy="Give them a database of their own, with a short retention of backups: a key that "
+        "is destroyed must not be in the backups of what it sealed.",
+    )
+
+
 class TenantKeys:
     """The table, as a `KeyStore` and for operators. Raises `StoreError`s."""
 
@@ -71,8 +83,24 @@ class TenantKeys:
         self._database = database
 
     async def prepare(self) -> None:
-        """Make the table where there is none. Who serves need not be allowed to where there is."""
+        """Make the table where there is none. Who serves need not be allowed to where there is.
+
+        Raises `ConfigError` for the database of the content, however its URL is spelled, and for
+        one that cannot be used.
+        """
+        try:
+            await self._prepare()
+        except StoreError as error:
+            raise ConfigError(
+                f"the database of wrapped keys cannot be used: {error}",
+                where="encryption.keys_url",
+                remedy="Is it running, and is that its URL? Its user makes the table tenant_keys.",
+            ) from error
+
+    async def _prepare(self) -> None:
         async with self._database.owner_transaction() as connection:
+            if await connection.scalar(_IS_OF_CONTENT):
+                raise in_database_of_content()
             if await connection.scalar(_IS_THERE):
                 return
             # Replicas that start together would make it at the same moment.

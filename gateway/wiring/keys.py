@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.encryption.providers.sigv4 import AwsCredentials
-from gateway.errors import ConfigError
 from gateway.store.postgres.database import Database
-from gateway.store.tenant_keys import TenantKeys
+from gateway.store.tenant_keys import TenantKeys, in_database_of_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +27,7 @@ def keys_database(settings: Settings) -> Database | None:
         return None
     url = encryption.keys_url.get_secret_value()
     if settings.database.url is not None and url == settings.database.url.get_secret_value():
-        raise ConfigError(
-            "wrapped keys are to be in the database of the content",
-            where="encryption.keys_url",
-            remedy="Give them a database of their own, with a short retention of backups: a key "
-            "that is destroyed must not be in the backups of what it sealed.",
-        )
+        raise in_database_of_content()
     database = settings.database
     return Database(
         url,

@@ -74,7 +74,10 @@ class Rooms:
 
             self.mcp = new_room(base.settings, base.database, base.sealer, base.metrics)
             self.ask_approval = partial(
-                approvals.ask, base.database, ttl_s=float(tools.mcp.approval_ttl_s)
+                approvals.ask,
+                base.database,
+                key=base.settings.mcp_identity_key,
+                ttl_s=float(tools.mcp.approval_ttl_s),
             )
 
     @property
@@ -256,4 +259,7 @@ class Sources:
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
     ) -> Used:
         """Use up an approval."""
-        return await approvals.consume(self._base.database, tenant_id, request_id, digest, response)
+        key = self._base.settings.mcp_identity_key
+        return await approvals.consume(
+            self._base.database, tenant_id, request_id, digest, response, key=key
+        )

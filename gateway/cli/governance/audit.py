@@ -29,9 +29,11 @@ OfTenant = Annotated[
     str | None, typer.Option("--tenant", help="Of this tenant. Default: what concerns none.")
 ]
 Heads = Annotated[
-    Path | None,
+    list[Path] | None,
     typer.Option(
-        exists=True, dir_okay=False, help="What --json printed before: it must be there still."
+        exists=True,
+        dir_okay=False,
+        help="What --json printed before: it must be there still. May be given several times.",
     ),
 ]
 T = TypeVar("T")
@@ -98,6 +100,11 @@ def _by(entry: dict[str, object]) -> str:
     return str(ours["operator"]) if isinstance(ours, dict) else json.dumps(entry["actor"])
 
 
+def _time(at: str | None) -> datetime | None:
+    """None: earlier releases did not print it."""
+    return None if at is None else datetime.fromisoformat(at).astimezone(UTC)
+
+
 def _kept(file: Path) -> list[ChainState]:
     """What `verify --json` printed before. Raises `InvalidRequest`."""
     from gateway.services.governance.audit import ChainState
@@ -110,6 +117,7 @@ def _kept(file: Path) -> list[ChainState]:
                 int(one["number"]),
                 bytes.fromhex(one["head"]).hex(),
                 (),
+                _time(one.get("at")),
             )
             for one in json.loads(file.read_bytes())
         ]
@@ -124,9 +132,9 @@ def verify(heads: Heads = None, config: Config = None, json_: Json = False) -> N
     """Check all chains from their oldest entries on. Exit code 0: nothing was changed or removed.
 
     Keep what --json prints elsewhere, for --heads: only that tells whether the newest entries were
-    cut off, or a chain was made anew.
+    cut off, old ones removed before their time, or a chain made anew.
     """
-    kept = [] if heads is None else _kept(heads)
+    kept = [state for file in heads or () for state in _kept(file)]
     states = _ask(config, None, lambda logs, _: logs.verify(kept=kept))
     if json_:
         rows = [
@@ -135,6 +143,7 @@ def verify(heads: Heads = None, config: Config = None, json_: Json = False) -> N
                 "entries": one.count,
                 "number": one.number,
                 "head": one.head,
+                "at": None if one.at is None else one.at.isoformat(),
                 "faults": list(one.faults),
             }
             for one in states

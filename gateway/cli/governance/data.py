@@ -194,6 +194,8 @@ def export(
         raise typer.BadParameter(why, param_hint="PATH") from error
     rows = sum(int(str(one["rows"])) for one in files.values())
     terminal.show(f"{rows} rows of tenant {name} are in {path}")
+    if sealed := sum(int(str(one["sealed"])) for one in files.values()):
+        terminal.show(f"{sealed} of them have content that could not be opened: its key is gone")
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Keys in a file of the operator's: for one machine, and for whoever mounts secrets.
 
 A line has the id of a key, a space, and 32 bytes in base64; `#` begins a comment. The first key
-wraps, all of them unwrap.
+wraps, all of them unwrap. A file that was changed is read again before it is used next: keys of
+another process, which `encryption rotate` is, may have been wrapped with what was added to it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import stat
 from base64 import b64decode
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import ConfigError, ContentSealed
+from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
 from gateway.sealing import DataKey, SealBroken
 
 if TYPE_CHECKING:
@@ -27,22 +28,24 @@ _REMEDY: Final = (
 
 
 class FileKeys:
-    """A `KeyProvider`. It does no I/O once it is made."""
+    """A `KeyProvider`. A file that cannot be read any more counts as a provider that is away."""
 
     name: Final = "file"
 
     def __init__(self, path: Path) -> None:
         """Raises `ConfigError` for a file without a key, and for one that others may read."""
+        self._path = path
+        self._state = _state(path)
         self._keys = _read(path)
-        self._first = next(iter(self._keys))
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
         """See `KeyProvider`."""
-        return self._keys[self._first].seal(secret, _bound_to(tenant_id)), self._first
+        first, key = next(iter(self._current().items()))
+        return key.seal(secret, _bound_to(tenant_id)), first
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
         """See `KeyProvider`. Raises `ContentSealed`."""
-        key = self._keys.get(key_ref)
+        key = self._current().get(key_ref)
         if key is None:
             raise ContentSealed(f"the key file has no key {key_ref!r}")
         try:
@@ -53,22 +56,43 @@ class FileKeys:
     async def close(self) -> None:
         """Do nothing: no connection or file is open."""
 
+    def _current(self) -> dict[str, DataKey]:
+        """What is in the file now. Raises `StoreUnavailable`."""
+        try:
+            state = _state(self._path)
+            if state != self._state:
+                self._keys = _read(self._path)
+                self._state = state
+        except ConfigError as error:
+            raise StoreUnavailable(f"{error}") from error
+        return self._keys
+
 
 def _bound_to(tenant_id: TenantId) -> bytes:
     return b"tenant key" + tenant_id.bytes
 
 
+def _state(path: Path) -> tuple[int, ...]:
+    """What differs once the file was changed, or another one put in its place."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _refused(f"the key file {path} cannot be read: {type(error).__name__}") from None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_mode
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError(why, where="encryption.file.path", remedy=_REMEDY)
+
+
 def _read(path: Path) -> dict[str, DataKey]:
-    where = "encryption.file.path"
     try:
         mode = path.stat().st_mode
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = f"the key file {path} cannot be read: {type(error).__name__}"
-        raise ConfigError(why, where=where, remedy=_REMEDY) from None
+        raise _refused(f"the key file {path} cannot be read: {type(error).__name__}") from None
     if mode & _OTHERS:
-        why = f"others may read or change the key file {path}"
-        raise ConfigError(why, where=where, remedy=_REMEDY)
+        raise _refused(f"others may read or change the key file {path}")
     keys: dict[str, DataKey] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -80,10 +104,9 @@ def _read(path: Path) -> dict[str, DataKey]:
         except (ValueError, binascii.Error) as error:
             # Never the line: it may hold a key.
             why = f"line {number} of the key file {path} is no key: {type(error).__name__}"
-            raise ConfigError(why, where=where, remedy=_REMEDY) from None
+            raise _refused(why) from None
         if keys.setdefault(id_, key) is not key:
-            why = f"line {number} of the key file {path} has the id of another one"
-            raise ConfigError(why, where=where, remedy=_REMEDY)
+            raise _refused(f"line {number} of the key file {path} has the id of another one")
     if not keys:
-        raise ConfigError(f"the key file {path} has no key", where=where, remedy=_REMEDY)
+        raise _refused(f"the key file {path} has no key")
     return keys

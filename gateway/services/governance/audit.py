@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
-from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, shown
+from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.store.governance import audit_log
-from gateway.store.governance.audit_log import AuditFilter
+from gateway.store.governance.audit_log import KEPT_DAYS, AuditFilter
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId
 
@@ -31,6 +31,8 @@ VALUES_MAX: Final = 100
 CHECKED_AT_ONCE: Final = 1_000
 ANCHOR_S: Final = 3600.0
 ANCHORED_MAX: Final = 1_000
+KEPT: Final = timedelta(days=KEPT_DAYS - 1)
+"""For so long entries have to be there; a day less than they are kept, because clocks differ."""
 SECOND_MAX: Final = 253_402_300_799
 """The last one of the year 9999."""
 
@@ -57,7 +59,7 @@ class AuditQuery:
 @dataclass(frozen=True, slots=True)
 class ChainState:
     """What `verify` found of the chain of `tenant_id` (the nil id: the operator's): how many
-    entries it has, the number and hash of the last one, and what is wrong with it.
+    entries it has, the number, hash and time of the last one, and what is wrong with it.
     """
 
     tenant_id: UUID
@@ -65,6 +67,7 @@ class ChainState:
     number: int
     head: str
     faults: Sequence[str]
+    at: datetime | None = None
 
 
 class AuditLogs:
@@ -114,12 +117,18 @@ class AuditLogs:
         self, tenant_id: UUID | None = None, kept: Sequence[ChainState] = ()
     ) -> list[ChainState]:
         """Check a chain from its oldest entry on; None: all there are. `kept` is what was found
-        before: all of it must be there still, but for what retention removed.
+        before, perhaps several times: all of it must be there still, but for what is so old that
+        retention may have removed it.
         """
         chains = {*await audit_log.chains(self._database), *(one.tenant_id for one in kept)}
         return [
             await self._state(
-                chain, {one.number: one.head for one in kept if one.tenant_id == chain}
+                chain,
+                [
+                    Head(one.number, bytes.fromhex(one.head), one.at)
+                    for one in kept
+                    if one.tenant_id == chain
+                ],
             )
             for chain in sorted(chains)
             if tenant_id in {None, chain}
@@ -142,22 +151,22 @@ class AuditLogs:
         for chain, number, digest in found:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
 
-    async def _state(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
+    async def _state(self, chain: UUID, kept: Sequence[Head]) -> ChainState:
         state = await self._check_chain(chain, kept)
         # Old entries may have been removed between two pages.
         return await self._check_chain(chain, kept) if state.faults else state
 
-    async def _check_chain(self, chain: UUID, kept: Mapping[int, str]) -> ChainState:
-        checked = ChainCheck({number: bytes.fromhex(head) for number, head in kept.items()})
+    async def _check_chain(self, chain: UUID, kept: Sequence[Head]) -> ChainState:
+        checked = ChainCheck(kept, datetime.now(UTC) - KEPT)
         place: int | None = None
         while entries := await audit_log.since(
             self._database, chain, place, rows_max=CHECKED_AT_ONCE
         ):
             checked.add(entries)
             place = checked.number
-        return ChainState(
-            chain, checked.count, checked.number, checked.hash.hex(), tuple(checked.faults)
-        )
+        faults = tuple(checked.faults)
+        head = checked.hash.hex()
+        return ChainState(chain, checked.count, checked.number, head, faults, checked.at)
 
 
 def project_names(database: Database) -> Projects:

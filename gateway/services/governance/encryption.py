@@ -11,6 +11,7 @@ from gateway.errors import ConfigError, ContentSealed, InvalidRequest
 from gateway.governance.audit import COMMAND_LINE
 from gateway.store.governance import audit_log, holds, reseals
 from gateway.store.governance.resealing import KEYS, reseal, reseal_flushes
+from gateway.store.ownership import require_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +106,7 @@ class TenantEncryption:
         table were written, and `InvalidRequest` where other processes may still seal with keys
         that are to be destroyed.
         """
+        await require_owner(self._database)
         keyring = self._database.keyring
         keyring.forget(tenant_id)
         await keyring.ready([tenant_id])

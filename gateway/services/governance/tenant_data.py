@@ -20,6 +20,7 @@ from gateway.metering import end_user_of
 from gateway.services.governance.erasing import Erasing
 from gateway.store import tenants
 from gateway.store.governance import audit_log, erasure, export, holds
+from gateway.store.ownership import require_owner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,6 +83,7 @@ class TenantData:
         """
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
+        await require_owner(self._database)
         tenant = await self._tenant(name)
         async with holds.unheld(self._database, tenant.id):
             pass
@@ -138,6 +140,7 @@ class TenantData:
 
         Where it breaks off, the next call goes on.
         """
+        await require_owner(self._database)
         removed = []
         for tenant in await erasure.due(self._database, window_s=window_s):
             # Those before it may have taken hours.
@@ -216,10 +219,12 @@ class TenantArchive:
         self._with_content = with_content
         self.tenant = tenant
         self.files: dict[str, dict[str, object]] = {}
-        """What is in it so far: rows and SHA-256 by the name of the file."""
+        """What is in it so far: rows, SHA-256, and rows with content that no key opens any more, by
+        the name of the file.
+        """
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, to be read once. Raises `StoreUnavailable` and `ContentSealed`."""
+        """The bytes of the file, to be read once. Raises `StoreUnavailable`."""
         async with self._turns:
             async for piece in self._generate():
                 yield piece
@@ -246,23 +251,25 @@ class TenantArchive:
     async def _table(
         self, archive: zipfile.ZipFile, sink: _Sink, table: str
     ) -> AsyncIterator[bytes]:
-        digest, count = hashlib.sha256(), 0
+        digest, count, sealed = hashlib.sha256(), 0, 0
         with archive.open(f"{table}.jsonl", "w", force_zip64=True) as file:
             async for page in export.pages(
                 self._database, self.tenant.id, table, with_content=self._with_content
             ):
-                lines = await asyncio.to_thread(_write, file, page)
+                lines, unopened = await asyncio.to_thread(_write, file, page)
                 digest.update(lines)
                 count += len(page.rows)
+                sealed += unopened
                 if piece := sink.taken():
                     yield piece
-        self.files[f"{table}.jsonl"] = {"rows": count, "sha256": digest.hexdigest()}
+        told = {"rows": count, "sha256": digest.hexdigest(), "sealed": sealed}
+        self.files[f"{table}.jsonl"] = told
 
 
-def _write(file: IO[bytes], page: export.ExportedPage) -> bytes:
-    lines = page.lines()
+def _write(file: IO[bytes], page: export.ExportedPage) -> tuple[bytes, int]:
+    lines, sealed = page.lines()
     file.write(lines)
-    return lines
+    return lines, sealed
 
 
 class _Sink(io.RawIOBase):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from gateway.encryption.cipher import ContentCipher
+from gateway.errors import ContentSealed
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import turn_to
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.encryption.cipher import ContentCipher
-    from gateway.store.postgres.database import Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,6 +50,8 @@ NOT_EXPORTED: Final = {
     **dict.fromkeys(("tenants", "prices"), "the operator's"),
 }
 """The other tables that have rows of a tenant, and why they are not."""
+SEALED: Final = {"sealed": True}
+"""What stands for content that no key opens any more."""
 OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
 """How columns are kept that have content."""
 ROWS_FIRST: Final = 16
@@ -97,11 +100,14 @@ class ExportedPage(NamedTuple):
     cipher: ContentCipher
     with_content: bool
 
-    def lines(self) -> bytes:
+    def lines(self) -> tuple[bytes, int]:
         """A line of JSON for each: bytes are text where they are UTF-8, else `{"hex": …}`. Without
-        content the columns that may have some are left out. Raises `ContentSealed`.
+        content the columns that may have some are left out. And how many rows have something that
+        no key opens any more: that is `SEALED`.
         """
-        return b"".join(orjson.dumps(self._shown(row)) + b"\n" for row in self.rows)
+        shown = [self._shown(row) for row in self.rows]
+        sealed = sum(SEALED in told.values() for told in shown)
+        return b"".join(orjson.dumps(told) + b"\n" for told in shown), sealed
 
     def _shown(self, row: Row) -> dict[str, Any]:
         kept = CONTENT[self.table]
@@ -112,12 +118,18 @@ class ExportedPage(NamedTuple):
             if how in OPENED:
                 if not self.with_content:
                     continue
-                if how is Kept.LOG:
-                    value = self.cipher.open_entries(value, _response(row).bytes)
-                else:
-                    value = self.cipher.open(value, place_of(self.table, name), *bound_by)
-            told[name] = _json(value)
+                told[name] = self._opened(row, name, how, bound_by)
+            else:
+                told[name] = _json(value)
         return told
+
+    def _opened(self, row: Row, name: str, how: Kept | None, bound_by: list[Any]) -> Any:
+        try:
+            if how is Kept.LOG:
+                return _json(self.cipher.open_entries(row[name], _response(row).bytes))
+            return _json(self.cipher.open(row[name], place_of(self.table, name), *bound_by))
+        except ContentSealed:
+            return SEALED
 
 
 def rows_next(rows: int, size_bytes: int) -> int:
@@ -141,13 +153,21 @@ async def pages(
             statement = (_NEXT if after else _FIRST)[table]
             bounds = {"tenant": tenant_id, "rows_max": rows_max}
             page = await connection.execute(statement, bounds | after)
-            cipher = connection.cipher(tenant_id)
+            cipher = _cipher(connection, tenant_id)
         if page:
             yield ExportedPage(table, page, cipher, with_content)
         if len(page) < rows_max:
             return
         after = {f"after_{name}": page[-1][name] for name in TABLES[table]}
         rows_max = rows_next(rows_max, sum(map(_size, page)))
+
+
+def _cipher(connection: Connection, tenant_id: TenantId) -> ContentCipher:
+    """What opens what can be opened: of a tenant whose keys were all destroyed what is plain."""
+    try:
+        return connection.cipher(tenant_id)
+    except ContentSealed:
+        return ContentCipher(tenant_id, {})
 
 
 def _size(row: Row) -> int:

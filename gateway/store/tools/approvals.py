@@ -1,10 +1,13 @@
 """Approvals of MCP calls: what was asked for, and what came of it. Each can be used once.
 
-A row holds digests and times only, so that it may exist for responses that are not stored.
+A row holds digests and times only, so that it may exist for responses that are not stored: digests
+under a key that is not in the database, so that nobody who reads it can try arguments. Those that
+earlier builds stored without it are known, too.
 """
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.store.packing import pack_text
@@ -29,7 +32,8 @@ ON CONFLICT (tenant_id, request_id) DO NOTHING
 # finds it used, and changes nothing.
 _CONSUME: Final = Statement("""
 UPDATE tool_approvals SET used_by = :used_by, used_at = now()
-WHERE tenant_id = :tenant AND request_id = :request_id AND digest = :digest
+WHERE tenant_id = :tenant AND request_id = :request_id
+  AND digest = ANY(CAST(:digests AS bytea[]))
   AND (used_by = :used_by OR used_by IS NULL AND expires_at > now())
 """)
 _FIND: Final = Statement("""
@@ -39,34 +43,52 @@ WHERE tenant_id = :tenant AND request_id = :request_id
 
 
 async def ask(
-    database: Database, tenant_id: TenantId, request_id: str, digest: bytes, *, ttl_s: float
+    database: Database,
+    tenant_id: TenantId,
+    request_id: str,
+    digest: bytes,
+    *,
+    key: bytes,
+    ttl_s: float,
 ) -> None:
     """Remember that an approval was asked for, before anybody is shown the request.
 
-    `digest` is `gateway.protocol.hosted.grants.approval_digest`. Asking again for the same request
-    changes nothing: a replica that took the response over asks again.
+    `digest` is `gateway.protocol.hosted.grants.approval_digest`, `key` what it is stored under.
+    Asking again for the same request changes nothing: a replica that took the response over asks
+    again.
     """
-    row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": digest}
+    row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": _keyed(digest, key)}
     async with database.transaction(tenant_id) as connection:
         await connection.execute(_ASK, row | {"ttl_s": ttl_s})
 
 
 async def consume(
-    database: Database, tenant_id: TenantId, request_id: str, digest: bytes, used_by: UUID
+    database: Database,
+    tenant_id: TenantId,
+    request_id: str,
+    digest: bytes,
+    used_by: UUID,
+    *,
+    key: bytes,
 ) -> Consumed:
     """Use an approval for a response, whether it was granted or denied; once only.
 
     Used again by the same response it counts again: a request that is retried after its commit was
     lost must not fail.
     """
-    key = {"tenant": tenant_id, "request_id": pack_text(request_id)}
+    asked = {"tenant": tenant_id, "request_id": pack_text(request_id)}
+    digests = (_keyed(digest, key), digest)
     async with database.transaction(tenant_id) as connection:
-        if await connection.count(_CONSUME, key | {"digest": digest, "used_by": used_by}):
+        if await connection.count(_CONSUME, asked | {"digests": digests, "used_by": used_by}):
             return "consumed"
-        return _why_not((await connection.execute(_FIND, key)).one_or_none(), digest)
+        return _why_not((await connection.execute(_FIND, asked)).one_or_none(), digests)
 
 
-def _why_not(row: Row | None, digest: bytes) -> Consumed:
+def _keyed(digest: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, digest, "sha256")
+
+
+def _why_not(row: Row | None, digests: tuple[bytes, bytes]) -> Consumed:
     if row is None:
         return "unknown"
     asked_for, used_by, is_valid = row
@@ -74,4 +96,4 @@ def _why_not(row: Row | None, digest: bytes) -> Consumed:
         return "used"
     if not is_valid:
         return "expired"
-    return "unknown" if asked_for == digest else "mismatch"
+    return "unknown" if asked_for in digests else "mismatch"

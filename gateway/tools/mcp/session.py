@@ -33,6 +33,7 @@ from gateway.tools.mcp.failures import (
     watch,
 )
 from gateway.tools.mcp.results import CallResult, shown
+from gateway.tools.mcp.tool_check import CheckedStream, ToolCheck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -181,14 +182,16 @@ class McpSession:
             asyncio.timeout_at(deadline) as connecting,
         ):
             watch(http)
+            check = ToolCheck()
             client = Client(
-                _streams(transport, self._url, http),
+                _streams(transport, self._url, http, check),
                 cache=None,
                 message_handler=self._on_message,
                 client_info=Implementation(name="harmony-gateway", version=__version__),
             )
             async with client, asyncio.TaskGroup() as tasks:
                 connecting.reschedule(None)
+                check.version = client.protocol_version
                 self.transport = transport
                 self._instructions = client.instructions or ""
                 listening = tasks.create_task(self._watch(client))
@@ -312,7 +315,9 @@ def _call_answer() -> Any:
 
 
 @asynccontextmanager
-async def _streams(transport: Transport, url: str, http: EgressClient) -> AsyncIterator[Any]:
+async def _streams(
+    transport: Transport, url: str, http: EgressClient, check: ToolCheck
+) -> AsyncIterator[Any]:
     """The transport of the SDK, on a client that is entered already."""
     if transport == "http":
         from mcp.client.streamable_http import streamable_http_client
@@ -324,8 +329,8 @@ async def _streams(transport: Transport, url: str, http: EgressClient) -> AsyncI
         from mcp.client.sse import sse_client
 
         connected = sse_client(url, httpx_client_factory=lambda **_: _Entered(http))  # type: ignore[arg-type]
-    async with connected as streams:
-        yield streams
+    async with connected as (reading, writing):
+        yield CheckedStream(reading, check), writing
 
 
 class _Entered:

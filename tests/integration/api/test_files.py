@@ -107,6 +107,17 @@ async def test_a_file_is_uploaded_listed_downloaded_and_deleted(sdk: openai.Asyn
         assert (error.status_code, error.type) == (404, "invalid_request_error")
 
 
+async def test_what_means_nothing_is_named_in_a_header(raw: httpx2.AsyncClient) -> None:
+    made = await raw.post("/v1/containers", json={"name": "c", "image": "debian", "ignored": []})
+    assert made.headers["x-ignored-parameters"] == "image, ignored"
+    form = {"file": ("a", b"a")}
+    file = await raw.post("/v1/files", files=form, data={"purpose": "evals"})
+    path = f"/v1/containers/{made.json()['id']}/files"
+    added = await raw.post(path, json={"file_id": file.json()["id"], "path": "/b"})
+    assert added.status_code == 200
+    assert added.headers["x-ignored-parameters"] == "path"
+
+
 async def test_files_count_among_what_a_project_may_store(
     running: RunningGateway, python_settings: Settings
 ) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from gateway.encryption.keyring import ASKED_AT_ONCE_MAX, OFF, PLAIN, Keyring, KeyringPolicy
-from gateway.errors import ContentSealed, StoreUnavailable
+from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
 from gateway.store.postgres.database import Database
 from gateway.store.tenant_keys import TenantKeys
 from gateway.tenancy import TenantId
@@ -269,3 +269,20 @@ async def test_keys_in_their_database(table: TenantKeys) -> None:
     assert {key.wrapped for key in await table.keys(TENANT)} == {b""}
     await keyring.ready([TENANT])
     assert keyring.find(TENANT) is None
+
+
+async def test_keys_are_not_kept_in_the_database_of_the_content(shared_database: Database) -> None:
+    with pytest.raises(ConfigError, match="in the database of the content"):
+        await TenantKeys(shared_database).prepare()
+
+
+async def test_a_database_of_keys_that_is_away_is_told_by_its_setting() -> None:
+    away = Database(
+        "postgresql://u:p@127.0.0.1:9/keys",
+        pool_size_max=1,
+        command_timeout_s=5,
+        connect_timeout_s=5,
+    )
+    with pytest.raises(ConfigError, match=r"encryption\.keys_url.*ConnectionRefused"):
+        await TenantKeys(away).prepare()
+    await away.close()

@@ -96,6 +96,30 @@ async def test_keys_of_a_file_are_rotated(tmp_path: Path) -> None:
         await gone.unwrap(TENANT, wrapped, key_ref)
 
 
+async def test_a_file_of_keys_is_read_again_when_it_was_changed(tmp_path: Path) -> None:
+    """A process that serves goes on while keys are added to its file, and taken out again."""
+    serving = FileKeys(key_file(tmp_path, line("old")))
+    wrapped = await serving.wrap(TENANT, SECRET)
+    added = FileKeys(key_file(tmp_path, line("new", 2), line("old")))
+    renewed = await added.wrap(TENANT, SECRET)
+    assert renewed[1] == "new"
+    assert await serving.unwrap(TENANT, *renewed) == SECRET
+    assert await serving.unwrap(TENANT, *wrapped) == SECRET
+    assert (await serving.wrap(TENANT, SECRET))[1] == "new"
+    key_file(tmp_path, line("new", 2))
+    with pytest.raises(ContentSealed, match="no key 'old'"):
+        await serving.unwrap(TENANT, *wrapped)
+    # In the middle of a change it says nothing of any key.
+    key_file(tmp_path, "new")
+    with pytest.raises(StoreUnavailable, match="line 1"):
+        await serving.unwrap(TENANT, *renewed)
+    (tmp_path / "keys").unlink()
+    with pytest.raises(StoreUnavailable, match="FileNotFoundError"):
+        await serving.wrap(TENANT, SECRET)
+    key_file(tmp_path, line("new", 2))
+    assert await serving.unwrap(TENANT, *renewed) == SECRET
+
+
 @pytest.mark.parametrize(
     ("lines", "mode", "why"),
     [

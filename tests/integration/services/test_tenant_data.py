@@ -387,6 +387,36 @@ async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
         assert orjson.loads(orjson.loads(line)["metadata"]) == {"a": WORD.decode()}
 
 
+async def test_an_archive_says_what_no_key_opens_any_more(place: Place) -> None:
+    await place.encryption.enable(place.tenant)
+    await place.fill(place.sealed)
+
+    async def archived() -> tuple[dict[str, Any], list[Any]]:
+        made, file = await TenantData(place.sealed).export(place.name), io.BytesIO()
+        async for piece in made.pieces():
+            file.write(piece)
+        with zipfile.ZipFile(file) as archive:
+            lines = archive.read("conversations.jsonl").splitlines()
+        return made.files, [orjson.loads(line)["metadata"] for line in lines]
+
+    files, shown = await archived()
+    assert not any(told["sealed"] for told in files.values())
+    await place.encryption.shred(place.tenant)
+    files, shown = await archived()
+    assert shown == [{"sealed": True}]
+    assert {name for name, told in files.items() if told["sealed"]} == {
+        f"{table}.jsonl" for table in KEYS.keys() - {"containers"}
+    }
+    assert files["conversation_items.jsonl"]["sealed"] == 2
+    # What was stored since is in it.
+    await place.encryption.enable(place.tenant)
+    talk = Conversation(ids.new_uuid(), datetime.now(UTC), {"a": "b"})
+    await conversations.create(place.sealed, place.tenant, talk, [])
+    files, shown = await archived()
+    assert shown == [{"sealed": True}, '{"a":"b"}']
+    assert files["conversations.jsonl"]["sealed"] == 1
+
+
 async def test_an_archive_without_content_has_the_same_rows(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     await place.fill(place.sealed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-ASKED, DIGEST = "mcpr_\ud800", b"d" * 32
+ASKED, DIGEST, KEY = "mcpr_\ud800", b"d" * 32, b"key of digests"
+consume = partial(approvals.consume, key=KEY)
 KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 AGE = Statement(
     "UPDATE tool_approvals SET expires_at = now() - make_interval(secs => :age_s)"
@@ -32,7 +35,7 @@ def database(shared_database: Database) -> Database:
 
 
 async def ask(database: Database, tenant: TenantId, digest: bytes = DIGEST) -> None:
-    await approvals.ask(database, tenant, ASKED, digest, ttl_s=60)
+    await approvals.ask(database, tenant, ASKED, digest, key=KEY, ttl_s=60)
 
 
 async def age(database: Database, tenant: TenantId, seconds: float) -> None:
@@ -43,18 +46,18 @@ async def age(database: Database, tenant: TenantId, seconds: float) -> None:
 async def test_an_approval_is_used_once(database: Database, tenant: TenantId) -> None:
     await ask(database, tenant)
     first, second = ids.new_uuid(), ids.new_uuid()
-    assert await approvals.consume(database, tenant, ASKED, DIGEST, first) == "consumed"
-    assert await approvals.consume(database, tenant, ASKED, DIGEST, second) == "used"
-    assert await approvals.consume(database, tenant, ASKED, DIGEST, first) == "consumed"
-    assert await approvals.consume(database, tenant, ASKED, b"other", first) == "used"
+    assert await consume(database, tenant, ASKED, DIGEST, first) == "consumed"
+    assert await consume(database, tenant, ASKED, DIGEST, second) == "used"
+    assert await consume(database, tenant, ASKED, DIGEST, first) == "consumed"
+    assert await consume(database, tenant, ASKED, b"other", first) == "used"
     await ask(database, tenant)  # who took the response over asks again
-    assert await approvals.consume(database, tenant, ASKED, DIGEST, second) == "used"
+    assert await consume(database, tenant, ASKED, DIGEST, second) == "used"
 
 
 async def test_of_many_at_once_one_uses_it(database: Database, tenant: TenantId) -> None:
     await ask(database, tenant)
     uses = await asyncio.gather(
-        *(approvals.consume(database, tenant, ASKED, DIGEST, ids.new_uuid()) for _ in range(8))
+        *(consume(database, tenant, ASKED, DIGEST, ids.new_uuid()) for _ in range(8))
     )
     assert sorted(uses) == ["consumed", *["used"] * 7]
 
@@ -64,11 +67,24 @@ async def test_an_approval_is_of_one_call_of_one_tenant(
 ) -> None:
     await ask(database, tenant)
     await ask(database, tenant, b"changed")  # the first one counts
-    use = approvals.consume
+    use = consume
     assert await use(database, tenant, ASKED, b"changed", ids.new_uuid()) == "mismatch"
     assert await use(database, other_tenant, ASKED, DIGEST, ids.new_uuid()) == "unknown"
     assert await use(database, tenant, "mcpr_other", DIGEST, ids.new_uuid()) == "unknown"
     assert await use(database, tenant, ASKED, DIGEST, ids.new_uuid()) == "consumed"
+
+
+async def test_nobody_who_reads_the_table_can_try_what_was_asked_for(
+    database: Database, tenant: TenantId
+) -> None:
+    await ask(database, tenant)
+    async with database.transaction(tenant) as connection:
+        kept = await connection.scalar(Statement("SELECT digest FROM tool_approvals"))
+        assert kept not in {DIGEST, hashlib.sha256(DIGEST).digest()}
+        # As earlier builds stored it.
+        await connection.execute(Statement("UPDATE tool_approvals SET digest = :d"), {"d": DIGEST})
+    assert await consume(database, tenant, ASKED, b"other", ids.new_uuid()) == "mismatch"
+    assert await consume(database, tenant, ASKED, DIGEST, ids.new_uuid()) == "consumed"
 
 
 async def test_an_approval_that_comes_too_late_counts_no_more(
@@ -76,7 +92,7 @@ async def test_an_approval_that_comes_too_late_counts_no_more(
 ) -> None:
     await ask(database, tenant)
     await age(database, tenant, 1)
-    late = await approvals.consume(database, tenant, ASKED, DIGEST, ids.new_uuid())
+    late = await consume(database, tenant, ASKED, DIGEST, ids.new_uuid())
     assert late == "expired"
 
 
@@ -101,5 +117,5 @@ async def test_who_uses_one_that_expired_is_told_so_for_a_week(
     await age(database, tenant, 6.9 * 86_400)
     while await retention.delete_approvals(database, KEEP, rows_max=9):
         pass  # other tests leave some
-    late = await approvals.consume(database, tenant, ASKED, DIGEST, ids.new_uuid())
+    late = await consume(database, tenant, ASKED, DIGEST, ids.new_uuid())
     assert late == "expired"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
-from gateway.governance.audit import Actor, AuditEvent, entry_of
+from gateway.governance.audit import Actor, AuditEvent, entry_of, trimmed
 from gateway.services.governance.audit import AuditLogs, AuditQuery
 from gateway.store import retention
 from gateway.store.governance import audit_log
@@ -87,6 +88,30 @@ async def test_entries_that_were_cut_off_are_missed_by_who_kept_the_heads(
     assert found == {
         tenant: ("entries 3 to 3 are gone",), other_tenant: ("entries 1 to 3 are gone",),
     }  # fmt: skip
+
+
+async def test_a_removal_that_is_told_but_was_not_due_is_missed_by_who_kept_the_heads(
+    database: Database, tenant: TenantId
+) -> None:
+    logs = AuditLogs(database)
+    kept = []
+    for n in range(4):
+        await record(database, tenant, AuditEvent("project.created", f"p{n}"))
+        kept += await logs.verify()
+    removed, _ = (await audit_log.since(database, tenant, 1, rows_max=2))[:2]
+    await record(database, tenant, trimmed(tenant, removed.number, removed.hash))
+    async with database.owner_transaction() as connection:
+        await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
+        await connection.script("DELETE FROM audit_log WHERE number <= 2")
+        await connection.script("ALTER TABLE audit_log ENABLE TRIGGER USER")
+    (state,) = await logs.verify()
+    assert state.faults == ()
+    (state,) = await logs.verify(kept=kept)
+    assert state.faults == ("entry 2 was removed before its time",)
+    # What retention may have removed by now is not missed.
+    old = [replace(one, at=one.at and one.at - timedelta(days=401)) for one in kept]
+    (state,) = await logs.verify(kept=old)
+    assert state.faults == ()
 
 
 async def test_no_role_changes_or_removes_an_entry(

@@ -12,6 +12,7 @@ from gateway import ids
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StoreError
 from gateway.replication.retention import DAYS_AHEAD, Housekeeping
+from gateway.services.governance.tenant_data import TenantData
 from gateway.store import claims, responses, retention, tenants
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.statements import Statement
@@ -19,6 +20,7 @@ from gateway.store.retention import RetentionPolicy
 from gateway.store.schema import REVISION
 from tests.conftest import new_tenant, opened
 from tests.fakes.aged import DAY, store_aged, stored_ids
+from tests.fakes.filled_tables import Filled, counts, fill
 from tests.fakes.logs import captured_logs
 from tests.fakes.postgres import server_programs
 from tests.fakes.stored import TERMS, durable_response, store_turn
@@ -151,3 +153,20 @@ async def test_whoever_leaves_days_to_the_owner_says_so_once(serving: Database) 
     assert [(event["level"], "db maintain" in event["event"]) for event in logged] == [
         ("info", True)
     ]
+
+
+async def test_what_takes_the_owner_and_many_steps_is_not_begun_by_who_serves(
+    owner: Database, serving: Database
+) -> None:
+    """Half of it would be permitted."""
+    made = Filled(await new_tenant(owner), "word")
+    await fill(owner, made)
+    before = await counts(owner, made.tenant)
+    async with owner.owner_transaction() as connection:
+        await connection.execute(Statement("UPDATE tenants SET deleted_at = now() - interval '8d'"))
+    data = TenantData(serving)
+    for begun in (data.erase_person(f"tenant-{made.tenant}", "grace"), data.purge()):
+        with pytest.raises(StoreError, match=f"takes {OWNER}.*nothing was changed") as refused:
+            await begun
+        assert refused.value.state == "42501"
+    assert await counts(owner, made.tenant) == before

@@ -18,6 +18,7 @@ from gateway.cli.commands import commands
 from gateway.cli.terminal import told_plainly
 from gateway.errors import (
     ConfigError,
+    ContentSealed,
     InvalidRequest,
     StartupError,
     StoreConflict,
@@ -130,6 +131,17 @@ URL = "postgresql://u:canary@127.0.0.1:9/d"
             },
             ["database.listen_url: channel_binding=require is not supported"],
         ),
+        *(
+            (
+                {
+                    "GATEWAY_BACKENDS": BACKEND,
+                    "GATEWAY_ADMIN__PORT": "8000",
+                    "GATEWAY_SERVER__HOST": host,
+                },
+                ["admin.port: the admin API would listen where clients do, at port 8000"],
+            )
+            for host in ("127.0.0.1", "0.0.0.0")
+        ),
     ],
 )
 def test_what_serve_refuses_the_check_refuses_in_the_same_words(
@@ -151,6 +163,18 @@ def test_what_serve_refuses_the_check_refuses_in_the_same_words(
     assert len(told) == 2 * len(mistakes)
     assert all(line.startswith(start) for line, start in zip(told, mistakes, strict=False))
     assert "canary" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("127.0.0.2", "8000"), ("127.0.0.1", "8001"), ("127.0.0.1", "0")]
+)
+def test_listeners_that_do_not_meet_pass_the_check(
+    host: str, port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_BACKENDS", BACKEND)
+    monkeypatch.setenv("GATEWAY_ADMIN__HOST", host)
+    monkeypatch.setenv("GATEWAY_ADMIN__PORT", port)
+    assert ran("config", "check").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -219,6 +243,7 @@ def test_a_port_of_the_admin_api_that_is_taken_is_told_with_its_setting(tmp_path
         (StartupError("what [b]", remedy="do"), "error: what [b]", "  do"),
         (ConfigError("what", where="f:1", remedy="do"), "error: f:1: what", "  do"),
         (StoreUnavailable("gone"), "error: gone", "  Is PostgreSQL running"),
+        (ContentSealed("no key"), "error: no key", "  What was sealed with a key that was"),
         (StoreConflict("uq"), "error: constraint uq", "  Something of that name"),
         (InvalidRequest("no name"), "error: no name", "  See the command"),
     ],

@@ -18,6 +18,7 @@ from gateway.governance.audit import (
     AuditEntry,
     AuditEvent,
     ChainCheck,
+    Head,
     entry_of,
     shown,
     trimmed,
@@ -100,7 +101,7 @@ def test_heads_that_were_kept_tell_what_was_cut_off_or_made_anew(
     at = data.draw(st.integers(2, len(entries)))
 
     def found(there: list[AuditEntry]) -> list[str]:
-        checked = ChainCheck({at: entries[at - 1].hash})
+        checked = ChainCheck([Head(at, entries[at - 1].hash)])
         checked.add(there)
         return checked.faults
 
@@ -110,6 +111,22 @@ def test_heads_that_were_kept_tell_what_was_cut_off_or_made_anew(
     anew = chain_of([replace(one, target=f"{one.target}x") for one in some])
     assert faults(anew) == []
     assert found(anew) == [f"entry {at} is another one than it was"]
+
+
+def test_entries_that_are_said_to_be_removed_must_have_been_old_enough() -> None:
+    """Whoever can write to the table can say of any entry that retention removed it."""
+    entries = chain_of([AuditEvent("project.created", f"p{n}") for n in range(6)])
+    heads = [Head(one.number, one.hash, one.at) for one in entries[1:5]]
+    unknown = [one._replace(at=None) for one in heads]
+
+    def found(upto: int, kept: list[Head]) -> list[str]:
+        checked = ChainCheck(kept, keeps_since=entries[2].at)
+        checked.add(trim(entries, upto))
+        return checked.faults
+
+    assert found(2, heads) == found(6, heads[:1]) == found(6, unknown) == []
+    assert found(3, heads) == ["entry 3 was removed before its time"]
+    assert found(6, heads) == ["entry 5 was removed before its time"]
 
 
 def trim(entries: list[AuditEntry], upto: int) -> list[AuditEntry]:

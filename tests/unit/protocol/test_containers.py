@@ -38,6 +38,15 @@ def test_defaults_and_nulls() -> None:
     assert asked.file_id == "file-1"
 
 
+def test_what_means_nothing_is_named() -> None:
+    sent: dict[str, Any] = {"skills": None, "other": 1, "ignored": ["x"], "a: b\n": 1}
+    made = container(**sent)
+    assert made.ignored == ("other", "ignored")
+    assert container().ignored == ()
+    asked = parse_container_file(b'{"file_id": "file-1", "file": 1}', limits=LIMITS)
+    assert asked.ignored == ("file",)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -14,6 +14,7 @@ import pytest
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.pool import PoolLimits
 from gateway.tools.mcp.tool import outcome_of
+from tests.fakes.logs import captured_logs
 from tests.fakes.mcp_peers import peer, pool
 
 if TYPE_CHECKING:
@@ -190,6 +191,37 @@ async def test_lists_of_no_tools_are_errors(tools: Any) -> None:
     async with serving(hostile, methods=("tools/list",)) as url, pool() as sessions:
         with pytest.raises(McpError):
             await sessions.list_tools(peer(url))
+
+
+GOOD: dict[str, Any] = {"name": "good", "inputSchema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ({"name": "bad", "inputSchema": {"properties": {}}}, "bad: inputSchema.type missing"),
+        ({"name": "bad", "inputSchema": {"type": "string"}}, "bad: inputSchema.type literal_error"),
+        ({"name": "bad"}, "bad: inputSchema missing"),
+        ({"name": "c a n a r y"}, "a tool: inputSchema missing"),
+        (7, "a tool:  model_type"),
+    ],
+)
+async def test_a_tool_that_cannot_be_read_does_not_cost_the_others(bad: Any, why: str) -> None:
+    hostile = result({"tools": [bad, GOOD, bad, {**GOOD, "name": "fine"}]})
+    async with serving(hostile, methods=("tools/list",)) as url, pool() as sessions:
+        with captured_logs(of="gateway.mcp") as logged:
+            pages = await sessions.list_tools(peer(url))
+    assert [tool.name for tool in pages.tools] == ["good", "fine"]
+    (told,) = [event for event in logged if event["level"] == "warning"]
+    assert (told["count"], told["reason"]) == (2, why)
+
+
+async def test_what_a_call_returns_is_no_list_of_tools() -> None:
+    said = {"content": [{"type": "text", "text": "x"}], "structuredContent": {}, "tools": [7, GOOD]}
+    async with serving(result(said), methods=("tools/call",)) as url, pool() as sessions:
+        with captured_logs(of="gateway.mcp") as logged:
+            await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
+    assert not logged
 
 
 async def test_answer_that_never_comes_ends_with_its_deadline() -> None:

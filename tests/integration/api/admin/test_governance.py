@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -143,6 +144,33 @@ async def test_a_project_that_keeps_nothing(site: AdminSite, admin: openai.Async
             assert error.value.code == "zero_data_retention"
 
 
+async def test_an_upload_of_which_nothing_may_be_kept_is_not_received(
+    site: AdminSite, admin: openai.AsyncOpenAI
+) -> None:
+    """A long one is received into a file: what is no form at all shows that nobody looked at it."""
+    ours = admin.admin.organization
+    project = await ours.projects.create(name="zero uploads")
+    account = await ours.projects.service_accounts.create(project.id, name="ci")
+    assert account.api_key is not None
+    headers = {
+        "authorization": f"Bearer {account.api_key.value}",
+        "content-type": "multipart/form-data; boundary=x",
+    }
+    async with http_client(f"{site.gateway.url}/v1/", headers=headers) as client:
+        made = await client.post(
+            "containers", json={"name": "a"}, headers={"content-type": "application/json"}
+        )
+        places = ("files", f"containers/{made.json()['id']}/files")
+        for type_, code in (
+            ("none", "invalid_form"),
+            ("zero_data_retention", "zero_data_retention"),
+        ):
+            await ours.projects.data_retention.update(project.id, retention_type=type_)
+            for place in places:
+                answer = await client.post(place, content=b"no form")
+                assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+
+
 async def test_what_was_stored_before_is_read_and_deleted_and_nothing_is_added(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:
@@ -156,12 +184,14 @@ async def test_what_was_stored_before_is_read_and_deleted_and_nothing_is_added(
         said: Any = {"type": "message", "role": "user", "content": "hello"}
         talk = await client.conversations.create(items=[said], metadata={"a": "b"})
         container = await client.containers.create(name="a")
+        file = await client.files.create(file=("b.txt", b"b"), purpose="user_data")
         await ours.projects.data_retention.update(project.id, retention_type="zero_data_retention")
         upload = ("a.txt", b"a")
         for act in (
             client.conversations.update(talk.id, metadata={"a": "c"}),
             client.conversations.items.create(talk.id, items=[said]),
             client.containers.files.create(container.id, file=upload),
+            client.containers.files.create(container.id, file_id=file.id),
         ):
             with pytest.raises(openai.BadRequestError) as error:
                 await act

@@ -1,0 +1,32 @@
+"""Whose the tables are: asked before what takes their owner, and many transactions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import StoreError
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.database import Database
+
+_NO_PRIVILEGE: Final = "42501"
+_OWNER: Final = Statement("""
+SELECT current_user AS asking, pg_get_userbyid(relowner) AS owner,
+    pg_has_role(relowner, 'USAGE') AS may
+FROM pg_class WHERE oid = 'responses'::regclass
+""")
+
+
+async def require_owner(database: Database) -> None:
+    """Raises `StoreError`, as the server would in the middle of it, unless the user of this
+    database may do all that the owner of its tables may.
+    """
+    async with database.owner_transaction() as connection:
+        found = (await connection.execute(_OWNER)).one()
+    if not found.may:
+        raise StoreError(
+            f"database: this takes {found.owner}, who owns the tables, and nothing was changed: "
+            f"{found.asking} may not do all of it",
+            state=_NO_PRIVILEGE,
+        )
