@@ -94,6 +94,14 @@ def _long(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _bearer(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("it is sent in a header: expected one line of ASCII")
+    return secret
+
+
+BearerKey = Annotated[Secret, AfterValidator(_bearer)]
 LongSecret = Annotated[SecretStr, AfterValidator(_long)]
 
 
@@ -400,8 +408,8 @@ class Backend(Section):
 
     name: Name = Field(description="Its name in logs and metrics.")
     url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-1:8000.")
-    api_key: Secret | None = Field(None, description="Sent as a bearer token.")
-    admin_key: Secret | None = Field(
+    api_key: BearerKey | None = Field(None, description="Sent as a bearer token.")
+    admin_key: BearerKey | None = Field(
         None, description="To load adapters; by default its api_key. SGLang may have another."
     )
     models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")
