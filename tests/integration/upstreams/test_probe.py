@@ -15,7 +15,7 @@ from gateway.upstreams.routing.reported_load import NO_LOAD, ReportedLoad
 from tests.fakes.raw_server import Act, RawServer, response
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from gateway.upstreams.client import Client
     from tests.fakes.raw_server import Script
@@ -59,7 +59,7 @@ LOADS = (
 
 
 async def test_an_sglang_with_metrics_tells_how_many_it_runs_at_once(client: Client) -> None:
-    routes: dict[str, list[Script]] = {"/metrics": [(response(METRICS),)]}
+    routes: dict[str, Sequence[Script]] = {"/metrics": [(response(METRICS),)]}
     async with RawServer(routes | {"/v1/loads": [(response(LOADS),)]}) as server:
         found = await read_load(client, Backend("gpu-0", server.url), timeout_s=30)
         assert found == ReportedLoad(waiting=3, running=2, places=48)
