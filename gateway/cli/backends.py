@@ -250,7 +250,7 @@ async def _told(database: Database) -> Told:
 async def _row(settings: Settings, client: Client, backend: Backend, told: Told) -> Row:
     name, upstream = backend.name, settings.upstream
     said: Description | None = None
-    problem = None
+    unusable, problem = None, None
     try:
         said = await describe(client, backend, timeout_s=upstream.health_timeout_s)
         health = await check(
@@ -261,10 +261,12 @@ async def _row(settings: Settings, client: Client, backend: Backend, told: Told)
             working_s=upstream.health_timeout_s,
         )
         problem = health.cause
+        if said.engine is not None and not backend.is_chat_only:
+            unusable = said.engine.unusable
     except UpstreamUnavailable as error:
         problem = error.reason
     in_flight = told.in_flight(name)
-    state = "unreachable" if problem is not None else "healthy"
+    state = "unreachable" if problem is not None else "unusable" if unusable else "healthy"
     if name in told.drained:
         state = "drained" if in_flight == 0 else "draining"
     return Row(
@@ -275,7 +277,7 @@ async def _row(settings: Settings, client: Client, backend: Backend, told: Told)
         in_flight=in_flight,
         source=backend.source,
         url=backend.base_url,
-        problem=problem,
+        problem=problem or (str(unusable) if unusable else None),
     )
 
 

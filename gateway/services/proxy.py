@@ -22,6 +22,7 @@ from gateway.limits.charge import Used
 from gateway.protocol.proxied import PATHS
 from gateway.store.usage import Metered, UsageLine
 from gateway.telemetry.logs import EventLog
+from gateway.upstreams.problems import code_of, message_of, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,13 +135,17 @@ class Proxy:
 
 
 def _read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
-    """The answer with the public name of its model, and how many tokens it read."""
+    """The answer with the public name of its model, and how many tokens it read. Raises what it is
+    where it is an error all the same: proxies in front of servers may say so in a 200.
+    """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise UpstreamFailed(f"its answer is not JSON: {error}", upstream=upstream) from error
     if not isinstance(document, dict):
         raise UpstreamFailed("its answer is not an object", upstream=upstream)
+    if document.get("error") or document.get("object") == "error":
+        raise refusal(upstream, code_of(document), message_of(document))
     return orjson.dumps({**document, "model": model}), _tokens(document.get("usage"))
 
 

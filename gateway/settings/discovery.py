@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from gateway.errors import ConfigError
-from gateway.settings.sections import Backend, Name, Secret, Section, http_url
+from gateway.settings.sections import Backend, BearerKey, Name, Section, http_url
 
 if TYPE_CHECKING:
     from typing import Self
@@ -66,7 +66,7 @@ class Discovery(Section):
     scheme: Literal["http", "https"] = Field(
         "http", description="How they are spoken to; https by address needs certificates for it."
     )
-    api_key: Secret | None = Field(None, description="Sent to all of them as a bearer token.")
+    api_key: BearerKey | None = Field(None, description="Sent to all of them as a bearer token.")
     models: tuple[Name, ...] = Field((), description="Names they serve; empty: what they list.")
     grammars: Literal["auto", "off"] = Field("auto", description="As of one of `backends`.")
     priorities: bool = Field(default=False, description="As of one of `backends`.")

@@ -6,8 +6,9 @@ gateway.example.yaml are made from them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -43,6 +44,7 @@ T = TypeVar("T", bound="DataclassInstance")
 MIB = 1024 * 1024
 
 Secret = Annotated[SecretStr, Field(min_length=1)]
+_IPV4 = re.compile(r"\d+(\.\d+){3}")
 NAME_PATTERN = r"^[^\s\x00-\x1f]+$"
 KEY_ID_PATTERN = r"^[A-Za-z0-9_-]{1,32}$"
 DATABASE_PATTERN = r"^[a-z][a-z0-9-]{0,31}$"
@@ -63,13 +65,26 @@ SECRET_CHARS_MIN = 16
 def http_url(url: str) -> str:
     """Without a slash or `/v1` at its end. Raises `ValueError`."""
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isprintable():
         raise ValueError("expected a URL such as http://gpu-1:8000")
+    if not _is_host(parts.hostname, is_address="[" in parts.netloc):
+        raise ValueError(f"{parts.hostname!r} is no address, or no name of a host in ASCII")
     if parts.query or parts.fragment or parts.username:
         raise ValueError("a backend's URL has no query, fragment or user; use api_key")
     if not _has_port(parts):
         raise ValueError(f"there is no port {parts.netloc.rpartition(':')[2]}")
     return url.rstrip("/").removesuffix("/v1")
+
+
+def _is_host(host: str, *, is_address: bool) -> bool:
+    """Whether requests can be made for it."""
+    if not (is_address or _IPV4.fullmatch(host)):
+        return host.isascii()
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _has_port(parts: SplitResult) -> bool:
@@ -94,6 +109,14 @@ def _long(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _bearer(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("it is sent in a header: expected one line of ASCII")
+    return secret
+
+
+BearerKey = Annotated[Secret, AfterValidator(_bearer)]
 LongSecret = Annotated[SecretStr, AfterValidator(_long)]
 
 
@@ -400,8 +423,8 @@ class Backend(Section):
 
     name: Name = Field(description="Its name in logs and metrics.")
     url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-1:8000.")
-    api_key: Secret | None = Field(None, description="Sent as a bearer token.")
-    admin_key: Secret | None = Field(
+    api_key: BearerKey | None = Field(None, description="Sent as a bearer token.")
+    admin_key: BearerKey | None = Field(
         None, description="To load adapters; by default its api_key. SGLang may have another."
     )
     models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")

@@ -172,7 +172,7 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Layer:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         return _unreadable(f"{path}:{line}", f"not YAML: {error.problem or error.context}")
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:  # the latter of a thousand brackets
         return _unreadable(str(path), f"not YAML: {str(error).splitlines()[0]}")
     if root is None:
         return Layer()
@@ -232,8 +232,9 @@ class _Reader:
         if not (isinstance(node, yaml.ScalarNode) and "${" in node.value):
             try:
                 return self._scalars.construct_object(node, deep=True)
-            except (yaml.YAMLError, ValueError) as error:
-                self.mistake(node, f"not a value: {str(error).splitlines()[0]}")
+            except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+                # Of a tag that its text does not fit, PyYAML raises whatever happens to go wrong.
+                self.mistake(node, f"not a value: {(str(error) or node.tag).splitlines()[0]}")
                 return None
         return _REFERENCE.sub(lambda match: self._resolved(match, node), node.value) or None
 

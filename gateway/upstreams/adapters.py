@@ -65,7 +65,7 @@ def _failure(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
 
 
 class Adapters:
-    """Those of some backends, which are asked all at once."""
+    """Those of some backends; all servers are asked at once."""
 
     def __init__(
         self, backends: Sequence[Backend], client: Client, *, ask_s: float, load_s: float
@@ -103,7 +103,22 @@ class Adapters:
         ]
 
     async def _call_all(self, base: str | None, call: _Call) -> list[AdapterOutcome]:
-        found = await asyncio.gather(*(self._call(one, base, call) for one in self._backends))
+        servers: dict[str, list[Backend]] = {}
+        for backend in self._backends:
+            servers.setdefault(backend.base_url, []).append(backend)
+        found = await asyncio.gather(
+            *(self._call_server(own, base, call) for own in servers.values())
+        )
+        outcomes = {one.backend: one for of_server in found for one in of_server}
+        return [outcomes[one.name] for one in self._backends if one.name in outcomes]
+
+    async def _call_server(
+        self, backends: Sequence[Backend], base: str | None, call: _Call
+    ) -> list[AdapterOutcome]:
+        """One after the other at those of one URL: they are ranks of one server, and it refuses to
+        do again what it did for the first.
+        """
+        found = [await self._call(one, base, call) for one in backends]
         return [outcome for outcome in found if outcome is not None]
 
     async def _call(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:

@@ -106,6 +106,7 @@ HANG_UP_AGAIN_S: Final = 1.0
 """Seconds between two tries to break off the streams of a backend that has left: a request that
 had not begun at the first one may have begun since."""
 DRAINED = "every backend of it is drained"
+AWAITED = "no backend of it is there now, and those of a source are still to come"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +171,19 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
         router: Router | None = None,
         admission: Admission | None = None,
+        configured: Collection[str] = (),
     ) -> None:
         """`router` chooses among the backends of a model; without one they take turns. `admission`
-        bounds what is sent to each; without one all is sent at once.
+        bounds what is sent to each; without one all is sent at once. `configured` are public ids of
+        models that are to be served, whichever backends there are.
         """
         self.router = router
         self.admission = admission
         self.on_return: Callable[[str], None] = lambda _: None
         """Told of each model of a backend that is there again, or joined: it may be a process that
         was started anew."""
+        self.awaits_backends: Callable[[], bool] = lambda: False
+        """Whether some are to come of which nothing is known now."""
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
@@ -192,6 +197,7 @@ class Pool:
         self._parents: dict[str, str] = {}
         self._other_adapters: dict[str, str] = {}
         """By backend, why one of its adapters is not used."""
+        self._configured = frozenset(configured)
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
         self._prompts = PromptEncoder()
@@ -298,13 +304,16 @@ class Pool:
     def expects(self, model: str) -> bool:
         """Whether the model is configured, or listed by a backend."""
         members = self._members.values()
-        return any(model in member.models or model in member.backend.models for member in members)
+        return model in self._configured or any(
+            model in member.models or model in member.backend.models for member in members
+        )
 
     def absence(self, model: str, *, shown: str | None = None) -> GatewayError:
         """Why the model cannot be used; `shown` is what the client calls it.
 
         `NoUpstreamAvailable` while a backend that may serve it has not said what it lists, or how
-        long its context is; `ModelNotServed` where it is configured and all of them serve others.
+        long its context is, or is still to come; `ModelNotServed` where it is configured and all of
+        them serve others.
         """
         name = shown or model
         members = self._members.values()
@@ -324,6 +333,10 @@ class Pool:
         if silent and (asked or len(silent) == len(members)):
             return NoUpstreamAvailable(
                 name, SILENT, retry_after_s=self._policy.schedule.health_interval_s
+            )
+        if (asked or model in self._configured) and self.awaits_backends():
+            return NoUpstreamAvailable(
+                name, AWAITED, retry_after_s=self._policy.schedule.health_interval_s
             )
         return ModelNotServed(name) if asked else ModelNotFound(name)
 

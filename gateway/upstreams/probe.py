@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ from gateway.upstreams.routing.reported_load import (
     LOADS_PATH,
     METRICS_PATH,
     NO_LOAD,
+    SGLANG,
     ReportedLoad,
     from_loads,
     from_metrics,
@@ -135,7 +137,7 @@ async def _ask(
         if isinstance(cause, httpx2.PoolTimeout):
             # Refused by our own bound on connections: the backend is busy with us, hence there.
             return HealthCheck(CheckOutcome.WELL)
-        if isinstance(cause, httpx2.TimeoutException):
+        if isinstance(cause, TimeoutError | httpx2.TimeoutException):
             return HealthCheck(late, f"GET {path}: no answer within {timeout_s:g} s")
         return HealthCheck(CheckOutcome.GONE, error.reason)
     if status == 200:
@@ -144,17 +146,19 @@ async def _ask(
 
 
 async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> ReportedLoad:
-    """Ask what it has to do. Nothing is known of one that does not tell, or not in time."""
-    try:
+    """Ask what it has to do. Nothing is known of what it does not tell, or not in time."""
+    load = NO_LOAD
+    with suppress(TimeoutError, UpstreamUnavailable):
         async with asyncio.timeout(timeout_s):
             status, body = await _get(client, backend, METRICS_PATH, timeout_s)
-            load = from_metrics(body.decode("utf-8", "replace")) if status == 200 else NO_LOAD
-            if load.waiting is None:
+            text = body.decode("utf-8", "replace") if status == 200 else ""
+            load = from_metrics(text, backend.dp_rank)
+            # Among its metrics SGLang does not say how many requests it runs at once.
+            if load.waiting is None or SGLANG in text:
                 status, body = await _get(client, backend, LOADS_PATH, timeout_s)
-                told = from_loads(body) if status == 200 else NO_LOAD
-                load = replace(told, epoch=load.epoch, generated=load.generated)
-    except (TimeoutError, UpstreamUnavailable):
-        return NO_LOAD
+                told = from_loads(body, backend.dp_rank) if status == 200 else NO_LOAD
+                if told.waiting is not None:
+                    load = replace(told, epoch=load.epoch, generated=load.generated)
     return load
 
 
@@ -200,8 +204,12 @@ async def _get(client: Client, backend: Backend, path: str, timeout_s: float) ->
         "GET", backend.url(path), headers=backend.headers(), timeout=timeout_s
     )
     try:
-        response = await client.send(request, stream=True)
-        body = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
+        async with asyncio.timeout(timeout_s):  # for all of it: it may come a byte at a time
+            response = await client.send(request, stream=True)
+            body = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
+    except TimeoutError as error:
+        why = f"GET {path}: no answer within {timeout_s:g} s"
+        raise UpstreamUnavailable(why, upstream=backend.name) from error
     except httpx2.TransportError as error:
         raise UpstreamUnavailable(
             f"{type(error).__name__}: {error}", upstream=backend.name

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Iterable
 
-_CALLER_AT_FAULT: Final = frozenset({400, 422})
+_CALLER_AT_FAULT: Final = frozenset({400, 413, 422})
+"""413: no engine says it, but a proxy before one whose bound a long prompt exceeds."""
 _NOT_FOUND: Final = 404
 _ANSWERED: Final = "answered"
 _BUSY: Final = frozenset({429, 503})

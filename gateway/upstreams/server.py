@@ -287,7 +287,8 @@ class InferenceServer:
     ) -> None:
         """The same request to both servers of a pair; what is generated comes from this one.
 
-        What goes wrong at the other one ends it here too: nobody else would ever say so.
+        What goes wrong at the other one ends it here too: nobody else would ever say so. Once the
+        answer has begun this one has all that it needs, and the other one's end is its own.
         """
         host, port = prefill.bootstrap_host, prefill.bootstrap_port
         room = secrets.randbits(_ROOM_BITS)
@@ -296,7 +297,7 @@ class InferenceServer:
             async with asyncio.TaskGroup() as group:
                 reading = None
                 if attempt.pair:
-                    reading = group.create_task(self._prefill(prefill, attempt))
+                    reading = group.create_task(self._prefill(prefill, attempt, stream))
                 await stream.complete(await self._open(attempt, stream))
                 if reading is not None:
                     reading.cancel()
@@ -304,10 +305,20 @@ class InferenceServer:
             # The first is the cause: the group cancels what is left.
             raise errors.exceptions[0] from errors
 
-    async def _prefill(self, prefill: Prefill, attempt: _Attempt) -> None:
-        """Have the prompt read there, and hear it out: to hang up would end the work.
+    async def _prefill(self, prefill: Prefill, attempt: _Attempt, stream: TokenStream) -> None:
+        """Have the prompt read there. Raises what went wrong with that before the `stream`, which
+        is that of the decode server, has begun.
+        """
+        try:
+            await self._read_prompt(prefill, attempt)
+        except UpstreamError as error:
+            if not stream.has_begun:
+                raise
+            _log.warning("prefill server fails behind its work", upstream=self.name, error=error)
 
-        Of what it says only a refusal counts, which may come in a 200.
+    async def _read_prompt(self, prefill: Prefill, attempt: _Attempt) -> None:
+        """Have the prompt read by the prefill server, and hear it out: to hang up would end the
+        work. Of what it says only a refusal counts, which may come in a 200.
         """
         url = self._backend.at(prefill.base_url).url(attempt.endpoint.path)
         if (post := self._posts.get(str(url))) is None:

@@ -75,6 +75,14 @@ class Shared:
         pool = _pool(settings, metrics)
         known = formats(settings).with_parents(pool.parent_of)
         pool.on_return = known.relearn
+        membership = Membership(
+            backends(settings),
+            sources(settings),
+            pool.apply,
+            members_max=settings.membership.members_max,
+            metrics=metrics,
+        )
+        pool.awaits_backends = membership.awaits_backends
         keys = keys_database(settings)
         return cls(
             settings=settings,
@@ -91,13 +99,7 @@ class Shared:
             ),
             pool=pool,
             images=image_fetcher(settings, metrics),
-            membership=Membership(
-                backends(settings),
-                sources(settings),
-                pool.apply,
-                members_max=settings.membership.members_max,
-                metrics=metrics,
-            ),
+            membership=membership,
             sessions=Sessions(connections_max=settings.websockets.connections_max, metrics=metrics),
             engines=engines(python) if python.enabled else (),
             owner=ids.new_replica_id(),
@@ -224,4 +226,5 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         metrics=metrics,
         router=router,
         admission=admission,
+        configured=[model.id for model in settings.models],
     )

@@ -115,6 +115,7 @@ VLLM = Profile(
         **_refusals(
             "a_badauth", "a_noauth_cmpl", "a_dprank_bad", "d_*", "e_*", "s_bad_*", "l_*",
             "s_stream_refused_tag", "k_*_nostream", "o_gen_overload_hdrs",
+            a_dprank_bad=UpstreamUnavailable,
             e_too_long=ContextOverflow, e_too_long_stream=ContextOverflow,
             e_exact_maxlen=ContextOverflow, s_bad_grammar=BrokeDown,
             k_int_nostream=BrokeDown, k_engine9_nostream=BrokeDown,
@@ -166,8 +167,9 @@ SGLANG_COMPLETIONS = Profile(
             completions_prompt_plus_max_too_long=ContextOverflow,
             completions_model_with_adapter=ModelGone,
             completions_unknown_adapter=ModelGone,
-            # Which id a request has is the gateway's choice.
+            # Which id a request has is the gateway's choice, and which rank is asked.
             duplicate_rid_second=UpstreamUnavailable,
+            completions_dp_header_out_of_range=UpstreamUnavailable,
         ),
         "sglang/completions_bad_regex": UpstreamRejected,
         "sglang_flags/queue_full_completions_stream": BackendBusy,
@@ -199,6 +201,7 @@ def _generate(folder: str, engine: SGLang) -> Profile:
                 generate_too_long=ContextOverflow,
                 generate_prompt_plus_max_too_long=ContextOverflow,
                 generate_lora_unknown=ModelGone,
+                generate_dp_rank_out_of_range=UpstreamUnavailable,
             ),
             f"{folder}/generate_bad_ebnf": UpstreamRejected,
             f"{folder}/generate_too_long_stream": ContextOverflow,

@@ -139,7 +139,9 @@ class InferenceEngine(ABC):
     gave_up: ClassVar[re.Pattern[str]] = NEVER
     """All that it says when it ends one request in the middle of its grammar, and is well."""
     not_the_caller: ClassVar[re.Pattern[str]] = NEVER
-    """A 400 for what only this gateway can have done, such as a request id that is in use."""
+    """A 400 for what only this gateway can have done: a request id that is in use, a rank that the
+    server does not have.
+    """
 
     @override
     def __str__(self) -> str:

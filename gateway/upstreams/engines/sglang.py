@@ -87,7 +87,9 @@ class SGLang(InferenceEngine):
         re.IGNORECASE,
     )
     gave_up: ClassVar[re.Pattern[str]] = re.compile("Grammar accept_token failed: .*")
-    not_the_caller: ClassVar[re.Pattern[str]] = re.compile("Duplicate request ID detected")
+    not_the_caller: ClassVar[re.Pattern[str]] = re.compile(
+        r"Duplicate request ID detected|routed_dp_rank=\d+ out of range"
+    )
 
     @classmethod
     @override

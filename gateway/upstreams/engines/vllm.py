@@ -52,6 +52,9 @@ class Vllm(InferenceEngine):
         r"skip_tokenizer_init|specification: 'triggers'", re.IGNORECASE
     )
     gave_up: ClassVar[re.Pattern[str]] = re.compile("Internal server error")
+    not_the_caller: ClassVar[re.Pattern[str]] = re.compile(
+        r"data_parallel_rank \d+ is out of range"
+    )
 
     @classmethod
     @override

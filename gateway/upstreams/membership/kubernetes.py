@@ -157,11 +157,11 @@ class KubernetesSource:
         for _ in range(PAGES_MAX):
             async with self._answer(client, query, read_s=self._answer_s) as response:
                 page = _object(await self._body(response))
-            items = page.get("items")
-            if not isinstance(items, list | None) or "metadata" not in page:
+            items, metadata = page.get("items"), page.get("metadata")
+            if not isinstance(items, list | None) or not isinstance(metadata, dict):
                 raise SourceError("the API server's answer is not a list")
             slices |= {key_of(one): one for one in items or () if isinstance(one, dict)}
-            token = page["metadata"].get("continue")
+            token = metadata.get("continue")
             if not token:
                 return slices, version_of(page)
             query["continue"] = token
@@ -242,10 +242,17 @@ class KubernetesSource:
         raise SourceError(f"the API server answers {response.status_code}: {_status_message(body)}")
 
     def _backends(self, slices: Mapping[str, Mapping[str, Any]]) -> tuple[Backend, ...]:
-        return tuple(
-            self._template.backend(one.place, one.name)
-            for one in endpoints(list(slices.values()), self._service.port)
-        )
+        """Raises `SourceError` where one cannot be a backend; all are listed anew then, because a
+        watch would be broken off again before it could tell that this is mended.
+        """
+        try:
+            return tuple(
+                self._template.backend(one.place, one.name)
+                for one in endpoints(list(slices.values()), self._service.port)
+            )
+        except SourceError:
+            self._version = ""
+            raise
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:

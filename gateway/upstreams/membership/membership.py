@@ -78,6 +78,10 @@ class Membership:
         ]
         return (*faults, *doubted, *self._unused)
 
+    def awaits_backends(self) -> bool:
+        """Whether a source has none now: there would be no use for it if none were to come."""
+        return any(not known.members for known in self._known.values())
+
     def states(self) -> tuple[SourceState, ...]:
         """Of every source: how many members it named when last asked, and what went wrong."""
         return tuple(

@@ -180,7 +180,8 @@ class MemberLoad:
         if abs(epoch - self.epoch) <= 1:
             return False
         self.epoch = epoch
-        since, self.since = self.since, max(self.since, now - age_s)
+        # Its clock may be ahead of this one: what it is sent from now on counts all the same.
+        since, self.since = self.since, max(self.since, now - max(0.0, age_s))
         return self.since > since and since != -math.inf
 
     def forget_cache(self, now: float) -> None:

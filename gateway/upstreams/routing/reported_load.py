@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 METRICS_PATH: Final = "/metrics"
 LOADS_PATH: Final = "/v1/loads"
+SGLANG: Final = "\nsglang:"
+"""Begins a line of SGLang's metrics."""
 BYTES_MAX: Final = 1 << 20
 _WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
 _RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
@@ -32,6 +34,8 @@ _SAMPLE: Final = re.compile(
     r"(?:\{(?P<labels>[^}\n]*)\})? (?P<value>[0-9.eE+-]{1,32})",
     re.MULTILINE,
 )
+_RANK: Final = re.compile(r'\b(?:engine|dp_rank)="(\d{1,9})"')
+"""What vLLM and SGLang call a data parallel rank among the labels."""
 _BLOCKS: Final = re.compile(r'\bnum_gpu_blocks="(\d{1,12})"')
 _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 
@@ -53,11 +57,15 @@ class ReportedLoad:
 NO_LOAD: Final = ReportedLoad()
 
 
-def from_metrics(text: str) -> ReportedLoad:
-    """From Prometheus' text; several engines behind one server are added up. Total."""
+def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
+    """From Prometheus' text; several engines behind one server are added up, unless only one `rank`
+    of them is asked for: what the server does not tell by rank is not known of it. Total.
+    """
     sums: dict[str, float] = {}
     blocks: int | None = None
     for name, labels, value in _samples(text):
+        if rank is not None and name != _BEGAN and _rank_of(labels) != rank:
+            continue
         if name == _CACHE:
             blocks = (blocks or 0) + _tokens_of_cache(labels)
         elif name == _BEGAN:
@@ -74,8 +82,10 @@ def from_metrics(text: str) -> ReportedLoad:
     )
 
 
-def from_loads(body: bytes) -> ReportedLoad:
-    """From the JSON of SGLang's `/v1/loads`; ranks of one server are added up. Total."""
+def from_loads(body: bytes, rank: int | None = None) -> ReportedLoad:
+    """From the JSON of SGLang's `/v1/loads`; ranks of one server are added up, unless only one
+    `rank` is asked for. Total.
+    """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -83,7 +93,11 @@ def from_loads(body: bytes) -> ReportedLoad:
     ranks = document.get("loads") if isinstance(document, dict) else document
     if not isinstance(ranks, list):
         ranks = [document]
-    rows = [row for row in ranks if isinstance(row, dict)]
+    rows = [
+        row
+        for row in ranks
+        if isinstance(row, dict) and (rank is None or row.get("dp_rank") == rank)
+    ]
     return ReportedLoad(
         waiting=_sum_column(rows, "num_waiting_reqs"),
         running=_sum_column(rows, "num_running_reqs"),
@@ -98,6 +112,11 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
             yield found["name"], found["labels"] or "", float(found["value"])
         except ValueError:
             continue
+
+
+def _rank_of(labels: str) -> int | None:
+    found = _RANK.search(labels)
+    return int(found[1]) if found else None
 
 
 def _tokens_of_cache(labels: str) -> int:

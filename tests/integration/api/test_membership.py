@@ -206,3 +206,46 @@ async def test_what_outlasts_its_backend_goes_on_at_another(
         assert [(await one)[-1] for one in streaming] == ["response.completed"] * 3
         assert await requests(urls["b"]) == 3
         assert set(pool.in_flight()) == {"b"}
+
+
+OTHER_MODEL = "llama"
+
+
+async def test_a_model_whose_backends_have_all_left_is_not_there_now_and_not_unknown(
+    database_url: str, tmp_path: Path
+) -> None:
+    """As when all pods of a service are replaced at once, beside a server of something else."""
+    path = tmp_path / "backends.yaml"
+    async with AsyncExitStack() as stack:
+        ours, other = [
+            await stack.enter_async_context(
+                serving(create_simulator(SimulatorOptions(name=name, models=(name,))))
+            )
+            for name in (MODEL, OTHER_MODEL)
+        ]
+        write(path, {"a": ours})
+        settings = gateway_settings(
+            database_url,
+            [other],
+            models=[{"id": MODEL}, {"id": OTHER_MODEL}],
+            discovery=[{"name": "file", "kind": "file", "path": path}],
+            membership={"refresh_s": 0.01},
+            upstream={"health_interval_s": 0.05},
+        )
+        gateway = await stack.enter_async_context(running_gateway(settings))
+        client = await stack.enter_async_context(http_client(gateway.url, headers=gateway.headers))
+        await ready(client, {"a", "b0"})
+        await created(client)
+        write(path, {})
+        await ready(client, {"b0"})
+        refused = await client.post("/v1/responses", json={"model": MODEL, "input": "x"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "server_is_overloaded"
+        assert refused.headers["retry-after"] == "1"
+        unknown = await client.post("/v1/responses", json={"model": "none", "input": "x"})
+        assert unknown.status_code == 404
+        write(path, {"b": ours})
+        async with asyncio.timeout(30):
+            while refused.status_code == 503:
+                refused = await client.post("/v1/responses", json={"model": MODEL, "input": "x"})
+        assert refused.status_code == 200

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import orjson
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -212,3 +213,21 @@ async def test_a_model_is_asked_only_for_what_it_does(
     assert "does not generate" in generated.json()["error"]["message"]
     assert (unknown.status_code, denied.status_code, no_key.status_code) == (404, 404, 401)
     assert (untyped.status_code, untyped.json()["error"]["param"]) == (400, "input")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        ({"error": {"message": "The server is busy", "code": 503}}, 503, "No server"),
+        ({"object": "error", "message": "No such encoding", "code": 400}, 400, "No such encoding"),
+        ({"error": "Unauthorized"}, 502, "lost"),
+    ],
+)
+async def test_an_error_in_a_200_is_an_error(
+    postgres: PostgresServer, template: str, error: Json, status: int, said: str
+) -> None:
+    embedder = Embedder(answer=orjson.dumps(error))
+    async with site(postgres, template, embedder) as where:
+        answer = await where.embed()
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["message"]

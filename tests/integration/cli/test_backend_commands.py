@@ -66,6 +66,15 @@ def test_backends_are_listed_with_what_they_say_of_themselves(server: RunningSim
     assert table[2].split()[:3] == ["gpu-2", "healthy", "gpt-oss-20b"]
 
 
+def test_one_that_no_gateway_uses_is_not_called_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulator(SimulatorOptions(models=("gpt-oss-20b",), version="0.9.0")) as old:
+        given = [{"name": "old", "url": old.url}]
+        monkeypatch.setenv("GATEWAY_BACKENDS", json.dumps(given))
+        row = listed()["old"]
+    assert (row["state"], row["engine"]) == ("unusable", "vLLM 0.9.0")
+    assert "Upgrade it to 0.10.2 or newer" in row["problem"]
+
+
 def test_a_backend_is_drained_until_it_is_not() -> None:
     assert "gpu-2 gets nothing new" in printed("backends", "drain", "gpu-2")
     assert listed()["gpu-2"]["state"] == "draining"

@@ -81,6 +81,24 @@ async def test_an_adapter_is_unloaded_wherever_it_is(client: Client) -> None:
     assert servers[1].adapters == {}
 
 
+async def test_ranks_of_one_server_are_asked_one_after_the_other(client: Client) -> None:
+    """Each is a backend of its own, and what one has, the others have, too."""
+    server = AdapterServer()
+    async with serving(server.app()) as url:
+        ranks = [Backend(f"rank-{rank}", url, dp_rank=rank) for rank in range(3)]
+        adapters = Adapters(ranks, client, ask_s=30.0, load_s=30.0)
+        loaded = await adapters.load("ad", "/a")
+        unloaded = await adapters.unload("ad")
+    assert [one.backend for one in loaded] == ["rank-0", "rank-1", "rank-2"]
+    assert [(one.ok, one.detail) for one in loaded] == [
+        (True, "loaded"),
+        (True, "was there already"),
+        (True, "was there already"),
+    ]
+    assert [one.detail for one in unloaded] == ["unloaded", "was not there", "was not there"]
+    assert server.posts == ["load ad", "unload ad"]
+
+
 async def test_another_adapter_of_that_name_is_not_replaced(client: Client) -> None:
     """Prefixes that were cached with its old weights would be used with the new ones."""
     server = AdapterServer(adapters={"ad": "/old"})

@@ -157,6 +157,28 @@ async def test_a_rejected_request_is_not_taken_elsewhere() -> None:
         assert known.pool.snapshot()[0].failures == 0
 
 
+async def test_prompts_too_long_for_a_proxy_take_no_backend_out() -> None:
+    """As nginx refuses more than a megabyte, unless it is told otherwise."""
+    large: Script = (response(b"<html>413 Request Entity Too Large</html>", status=413),)
+    async with fleet(backend_server(*[large] * 3, turn([7]))) as known:
+        for _ in range(3):
+            with pytest.raises(UpstreamRejected, match="413 Request Entity Too Large"):
+                await known.ids()
+        assert known.pool.snapshot()[0].failures == 0
+        assert await known.ids() == [7]
+
+
+async def test_a_rank_that_a_server_does_not_have_is_no_fault_of_a_request() -> None:
+    """As where it was started anew with less of them."""
+    recorded = capture("a_dprank_bad")
+    refusal: Script = (response(recorded.body, status=recorded.status),)
+    async with fleet(backend_server(refusal), backend_server(turn([7]))) as known:
+        for _ in range(6):
+            assert await known.ids() == [7]
+        assert known.pool.snapshot()[0].failures == 3
+        assert not known.pool.snapshot()[0].available
+
+
 async def test_every_backend_is_tried_once_at_most_and_the_reasons_are_told() -> None:
     async with fleet(backend_server(BUSY), backend_server((Act.RESET,))) as known:
         with pytest.raises(NoUpstreamAvailable) as caught:

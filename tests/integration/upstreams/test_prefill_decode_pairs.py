@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,8 +21,9 @@ from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import DONE, failed, said, turn
+from tests.fakes.logs import captured_logs
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, Gate, RawServer, Script, response
-from tests.fakes.token_sinks import Heard, Led
+from tests.fakes.token_sinks import Heard, Led, led_by
 
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client
@@ -105,6 +107,26 @@ async def test_what_is_said_where_prompts_are_read_is_of_no_interest(client: Cli
         heard = Heard()
         await decoding(decode, prefill, client).generate(REQUEST, heard)
     assert heard.ids == [7, 200002]
+
+
+async def test_who_has_read_the_prompt_may_fail_once_the_answer_has_begun(client: Client) -> None:
+    """To begin the request anew at another pair would say the first ids twice."""
+    fails, goes_on, told = Gate(), Gate(), asyncio.Event()
+    answer: Script = (STREAM_HEAD, said([7]), goes_on, said([200002], "stop"), DONE, STREAM_END)
+    prompt: Script = (STREAM_HEAD, said([9]), fails, Act.RESET)
+    async with server_of(answer) as decode, server_of(prompt) as prefill:
+        with captured_logs(told.set, of="gateway.upstreams") as log:
+            generate = partial(decoding(decode, prefill, client).generate, REQUEST)
+            async with asyncio.timeout(30), led_by(generate) as (led, task):
+                assert (await led.next()).ids == [7]
+                fails.opened.set()
+                await asyncio.wait(
+                    [task, asyncio.ensure_future(told.wait())], return_when="FIRST_COMPLETED"
+                )
+                goes_on.opened.set()
+                await task
+                assert led.ids == [200002]
+    assert [event["event"] for event in log] == ["prefill server fails behind its work"]
 
 
 async def test_a_turn_that_is_over_waits_for_nobody(client: Client) -> None:

@@ -108,6 +108,9 @@ async def test_a_file_is_followed_however_it_is_replaced(
         ("backends: [{name: a, url: 'http://a:x'}]", "port"),
         ("backends: [{name: a, url: 'http://a:99999'}]", "no port 99999"),
         ("#" * (1024 * 1024 + 1), "bytes"),
+        ("[" * 10_000, "not YAML: maximum recursion depth"),
+        ("backends: [{name: a, url: !!timestamp x}]", "not a value"),
+        ("backends: [{name: a, url: 'http://a', api_key: 'Schl\u00fcssel'}]", "one line of ASCII"),
     ],
 )
 async def test_a_file_that_is_wrong_says_where_and_is_no_answer(
@@ -194,13 +197,24 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubernetes, "PAUSES_S", (0.0,))
 
 
+def new_backend(name: str, url: str) -> Backend:
+    return Backend(name, url).checked()
+
+
 @asynccontextmanager
-async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, KubernetesSource]]:
+async def cluster(
+    tmp_path: Path, template: BackendTemplate | None = None
+) -> AsyncIterator[tuple[ApiServer, KubernetesSource]]:
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "namespace").write_text("llm")
     async with api_server() as server:
         service = KubernetesService("vllm", lambda: server.url, PodAccount.of(tmp_path))
-        yield server, KubernetesSource("k8s", service, BackendTemplate(Backend), random=Random(1))
+        yield (
+            server,
+            KubernetesSource(
+                "k8s", service, template or BackendTemplate(Backend), random=Random(1)
+            ),
+        )
 
 
 @pytest.mark.usefixtures("_no_pauses")
@@ -281,6 +295,18 @@ async def test_a_list_comes_in_pages(tmp_path: Path) -> None:
         assert len(server.asked) == 3
 
 
+@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"metadata": null, "items": []}', b"no"])
+async def test_a_list_that_is_none_is_a_fault(tmp_path: Path, body: bytes) -> None:
+    for file, text in (("token", "first"), ("namespace", "llm")):
+        (tmp_path / file).write_text(text)
+    async with RawServer({"*": [(response(body),)]}) as server:
+        found = source(
+            kind="kubernetes", service="vllm", api_url=server.url, account_folder=tmp_path
+        )
+        with pytest.raises(SourceError, match="not a list"):
+            await found.fetch()
+
+
 async def test_outside_of_a_cluster_the_source_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +358,20 @@ async def test_events_that_are_none_are_faults_and_the_source_goes_on(
             found._version = ""
             server.put("s-2", endpoint("10.0.0.2", pod="gpu-1"))
             await heard(answers, "gpu-1")
+
+
+@pytest.mark.usefixtures("_no_pauses")
+async def test_an_endpoint_that_can_be_no_backend_is_a_fault_until_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, BackendTemplate(new_backend)) as (server, found):
+        server.put("s-1", endpoint("10.0.0.1", pod="gpu-0"))
+        async with aclosing(found.watch()) as answers:
+            await heard(answers, "gpu-0")
+            server.put("s-2", endpoint("a:b", pod="gpu-1"))
+            assert "gpu-1 at a:b:8000 cannot be a backend" in await fault(answers)
+            server.put("s-2", endpoint("10.0.0.2", pod="gpu-1"))
+            await heard(answers, "gpu-0", "gpu-1")
 
 
 async def test_the_api_server_is_believed_by_the_accounts_certificate_only(tmp_path: Path) -> None:

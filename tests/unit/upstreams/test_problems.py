@@ -64,6 +64,7 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
     [
         (400, UpstreamRejected),
         (404, ModelGone),
+        (413, UpstreamRejected),
         (422, UpstreamRejected),
         (401, UpstreamUnavailable),
         (307, UpstreamUnavailable),

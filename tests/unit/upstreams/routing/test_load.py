@@ -132,6 +132,12 @@ def test_a_process_that_began_later_has_another_cache() -> None:
     assert one.since == 107.0
 
 
+def test_a_member_whose_clock_is_ahead_holds_what_it_is_sent_from_now_on() -> None:
+    one = member()
+    one.note_start(1_000, age_s=-3_600.0, now=100.0)
+    assert one.since == 100.0
+
+
 def test_until_it_reported_a_hit_it_reports_nothing() -> None:
     one = member()
     for _ in range(10):
