@@ -313,10 +313,13 @@ class ChatFormat:
         """The result of a call, framed; a turn is opened behind it."""
         template = self._learned or Template()
         opening = template.opening
-        if opening and tuple(ids[-len(opening) :]) == opening:
+        call_end = template.result.call_end if template.result else ()
+        if opening and _ends_with(ids, opening):
             front = ids[: -len(opening)]
+        elif call_end and _ends_with(ids, call_end):
+            front = ids
         else:
-            front = [*ids, *(template.result.call_end if template.result else ())]
+            front = [*ids, *call_end]
         return [*front, *result, *opening]
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:  # noqa: ARG002 - templates name no tool
@@ -491,6 +494,10 @@ def _shown_images(options: FormatOptions, family: Family) -> PassThroughFormat:
         family.switched,
         calls=syntax.calls is not None,
     )
+
+
+def _ends_with(ids: Sequence[int], end: tuple[int, ...]) -> bool:
+    return tuple(ids[-len(end) :]) == end
 
 
 def _longest_run(markers: set[int], size: int) -> range:

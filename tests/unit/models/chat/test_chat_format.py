@@ -24,10 +24,10 @@ from gateway.services.runs.compaction import summary_in
 from gateway.text_ids import ANSWER
 from tests.fakes import contexts as items
 from tests.fakes.chat_format import answer, ids_of, loaded, rendered, spelled
-from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml
+from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml, unopened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 RULES = OutputRules(
@@ -47,7 +47,7 @@ def test_a_prompt_is_asked_for_until_all_is_known() -> None:
     format_ = loaded()
     with pytest.raises(Unrendered) as first:
         format_.render([items.user()], items.options())
-    assert len(first.value.questions) == 10
+    assert len(first.value.questions) == 11
     prompt = rendered(format_, [items.user()])
     assert spelled(prompt.ids) == f"<|im_start|>user\nhi<|im_end|>\n{OPENING}"
     assert prompt.spans[0].source == 0
@@ -132,8 +132,8 @@ def test_markers_that_are_spelled_in_letters_are_found_too() -> None:
     assert loaded(reasoning="none").prefill_size(ids) == 0
 
 
-def know(format_: ChatFormat) -> ChatFormat:
-    format_.template({one: answer(one) for one in format_.questions})
+def know(format_: ChatFormat, template: Callable[[dict[str, Any]], str] = chatml) -> ChatFormat:
+    format_.template({one: answer(one, template) for one in format_.questions})
     return format_
 
 
@@ -149,6 +149,16 @@ def test_a_result_stands_between_a_call_and_the_next_turn() -> None:
     )
     prompt = ids_of(f"{CALL}<|im_end|>\n{OPENING}")
     assert spelled(format_.with_result(prompt, result)) == spelled(behind).removeprefix("Well.\n")
+
+
+def test_a_result_stands_behind_a_call_where_no_turn_is_opened() -> None:
+    format_ = know(loaded(), unopened)
+    result = format_.render_result("srv.g", "ok")
+    behind = format_.with_result(ids_of(CALL), result)
+    assert spelled(behind).startswith(f"{CALL}<|im_end|>\n<|im_start|>user\n<tool_response>\nok")
+    assert spelled(behind).endswith("\n</tool_response><|im_end|>\n")
+    # A prompt that ends with a call that was approved has what stands behind it.
+    assert format_.with_result(ids_of(f"{CALL}<|im_end|>\n"), result) == behind
 
 
 def test_a_run_that_began_elsewhere_brings_what_was_learned() -> None:
