@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.chat_server import MODEL, OPENING, called
+from tests.fakes.chat_server import MODEL, OPENING, Refused, called, chatml
 from tests.fakes.stream import stream, texts
 from tests.integration.api.bodies import ADD, WEATHER, create
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.integration.api.chat_format.conftest import Chatting
 
 OSLO = called("get_weather", '{"location": "Oslo"}')
@@ -81,6 +84,50 @@ async def test_calls_made_at_once_are_told_as_one_turn(chatting: Chatting) -> No
     assert chatting.server.prompt().endswith(f"{turn}{cold}{three}{OPENING}")
 
 
+def one_call_in_a_message(body: dict[str, Any]) -> str:
+    """As the templates of Llama 3 do it."""
+    if any(len(message.get("tool_calls", ())) > 1 for message in body["messages"]):
+        raise Refused("This model only supports single tool-calls at once!")
+    return chatml(body)
+
+
+@pytest.fixture
+def strictly_chatting(chatting: Chatting) -> Iterator[Chatting]:
+    formats = chatting.process.default.foundation.formats
+    chatting.server.template = one_call_in_a_message
+    formats.relearn(MODEL)
+    yield chatting
+    chatting.server.template = chatml
+    formats.relearn(MODEL)
+
+
+async def test_calls_made_at_once_are_told_one_by_one_to_a_template_that_takes_one(
+    strictly_chatting: Chatting,
+) -> None:
+    chatting, server = strictly_chatting, strictly_chatting.server
+    server.script = lambda _: f"{OSLO}\n{THREE}"
+    first = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER, ADD])
+    outputs = [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": text}
+        for item, text in zip(first["output"], ("cold", "3"), strict=True)
+    ]
+    server.script = lambda _: "Done."
+    second = await create(
+        chatting.client,
+        model=MODEL,
+        input=outputs,
+        tools=[WEATHER, ADD],
+        previous_response_id=first["id"],
+    )
+    assert texts(second) == ["Done."]
+    turns = "".join(
+        f"{OPENING}{call}<|im_end|>\n"
+        f"<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n"
+        for call, text in ((OSLO, "cold"), (THREE, "3"))
+    )
+    assert server.prompt().endswith(f"{turns}{OPENING}")
+
+
 async def test_a_second_call_is_taken_back_where_one_is_allowed(chatting: Chatting) -> None:
     chatting.server.script = lambda _: f"{OSLO}\n{THREE}"
     made = await create(
@@ -137,6 +184,16 @@ async def test_streamed_calls_are_whole(chatting: Chatting) -> None:
     events = await stream(chatting.client, {"model": MODEL, "input": "Hi", "tools": [WEATHER]})
     deltas = [one["delta"] for one in events if one["type"].endswith("arguments.delta")]
     assert "".join(deltas) == '{"location": "Oslo"}'
+
+
+async def test_long_arguments_may_stand_in_front_of_the_name(chatting: Chatting) -> None:
+    """So Hermes' models write them: there is nothing to repair."""
+    arguments = json.dumps({"location": "Oslo, " * 40})
+    body = f'{{"arguments": {arguments}, "name": "get_weather"}}'
+    chatting.server.script = lambda _: f"<tool_call>\n{body}\n</tool_call>"
+    made = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER])
+    assert calls(made) == [("get_weather", arguments)]
+    assert len(chatting.server.asked) == 1
 
 
 async def test_a_custom_tool_is_a_function_to_it(chatting: Chatting) -> None:
