@@ -229,14 +229,16 @@ class _Calls:
 
 
 class TaggedThought:
-    """Content that may begin with a thought between two tags, taken apart.
+    """Content that may begin with a thought between two tags, taken apart. `is_open`: it begins
+    within one, whose first tag the prompt had.
 
     Tags elsewhere are text: who has begun to answer speaks of thoughts, and does not begin one.
     """
 
-    __slots__ = ("_closing", "_front", "_front_size", "_held", "_mark", "_opening")
+    __slots__ = ("_closing", "_front", "_front_size", "_held", "_mark", "_opening", "is_open")
 
-    def __init__(self, opening: str, closing: str) -> None:
+    def __init__(self, opening: str, closing: str, *, is_open: bool = False) -> None:
+        self.is_open = is_open
         self._opening = opening
         self._closing = closing
         self._front: list[str] = []
@@ -263,14 +265,14 @@ class TaggedThought:
             self._held += text
             if self._held.startswith(self._opening):
                 self._mark, self._held = THOUGHT, self._held[len(self._opening) :]
-                self._take_front()
             elif not self._opening.startswith(self._held):
-                self._mark = ANSWER
+                self._mark = self._said
             else:
                 return
         else:
             self._held += text
         if self._mark == THOUGHT:
+            self._take_front()
             thought, tag, rest = self._held.partition(self._closing)
             if tag:
                 yield THOUGHT, thought
@@ -285,7 +287,12 @@ class TaggedThought:
     def release(self) -> tuple[int, str]:
         """End the search for a tag: give out the text that was held back, with its mark."""
         held, self._held = self._take_front() + self._held, ""
-        return ANSWER if self._mark is None else self._mark, held
+        return self._said if self._mark is None else self._mark, held
+
+    @property
+    def _said(self) -> int:
+        """What is no tag at the beginning."""
+        return THOUGHT if self.is_open else ANSWER
 
     def _take_front(self) -> str:
         front = "".join(self._front)
@@ -310,10 +317,12 @@ class ChatReader(CompletionReader):
         sampling: Sampling,
         *,
         thought: tuple[str, str] | None = None,
+        opens_thought: bool = False,
         **asked: Unpack[Asked],
     ) -> None:
         """As the class that it is made from. `thought` is what a thought stands between in the
-        content; None: the server tells it apart.
+        content, and with `opens_thought` the content begins within one; None: the server tells it
+        apart.
         """
         super().__init__(upstream, sampling, **asked)
         # An id is a character, or a mark: see `tokens_taken`.
@@ -324,7 +333,7 @@ class ChatReader(CompletionReader):
         self._is_untold = False
         """How likely the next text was nobody told."""
         self._mark: int | None = None
-        self._content = None if thought is None else TaggedThought(*thought)
+        self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
         self._usage_told: ToldUsage | None = None
 
@@ -402,6 +411,8 @@ class ChatReader(CompletionReader):
     def _take_delta(self, delta: dict[str, Any], likely: object) -> None:
         thought = next((delta[name] for name in _THOUGHTS if delta.get(name)), None)
         if isinstance(thought, str):
+            if self._content is not None:
+                self._content.is_open = False  # the server tells thoughts apart itself
             self._tell(THOUGHT, thought)
         # Beside a thought nobody tells whose the tokens are.
         self._take_content(delta.get("content"), None if thought else likely)

@@ -97,7 +97,7 @@ class Probes:
         return cls(
             plain=asked(_USER),
             opened=asked(_USER, opens=True),
-            unthinking=question((_USER,), (), unthinking),
+            unthinking=opened_turn(unthinking),
             tools=asked(_USER, tools=True),
             called=asked(_USER, _CALLS, tools=True),
             answered=asked(_USER, _CALLS, _ANSWER, tools=True),
@@ -114,6 +114,11 @@ class Probes:
     def questions(self) -> tuple[bytes, ...]:
         """Every conversation that has to be rendered before the template is known."""
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+def opened_turn(template_kwargs: dict[str, Any]) -> bytes:
+    """A question that is answered by how a turn begins, rendered with these arguments."""
+    return question((_USER,), (), template_kwargs)
 
 
 @dataclass(frozen=True, slots=True)

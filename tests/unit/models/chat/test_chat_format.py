@@ -287,6 +287,10 @@ def test_a_transcript_is_text_with_its_markers() -> None:
     assert (said["tokens"], void["taken_back"]) == (ids_of("a"), "not_json")
 
 
+def refusing_all(_body: dict[str, Any]) -> str:
+    raise Refused("not this")
+
+
 def test_what_was_sent_as_text_is_shown_as_such() -> None:
     format_ = loaded(sees=True)
     image = {"type": "input_image", "image_url": PIXEL}
@@ -296,7 +300,7 @@ def test_what_was_sent_as_text_is_shown_as_such() -> None:
         items.answer(),
         items.from_wire({"type": "message", "role": "user", "content": [image]}),
     ]
-    prompt = format_.render(context, items.options())
+    prompt = rendered(format_, context)
     missing, _, seen = [
         json.loads(one["message"]) for one in format_.messages(prompt, with_ids=False)[1:]
     ]
@@ -304,6 +308,27 @@ def test_what_was_sent_as_text_is_shown_as_such() -> None:
     assert seen["content"] == [{"type": "image_url", "image_url": {"url": PIXEL}}]
     (said,) = format_.messages_of_turn([ANSWER, *text_ids.ids_of("a cat")])
     assert said["message"] == "a cat"
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "is_open"),
+    [
+        (chatml, None, False),
+        (partial(chatml, opens_thoughts=True), None, True),
+        (partial(chatml, opens_thoughts=True), "none", False),
+        (refusing_all, None, False),
+    ],
+)
+def test_a_prompt_with_an_image_tells_whether_its_template_opens_a_thought(
+    template: Callable[[dict[str, Any]], str], effort: str | None, is_open: bool
+) -> None:
+    image = {"type": "input_image", "image_url": PIXEL}
+    context = [items.from_wire({"type": "message", "role": "user", "content": [image]})]
+    prompt = rendered(loaded(sees=True), context, template, asked_effort=effort)
+    assert (prompt.text_tokens is not None, prompt.opens_thought) == (True, is_open)
+    assert not rendered(
+        loaded(), [items.user()], partial(chatml, opens_thoughts=True)
+    ).opens_thought
 
 
 def test_a_server_that_fits_has_no_faults() -> None:
