@@ -7,7 +7,8 @@ Shapes of vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in l
 * calls come whole (Ollama, TGI) or in fragments; their index may be missing, or be 0 of each; their
   id may be missing, come late, or be repeated; arguments may be an object; an API of before 2023-11
   has one `function_call`;
-* the usage stands in the last choice, or behind it in an event without choices, or nowhere;
+* the usage stands in the last choice, or behind it in an event without choices, or nowhere; what
+  is told before, with each event or the first one, is that of what came until then;
 * errors come with a status, or as an event of a 200.
 
 One call is told at a time: what is said of another one waits until the arguments of the open one
@@ -225,7 +226,9 @@ class _Calls:
         """Ollama gave all calls the index 0, and others give none."""
         if call_id and call.id and call_id != call.id:
             return True
-        return bool(name and call.name and not call_id and call.arguments.is_whole)
+        if not (name and call.name) or call_id:
+            return False
+        return name != call.name or call.arguments.is_whole
 
 
 class TaggedThought:
@@ -336,6 +339,7 @@ class ChatReader(CompletionReader):
         self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
         self._usage_told: ToldUsage | None = None
+        """Of all that came; None where more came behind what was told."""
 
     @property
     @override
@@ -381,14 +385,14 @@ class ChatReader(CompletionReader):
         if event.get("error") is not None or event.get("object") == "error":
             self._refused(code_of(event), message_of(event))
             return
-        self._note_usage(event.get("usage"))
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
+        if self.finish is None and isinstance(choice, dict) and not choice.get("index"):
+            self._take_choice(choice)
+        self._note_usage(event.get("usage"))
         if choice is None:
             # Behind the finish: the token counts, which come last.
             self._is_over = self.finish is not None and self._usage_told is not None
-        elif self.finish is None and isinstance(choice, dict) and not choice.get("index"):
-            self._take_choice(choice)
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
         delta = choice.get("delta") or choice.get("message")
@@ -457,6 +461,7 @@ class ChatReader(CompletionReader):
             return
         self._tell_held()
         self._due.clear()
+        self._usage_told = None
         name, arguments = function.get("name"), function.get("arguments")
         call = self._calls.of(fragment, name if isinstance(name, str) else "")
         if len(self._calls.begun) > CALLS_MAX:
@@ -539,6 +544,7 @@ class ChatReader(CompletionReader):
             self._due.clear()  # its tokens, and those of its tags
         if not text or (self._mark == CALL and text.isspace()):
             return
+        self._usage_told = None
         if self._mark != mark:
             self._tell_waiting()
             self._calls.open = None

@@ -217,6 +217,11 @@ def test_no_bytes_raise(reads: list[bytes]) -> None:
             id="another id at the same index",
         ),
         pytest.param(
+            [fragment(0, name="f"), fragment(0, name="g", arguments="{}")],
+            "<c>f<(><c>g<(>{}",
+            id="another name at the same index",
+        ),
+        pytest.param(
             [fragment(None, "1", name="f", arguments="{}"), fragment(None, "2", name="g")],
             "<c>f<(>{}<c>g<(>",
             id="no index",
@@ -289,6 +294,11 @@ def test_usage_may_come_with_the_finish_and_is_missing_where_it_is_not_told() ->
     beyond = {"prompt_tokens": COUNT_LIMIT, "completion_tokens": 1}
     for odd in ({}, {"prompt_tokens": -1, "completion_tokens": 1}, beyond, None, 7):
         assert heard(event({"content": "x"}, "stop", usage=odd)).usage is None
+    # What is told before more text comes is not that of the turn.
+    assert heard(event({"content": "x"}, usage=told), event(None, "stop")).usage is not None
+    assert heard(event({}, usage=told), event({"content": "x"}, "stop")).usage is None
+    called = fragment(0, "a", name="f", arguments="{}")
+    assert heard(event({}, usage=told), called, event(None, "stop")).usage is None
     # A stream that stays open behind its finish is over when patience is.
     assert Heard([event({"content": "x"}, "stop")]).finish is FinishReason.STOP
 
