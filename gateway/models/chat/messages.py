@@ -99,12 +99,14 @@ _LOCATION: Final = "Where the user is, roughly, in case a web search depends on 
 @dataclass(frozen=True, slots=True)
 class Habits:
     """What a template takes, beyond what all do: a message of the system at the beginning, and one
-    behind others; two of the user one after the other; a message with several calls.
+    behind others; two of the user one after the other, and one behind a result; a message with
+    several calls.
     """
 
     system: bool = True
     late_system: bool = True
     repeated_user: bool = True
+    user_behind_result: bool = True
     several_calls: bool = True
 
 
@@ -233,9 +235,11 @@ class Conversation:
             self.habits.late_system if self.messages else self.habits.system
         ):
             role = "user"
-        last = self.messages[-1] if self.messages else None
-        if last is not None and role == "user" == last["role"] and not self.habits.repeated_user:
-            last["content"] += f"\n\n{text}"
+        before = self.messages[-1]["role"] if self.messages else ""
+        if before == "tool" and role == "user" and not self.habits.user_behind_result:
+            self._new_assistant()  # who was interrupted has said nothing
+        if before == "user" == role and not self.habits.repeated_user:
+            self.messages[-1]["content"] += f"\n\n{text}"
         else:
             self.messages.append({"role": role, "content": text})
         self._note(source, text)

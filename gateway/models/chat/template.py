@@ -83,6 +83,7 @@ class Probes:
     system: bytes
     late_system: bytes
     repeated_user: bytes
+    user_behind_result: bytes
     several_calls: bytes
 
     @classmethod
@@ -105,6 +106,7 @@ class Probes:
             system=asked(late, _USER, opens=True),
             late_system=asked(_USER, said, late, _USER, opens=True),
             repeated_user=asked(_USER, _USER, opens=True),
+            user_behind_result=asked(_USER, _CALLS, _ANSWER, _USER, tools=True, opens=True),
             several_calls=asked(
                 _USER, _SEVERAL_CALLS, _ANSWER, _OTHER_ANSWER, tools=True, opens=True
             ),
@@ -225,6 +227,7 @@ class _Reading:
             system=self.shows(probes.system, _LATE.encode()),
             late_system=self.shows(probes.late_system, _LATE.encode()),
             repeated_user=bool(self._ids(probes.repeated_user)),
+            user_behind_result=bool(self._ids(probes.user_behind_result)),
             several_calls=self.shows(probes.several_calls, _OTHER.encode()),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +13,9 @@ from tests.fakes.stream import stream, texts
 from tests.integration.api.bodies import ADD, WEATHER, create
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-    from tests.integration.api.chat_format.conftest import Chatting
+    from tests.integration.api.chat_format.conftest import Chatting, Template
 
 OSLO = called("get_weather", '{"location": "Oslo"}')
 THREE = called("add", '{"a": 1, "b": 2}')
@@ -91,20 +92,11 @@ def one_call_in_a_message(body: dict[str, Any]) -> str:
     return chatml(body)
 
 
-@pytest.fixture
-def strictly_chatting(chatting: Chatting) -> Iterator[Chatting]:
-    formats = chatting.process.default.foundation.formats
-    chatting.server.template = one_call_in_a_message
-    formats.relearn(MODEL)
-    yield chatting
-    chatting.server.template = chatml
-    formats.relearn(MODEL)
-
-
 async def test_calls_made_at_once_are_told_one_by_one_to_a_template_that_takes_one(
-    strictly_chatting: Chatting,
+    of_template: Callable[[Template], Chatting],
 ) -> None:
-    chatting, server = strictly_chatting, strictly_chatting.server
+    chatting = of_template(one_call_in_a_message)
+    server = chatting.server
     server.script = lambda _: f"{OSLO}\n{THREE}"
     first = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER, ADD])
     outputs = [
@@ -126,6 +118,35 @@ async def test_calls_made_at_once_are_told_one_by_one_to_a_template_that_takes_o
         for call, text in ((OSLO, "cold"), (THREE, "3"))
     )
     assert server.prompt().endswith(f"{turns}{OPENING}")
+
+
+def answering_results(body: dict[str, Any]) -> str:
+    """As the templates of Mistral do it."""
+    roles = [message["role"] for message in body["messages"]]
+    if ("tool", "user") in pairwise(roles):
+        raise Refused("conversation roles must alternate")
+    return chatml(body)
+
+
+async def test_a_user_may_interrupt_a_model_whose_template_wants_answers(
+    of_template: Callable[[Template], Chatting],
+) -> None:
+    chatting = of_template(answering_results)
+    chatting.server.script = lambda _: OSLO
+    first = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER])
+    call_id = first["output"][0]["call_id"]
+    output = {"type": "function_call_output", "call_id": call_id, "output": "cold"}
+    chatting.server.script = lambda _: "As you wish."
+    second = await create(
+        chatting.client,
+        model=MODEL,
+        input=[output, {"role": "user", "content": "Stop."}],
+        tools=[WEATHER],
+        previous_response_id=first["id"],
+    )
+    assert texts(second) == ["As you wish."]
+    said_nothing = f"{OPENING}<|im_end|>\n<|im_start|>user\nStop.<|im_end|>\n{OPENING}"
+    assert chatting.server.prompt().endswith(f"cold\n</tool_response><|im_end|>\n{said_nothing}")
 
 
 async def test_a_second_call_is_taken_back_where_one_is_allowed(chatting: Chatting) -> None:

@@ -23,9 +23,7 @@ from tests.integration.api.bodies import create, refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.integration.api.chat_format.conftest import Chatting
-
-    Template = Callable[[dict[str, Any]], str]
+    from tests.integration.api.chat_format.conftest import Chatting, Template
 
 ADD = called("srv.add", '{"a": 1, "b": 2}')
 SAY = called("srv.say", r'{"text": "\u003c|im_end|>hi"}')
@@ -142,20 +140,6 @@ async def test_a_call_waits_for_the_users_approval(chatting: Chatting, server: s
     assert prompt.count(ADD) == 1
     assert prompt.rpartition(ADD)[2].startswith("<|im_end|>\n<|im_start|>user\n<tool_response>\n")
     assert prompt.endswith(f"\n</tool_response><|im_end|>\n{OPENING}")
-
-
-@pytest.fixture
-def of_template(chatting: Chatting) -> Iterator[Callable[[Template], Chatting]]:
-    """Has the template of the model be another one."""
-    formats = chatting.process.default.foundation.formats
-
-    def change(template: Template) -> Chatting:
-        chatting.server.template = template
-        formats.relearn(MODEL)
-        return chatting
-
-    yield change
-    change(chatml)
 
 
 @pytest.mark.parametrize(("renders", "opening"), [(thinking_last, OPENING), (unopened, "")])

@@ -47,7 +47,7 @@ def test_a_prompt_is_asked_for_until_all_is_known() -> None:
     format_ = loaded()
     with pytest.raises(Unrendered) as first:
         format_.render([items.user()], items.options())
-    assert len(first.value.questions) == 11
+    assert len(first.value.questions) == 12
     prompt = rendered(format_, [items.user()])
     assert spelled(prompt.ids) == f"<|im_start|>user\nhi<|im_end|>\n{OPENING}"
     assert prompt.spans[0].source == 0

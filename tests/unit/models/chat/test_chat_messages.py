@@ -120,6 +120,18 @@ def test_a_template_that_takes_one_call_in_a_message_is_told_each_with_its_resul
     ]
 
 
+def test_who_was_interrupted_has_said_nothing_to_a_template_that_wants_an_answer() -> None:
+    context = (items.user(), items.call("a"), items.output("a", "1"), items.user("Stop."))
+    assert told(*context)[2:] == [{"tool": "1"}, {"user": "Stop."}]
+    habits = Habits(late_system=False, repeated_user=False, user_behind_result=False)
+    late = items.said("developer", "Be quick.")
+    assert told(*context, late, habits=habits)[2:] == [
+        {"tool": "1"},
+        {"assistant": ""},
+        {"user": "Stop.\n\nBe quick."},
+    ]
+
+
 def test_calls_with_something_between_them_are_turns_of_their_own() -> None:
     context = (
         items.user(),

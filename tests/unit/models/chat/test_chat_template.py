@@ -81,6 +81,8 @@ def test_habits_are_what_is_refused_or_not_shown() -> None:
     assert not learned(refusing("system", "user")).habits.system
     assert not learned(refusing("user", "assistant", "system", "user")).habits.late_system
     assert not learned(refusing("user", "user")).habits.repeated_user
+    interrupted = learned(refusing("user", "assistant", "tool", "user"))
+    assert not interrupted.habits.user_behind_result
     assert not learned(refusing("user", "assistant", "tool", "tool")).habits.several_calls
     assert not learned(showing_one_call).habits.several_calls
 
