@@ -285,7 +285,8 @@ class _Reading:
         if not called or not answered:
             self._refused(probes.answered, "calls and results are refused")
         elif called[: len(begun)] != begun:
-            self.faults.append("a call in the history does not begin as a turn does")
+            if opening:  # else turns begin in other ways, as those of DeepSeek-V3's template do
+                self.faults.append("a call in the history does not begin as a turn does")
         elif answered[: len(begun)] != begun or self._unbegun(reopened) != (*answered, *opening):
             self.faults.append(_CHANGES)
         else:

@@ -144,6 +144,14 @@ def test_a_template_whose_turns_have_no_opening_has_frames() -> None:
     assert template.result == learned(chatml).result
 
 
+def test_turns_without_an_opening_that_begin_otherwise_have_no_frames() -> None:
+    def template(body: dict[str, Any]) -> str:
+        text = unopened(body)
+        return text if body["messages"][-1]["role"] == "assistant" else f"{text}<|im_start|>"
+
+    assert (learned(template).result, learned(template).faults) == (None, ())
+
+
 def test_a_template_without_tools_is_known() -> None:
     assert not learned(lambda body: chatml({**body, "tools": None})).takes_tools
 
