@@ -47,12 +47,14 @@ class Prompt:
 
     Ids of which there may be hundreds of thousands are kept packed, as unsigned 32-bit integers.
     Of a conversation that is sent as it is (`gateway.text_ids`) they are no tokens: `text_tokens`
-    is about how many those are. None: each id is one.
+    is about how many those are. None: each id is one. `opens_thought`: the template of its server
+    begins a thought behind it, so the answer begins within one.
     """
 
     ids: array[int]
     spans: tuple[Span, ...]
     text_tokens: int | None = None
+    opens_thought: bool = False
 
     @property
     def tokens(self) -> int:
@@ -244,11 +246,12 @@ class ChatTerms:
 
     `limits_output`: its caller asked for no more tokens than `max_tokens`. Otherwise that is only
     what is thought to be left of the window, and the server knows better. `thought` is that of
-    `Framing`.
+    `Framing`, `opens_thought` that of `Prompt`.
     """
 
     limits_output: bool
     thought: tuple[str, str] | None = None
+    opens_thought: bool = False
 
 
 @dataclass(frozen=True, slots=True)

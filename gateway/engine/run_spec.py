@@ -55,8 +55,9 @@ class RunSpec:
     of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
     of one that was taken over only its row knows. `charge` is what its key was charged for it.
     `template_state` is what the format of the model has learned of its servers
-    (`ModelFormat.template_state`). `who` is who asked for it, as its usage line says. `image_holds`
-    count the bytes of images that were fetched for its prompt, for as long as it is there.
+    (`ModelFormat.template_state`), `opens_thought` is that of its `Prompt`. `who` is who asked for
+    it, as its usage line says. `image_holds` count the bytes of images that were fetched for its
+    prompt, for as long as it is there.
     """
 
     principal: Principal
@@ -88,6 +89,7 @@ class RunSpec:
     tool_values: LruCache[str, Any] | None = None
     route: Route = field(default_factory=Route, compare=False, repr=False)
     template_state: bytes = b""
+    opens_thought: bool = False
     who: Metering = NOBODY
     charge: Charge | None = field(default=None, compare=False, repr=False)
     image_holds: tuple[object, ...] = field(default=(), compare=False, repr=False)

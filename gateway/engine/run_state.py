@@ -78,6 +78,7 @@ def plan_of(spec: RunSpec) -> bytes:
             "version": TEXT_VERSION,
             "window_left": spec.window_left,
             "template_state": spec.template_state.decode(),
+            "opens_thought": spec.opens_thought,
         }
     return orjson.dumps(fields)
 
@@ -163,6 +164,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
         window_left=plan.get("window_left"),
         route=Route(bytes.fromhex(plan["placement"]) if "placement" in plan else None),
         template_state=plan.get("template_state", "").encode(),
+        opens_thought=plan.get("opens_thought", False),
         who=_who(plan),
     )
 

@@ -556,7 +556,7 @@ class TurnRunner:
             return None
         # Otherwise what the window leaves is all that limits the output.
         is_asked = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
-        return ChatTerms(is_asked, framing.thought)
+        return ChatTerms(is_asked, framing.thought, spec.opens_thought)
 
     @property
     def _has_begun(self) -> bool:

@@ -7,7 +7,8 @@ Shapes of vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in l
 * calls come whole (Ollama, TGI) or in fragments; their index may be missing, or be 0 of each; their
   id may be missing, come late, or be repeated; arguments may be an object; an API of before 2023-11
   has one `function_call`;
-* the usage stands in the last choice, or behind it in an event without choices, or nowhere;
+* the usage stands in the last choice, or behind it in an event without choices, or nowhere; what
+  is told before, with each event or the first one, is that of what came until then;
 * errors come with a status, or as an event of a 200.
 
 One call is told at a time: what is said of another one waits until the arguments of the open one
@@ -225,18 +226,22 @@ class _Calls:
         """Ollama gave all calls the index 0, and others give none."""
         if call_id and call.id and call_id != call.id:
             return True
-        return bool(name and call.name and not call_id and call.arguments.is_whole)
+        if not (name and call.name) or call_id:
+            return False
+        return name != call.name or call.arguments.is_whole
 
 
 class TaggedThought:
-    """Content that may begin with a thought between two tags, taken apart.
+    """Content that may begin with a thought between two tags, taken apart. `is_open`: it begins
+    within one, whose first tag the prompt had.
 
     Tags elsewhere are text: who has begun to answer speaks of thoughts, and does not begin one.
     """
 
-    __slots__ = ("_closing", "_front", "_front_size", "_held", "_mark", "_opening")
+    __slots__ = ("_closing", "_front", "_front_size", "_held", "_mark", "_opening", "is_open")
 
-    def __init__(self, opening: str, closing: str) -> None:
+    def __init__(self, opening: str, closing: str, *, is_open: bool = False) -> None:
+        self.is_open = is_open
         self._opening = opening
         self._closing = closing
         self._front: list[str] = []
@@ -263,14 +268,14 @@ class TaggedThought:
             self._held += text
             if self._held.startswith(self._opening):
                 self._mark, self._held = THOUGHT, self._held[len(self._opening) :]
-                self._take_front()
             elif not self._opening.startswith(self._held):
-                self._mark = ANSWER
+                self._mark = self._said
             else:
                 return
         else:
             self._held += text
         if self._mark == THOUGHT:
+            self._take_front()
             thought, tag, rest = self._held.partition(self._closing)
             if tag:
                 yield THOUGHT, thought
@@ -285,7 +290,12 @@ class TaggedThought:
     def release(self) -> tuple[int, str]:
         """End the search for a tag: give out the text that was held back, with its mark."""
         held, self._held = self._take_front() + self._held, ""
-        return ANSWER if self._mark is None else self._mark, held
+        return self._said if self._mark is None else self._mark, held
+
+    @property
+    def _said(self) -> int:
+        """What is no tag at the beginning."""
+        return THOUGHT if self.is_open else ANSWER
 
     def _take_front(self) -> str:
         front = "".join(self._front)
@@ -310,10 +320,12 @@ class ChatReader(CompletionReader):
         sampling: Sampling,
         *,
         thought: tuple[str, str] | None = None,
+        opens_thought: bool = False,
         **asked: Unpack[ReaderOptions],
     ) -> None:
         """As the class that it is made from. `thought` is what a thought stands between in the
-        content; None: the server tells it apart.
+        content, and with `opens_thought` the content begins within one; None: the server tells it
+        apart.
         """
         super().__init__(upstream, sampling, **asked)
         # An id is a character, or a mark: see `tokens_taken`.
@@ -324,9 +336,10 @@ class ChatReader(CompletionReader):
         self._is_untold = False
         """How likely the next text was nobody told."""
         self._mark: int | None = None
-        self._content = None if thought is None else TaggedThought(*thought)
+        self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
         self._usage_told: ToldUsage | None = None
+        """Of all that came; None where more came behind what was told."""
 
     @property
     @override
@@ -372,14 +385,14 @@ class ChatReader(CompletionReader):
         if event.get("error") is not None or event.get("object") == "error":
             self._on_refusal(code_of(event), message_of(event))
             return
-        self._note_usage(event.get("usage"))
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
+        if self.finish is None and isinstance(choice, dict) and not choice.get("index"):
+            self._take_choice(choice)
+        self._note_usage(event.get("usage"))
         if choice is None:
             # Behind the finish: the token counts, which come last.
             self._is_over = self.finish is not None and self._usage_told is not None
-        elif self.finish is None and isinstance(choice, dict) and not choice.get("index"):
-            self._take_choice(choice)
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
         delta = choice.get("delta") or choice.get("message")
@@ -402,6 +415,8 @@ class ChatReader(CompletionReader):
     def _take_delta(self, delta: dict[str, Any], likely: object) -> None:
         thought = next((delta[name] for name in _THOUGHTS if delta.get(name)), None)
         if isinstance(thought, str):
+            if self._content is not None:
+                self._content.is_open = False  # the server tells thoughts apart itself
             self._tell(THOUGHT, thought)
         # Beside a thought nobody tells whose the tokens are.
         self._take_content(delta.get("content"), None if thought else likely)
@@ -446,6 +461,7 @@ class ChatReader(CompletionReader):
             return
         self._tell_held()
         self._due.clear()
+        self._usage_told = None
         name, arguments = function.get("name"), function.get("arguments")
         call = self._calls.of(fragment, name if isinstance(name, str) else "")
         if len(self._calls.begun) > CALLS_MAX:
@@ -528,6 +544,7 @@ class ChatReader(CompletionReader):
             self._due.clear()  # its tokens, and those of its tags
         if not text or (self._mark == CALL and text.isspace()):
             return
+        self._usage_told = None
         if self._mark != mark:
             self._tell_waiting()
             self._calls.open = None

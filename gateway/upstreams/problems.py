@@ -31,6 +31,9 @@ _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
 _SAYING: Final = ("error", "message", "error_message", "detail")
+_OVERFLOW: Final = "context_length_exceeded"
+_STATUSES: Final = {_OVERFLOW: 400, "rate_limit_exceeded": 429}
+"""Of the codes by which OpenAI's API, and those like it, name errors."""
 
 
 class BrokeDown(UpstreamLost):
@@ -79,7 +82,7 @@ def refusal(
     is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
     if status not in _CALLER_AT_FAULT or is_ours:
         return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
-    if _is_said(message, [kind.context_overflow for kind in KINDS]):
+    if _OVERFLOW in message or _is_said(message, [kind.context_overflow for kind in KINDS]):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
 
@@ -135,25 +138,34 @@ def message_of_body(body: bytes) -> str:
 
 
 def message_of(document: object) -> str:
-    """The same for a body that is decoded already, whatever JSON it is."""
-    found = document
+    """The same for a body that is decoded already, whatever JSON it is. A code that is a name is
+    told before the words.
+    """
+    found, name = document, ""
     while isinstance(found, dict):
+        code = found.get("code")
+        name = code if isinstance(code, str) and not code.isdigit() else name
         inner = next((found[key] for key in _SAYING if found.get(key)), None)
         if inner is None:
             break
         found = inner
     text = found if isinstance(found, str) else as_json(found)
+    text = f"{name}: {text}" if name and name not in text else text
     # Half a surrogate pair is no text that could be logged, stored or sent.
     text = text.encode("utf-8", "replace").decode()
     return " ".join(text.split())[:_MESSAGE_CHARS_MAX] or "no message"
 
 
 def code_of(document: object) -> int:
-    """The `code` of an error object that came inside a stream; 500 when it has none."""
+    """The status that an error object has as its `code` which came inside a stream; 500 when it
+    has none.
+    """
     error = document.get("error", document) if isinstance(document, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():
         code = int(code)
+    elif isinstance(code, str):
+        code = _STATUSES.get(code)
     return code if type(code) is int and 100 <= code <= 599 else 500
 
 

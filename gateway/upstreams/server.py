@@ -357,7 +357,8 @@ class InferenceServer:
         }
         if request.chat is not None:
             asked["constrained"] = binds_answer(request)
-            return ChatReader(self.name, sampling, thought=request.chat.thought, **asked)
+            thought, is_open = request.chat.thought, request.chat.opens_thought
+            return ChatReader(self.name, sampling, thought=thought, opens_thought=is_open, **asked)
         return READERS[endpoint.events](self.name, sampling, **asked)
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:

@@ -94,6 +94,20 @@ def chatml(body: dict[str, Any], *, opens_thoughts: bool = False) -> str:
     return "".join(texts)
 
 
+def thinking_last(body: dict[str, Any]) -> str:
+    """One that writes a thought, if an empty one, before what the assistant says last, as Qwen3's
+    does.
+    """
+    *before, last = body["messages"]
+    thinks = {"reasoning": " "} if last["role"] == "assistant" else {}
+    return chatml({**body, "messages": [*before, {**last, **thinks}]})
+
+
+def unopened(body: dict[str, Any]) -> str:
+    """One without an opening of turns, as Mistral's have none."""
+    return chatml({**body, "add_generation_prompt": False}).replace(OPENING, "")
+
+
 def _message(message: dict[str, Any]) -> str:
     role, content = message["role"], message["content"]
     if role == "tool":

@@ -38,7 +38,7 @@ from gateway.models.chat.passthrough.format import PassThroughFormat
 from gateway.models.chat.passthrough.images import has_images
 from gateway.models.chat.passthrough.parsing import EitherParser
 from gateway.models.chat.syntax.contract import Mark
-from gateway.models.chat.template import RULES, Probes, Template, learned
+from gateway.models.chat.template import RULES, Probes, Template, learned, opened_turn
 from gateway.models.chat.vocabulary import Vocabulary
 from gateway.models.format import SEES, UNTHINKS, Unrendered
 from gateway.models.history import message_text
@@ -226,14 +226,30 @@ class ChatFormat:
         """
         items = [self._with_summary_text(item) for item in items]
         if self._format_with_images is not None and has_images(items):
-            return self._format_with_images.render(items, options)
+            prompt = self._format_with_images.render(items, options)
+            return replace(prompt, opens_thought=self._opens_thought(options))
         template = self.template(options.rendered)
         _require(template, options)
         made = conversation(items, options, template.habits)
         require_some(made.messages)
-        kwargs = self._family.switched(options.asked_effort, options.effort) | self._kwargs
+        kwargs = self._template_kwargs(options)
         asked = question(made.messages, functions(options), kwargs, markers=self._markers)
         return self._prompt(made, asked, options.rendered)
+
+    def _opens_thought(self, options: RenderOptions) -> bool:
+        """Whether a prompt ends within a thought, asked for as these options have it."""
+        asked = opened_turn(self._template_kwargs(options))
+        answer = options.rendered.get(asked)
+        if answer is None:
+            raise Unrendered((asked,))
+        if isinstance(answer, str):
+            return False
+        parser = self.new_parser(RULES)
+        parser.feed(answer[len(answer) - self.prefill_size(answer) :])
+        return parser.place.kind is SegmentKind.REASONING
+
+    def _template_kwargs(self, options: RenderOptions) -> dict[str, Any]:
+        return self._family.switched(options.asked_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
         """What is known of the model's template. Raises `Unrendered` where that must be learned."""
@@ -313,10 +329,13 @@ class ChatFormat:
         """The result of a call, framed; a turn is opened behind it."""
         template = self._learned or Template()
         opening = template.opening
-        if opening and tuple(ids[-len(opening) :]) == opening:
+        call_end = template.result.call_end if template.result else ()
+        if opening and _ends_with(ids, opening):
             front = ids[: -len(opening)]
+        elif call_end and _ends_with(ids, call_end):
+            front = ids
         else:
-            front = [*ids, *(template.result.call_end if template.result else ())]
+            front = [*ids, *call_end]
         return [*front, *result, *opening]
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:  # noqa: ARG002 - templates name no tool
@@ -491,6 +510,10 @@ def _new_format_with_images(options: FormatOptions, family: Family) -> PassThrou
         family.switched,
         calls=syntax.calls is not None,
     )
+
+
+def _ends_with(ids: Sequence[int], end: tuple[int, ...]) -> bool:
+    return tuple(ids[-len(end) :]) == end
 
 
 def _longest_run(markers: set[int], size: int) -> range:

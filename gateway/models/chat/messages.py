@@ -99,12 +99,15 @@ _LOCATION: Final = "Where the user is, roughly, in case a web search depends on 
 @dataclass(frozen=True, slots=True)
 class Habits:
     """What a template takes, beyond what all do: a message of the system at the beginning, and one
-    behind others; two of the user one after the other.
+    behind others; two of the user one after the other, and one behind a result; a message with
+    several calls.
     """
 
     system: bool = True
     late_system: bool = True
     repeated_user: bool = True
+    user_behind_result: bool = True
+    several_calls: bool = True
 
 
 ANY: Final = Habits()
@@ -232,9 +235,11 @@ class ChatConversation:
             self.habits.late_system if self.messages else self.habits.system
         ):
             role = "user"
-        last = self.messages[-1] if self.messages else None
-        if last is not None and role == "user" == last["role"] and not self.habits.repeated_user:
-            last["content"] += f"\n\n{text}"
+        before = self.messages[-1]["role"] if self.messages else ""
+        if before == "tool" and role == "user" and not self.habits.user_behind_result:
+            self._new_assistant()  # who was interrupted has said nothing
+        if before == "user" == role and not self.habits.repeated_user:
+            self.messages[-1]["content"] += f"\n\n{text}"
         else:
             self.messages.append({"role": role, "content": text})
         self._note(source, text)
@@ -276,9 +281,14 @@ class ChatConversation:
         self._note(source, text)
 
     def call(self, source: int, call_id: str, name: str, arguments: str) -> None:
-        """A call: in one message with the one before it, if they were made at once."""
+        """A call: in one message with the one before it, if they were made at once and the template
+        takes several in one.
+        """
         is_beside = self._called_at is not None and source == self._called_at + 1
-        message = self.messages[-1] if is_beside and self.messages else self._assistant()
+        several = self.habits.several_calls
+        message = self.messages[-1] if is_beside and several else self._assistant()
+        if message.get("tool_calls") and not several:
+            message = self._new_assistant()
         function = {"name": offered_name(name), "arguments": object_of(name, arguments)}
         call = {"id": call_id_of(call_id), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)

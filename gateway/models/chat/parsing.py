@@ -41,7 +41,15 @@ from gateway.models.chat.callee import called_tool, schema_of
 from gateway.models.chat.lexicon import lexicon_of
 from gateway.models.chat.prose import Prose, Unit
 from gateway.models.chat.recovery import Rule, count
-from gateway.models.chat.syntax.contract import Argued, Called, Ended, Left, Said
+from gateway.models.chat.syntax.contract import (
+    Argued,
+    Called,
+    Ended,
+    Left,
+    Noted,
+    Said,
+    Unnamed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,10 +81,10 @@ class ChatParser:
 
     __slots__ = (
         "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_has_called",
-        "_held", "_is_bare", "_is_finished", "_is_front", "_lexicon", "_matcher", "_openers",
-        "_pending", "_pending_start", "_position", "_prose", "_reader", "_region", "_rules",
-        "_start", "_state", "_syntax", "_trace", "_visible", "_vocabulary", "reasoning_tokens",
-        "recoveries",
+        "_held", "_is_bare", "_is_finished", "_is_front", "_is_unnamed", "_lexicon", "_matcher",
+        "_openers", "_pending", "_pending_start", "_position", "_prose", "_reader", "_region",
+        "_rules", "_start", "_state", "_syntax", "_trace", "_visible", "_vocabulary",
+        "reasoning_tokens", "recoveries",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +116,7 @@ class ChatParser:
         self._is_bare = self._may_call_bare  # a brace begins a call
         self._region: list[Unit] | None = None  # of calls without a marker: may turn out to be text
         self._call: SegmentStarted | None = None
+        self._is_unnamed = False  # arguments come of a function that is named behind them
         self._broken: BrokenCall | None = None
         self._broken_end: list[SegmentEvent] = []
         self._has_called = False
@@ -135,8 +144,9 @@ class ChatParser:
         if self._state is _State.OVER:
             kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
             return ParserPosition(Where.OVER, self._position, kind, self._ended_by)
-        if self._call is not None:
-            return ParserPosition(Where.BODY, start, self._call.kind, self._call.name)
+        if self._call is not None or self._is_unnamed:
+            name = "" if self._call is None else self._call.name
+            return ParserPosition(Where.BODY, start, SegmentKind.FUNCTION_CALL, name)
         called = self._has_called
         if prose is None:
             return ParserPosition(Where.HEADER, start, broken=broken, called=called)
@@ -429,7 +439,7 @@ class ChatParser:
     def _begin_content(self, start: int) -> Prose:
         thought = self._syntax.reasoning
         self._state, self._start = _State.CONTENT, start
-        self._reader = self._region = None
+        self._reader, self._region, self._is_unnamed = None, None, False
         front, trace = self._is_front, self._trace
         self._prose = Prose(self._said, start, self._events, keeps_front=front, trace=trace)
         opening = (thought.opening,) if thought else ()
@@ -458,6 +468,7 @@ class ChatParser:
 
     def _apply(self, event: Told, start: int, end: int, *, cut: bool = False) -> None:
         """What a region tells that a marker at `start:end` ended, or text before `end`."""
+        self._is_unnamed = isinstance(event, Unnamed)
         match event:
             case Called(name):
                 tool, rules = called_tool(name, self._rules.tools)
@@ -477,8 +488,10 @@ class ChatParser:
                     self._write_prose(prose, Unit(text, self._start, end))
                 prose.close(end, complete=True, at_marker=True)
                 self._start = end
+            case Noted(rule):
+                self._note(rule)
             case _:
-                self._note(event.rule)
+                pass  # where the turn stands is all that it tells
 
     def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
         call, self._call, self._has_called = self._call, None, True

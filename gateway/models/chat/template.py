@@ -30,24 +30,28 @@ _TOOL: Final = "probe_weather"
 _RESULT: Final = 'Oslo has "7" degrees'
 _IN_JSON: Final = orjson.dumps(_RESULT)[1:-1]
 _LATE: Final = "Answer in verse"
+_CHANGES: Final = "what stands before a result changes with it"
 _USER: Final = {"role": "user", "content": "Is it cold in Oslo?"}
 _CALL: Final = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [
-        {
-            "id": call_id_of(_TOOL),
-            "type": "function",
-            "function": {"name": _TOOL, "arguments": '{"city": "Oslo"}'},
-        }
-    ],
+    "id": call_id_of(_TOOL),
+    "type": "function",
+    "function": {"name": _TOOL, "arguments": '{"city": "Oslo"}'},
 }
+_OTHER: Final = "Bergen"
+_OTHER_CALL: Final = {
+    "id": call_id_of(_OTHER),
+    "type": "function",
+    "function": {"name": _TOOL, "arguments": f'{{"city": "{_OTHER}"}}'},
+}
+_CALLS: Final = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_SEVERAL_CALLS: Final = {"role": "assistant", "content": "", "tool_calls": [_CALL, _OTHER_CALL]}
 _ANSWER: Final = {
     "role": "tool",
     "tool_call_id": call_id_of(_TOOL),
     "name": _TOOL,
     "content": _RESULT,
 }
+_OTHER_ANSWER: Final = {**_ANSWER, "tool_call_id": call_id_of(_OTHER)}
 _FUNCTION: Final = {
     "name": _TOOL,
     "description": "Tells the weather.",
@@ -79,6 +83,8 @@ class Probes:
     system: bytes
     late_system: bytes
     repeated_user: bytes
+    user_behind_result: bytes
+    several_calls: bytes
 
     @classmethod
     def of(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
@@ -92,20 +98,29 @@ class Probes:
         return cls(
             plain=asked(_USER),
             opened=asked(_USER, opens=True),
-            unthinking=question((_USER,), (), unthinking),
+            unthinking=opened_turn(unthinking),
             tools=asked(_USER, tools=True),
-            called=asked(_USER, _CALL, tools=True),
-            answered=asked(_USER, _CALL, _ANSWER, tools=True),
-            reopened=asked(_USER, _CALL, _ANSWER, tools=True, opens=True),
+            called=asked(_USER, _CALLS, tools=True),
+            answered=asked(_USER, _CALLS, _ANSWER, tools=True),
+            reopened=asked(_USER, _CALLS, _ANSWER, tools=True, opens=True),
             system=asked(late, _USER, opens=True),
             late_system=asked(_USER, said, late, _USER, opens=True),
             repeated_user=asked(_USER, _USER, opens=True),
+            user_behind_result=asked(_USER, _CALLS, _ANSWER, _USER, tools=True, opens=True),
+            several_calls=asked(
+                _USER, _SEVERAL_CALLS, _ANSWER, _OTHER_ANSWER, tools=True, opens=True
+            ),
         )
 
     @property
     def questions(self) -> tuple[bytes, ...]:
         """Every conversation that has to be rendered before the template is known."""
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+def opened_turn(template_kwargs: dict[str, Any]) -> bytes:
+    """A question that is answered by how a turn begins, rendered with these arguments."""
+    return question((_USER,), (), template_kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +137,9 @@ class ResultFrame:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What was learned. `opening` are the ids that open a turn. `result` is None where hosted tools
-    cannot be used, for one of the `faults`. `unthinks`: the template can be told that the model is
-    not to think.
+    """What was learned. `opening` are the ids that open a turn; some templates have none. `result`
+    is None where hosted tools cannot be used, for one of the `faults`. `unthinks`: the template can
+    be told that the model is not to think.
     """
 
     habits: Habits = ANY
@@ -176,10 +191,10 @@ def learned(
     """
     reading = _Reading(probes, answers, vocabulary, new_parser, prefill_size)
     opening = reading.opening()
-    result = reading.result_frame(opening) if opening else None
+    result = None if opening is None else reading.result_frame(opening)
     return Template(
         habits=reading.habits(),
-        opening=opening,
+        opening=opening or (),
         result=result,
         takes_tools=reading.shows(probes.tools, _TOOL.encode()),
         unthinks=reading.unthinks(),
@@ -212,6 +227,8 @@ class _Reading:
             system=self.shows(probes.system, _LATE.encode()),
             late_system=self.shows(probes.late_system, _LATE.encode()),
             repeated_user=bool(self._ids(probes.repeated_user)),
+            user_behind_result=bool(self._ids(probes.user_behind_result)),
+            several_calls=self.shows(probes.several_calls, _OTHER.encode()),
         )
 
     def unthinks(self) -> bool:
@@ -223,42 +240,58 @@ class _Reading:
         """Whether a text is in what was rendered."""
         return text in b"".join(map(self._vocabulary.piece, self._ids(probe)))
 
-    def opening(self) -> tuple[int, ...]:
-        """What `add_generation_prompt` adds, without what belongs to the turn."""
+    def opening(self) -> tuple[int, ...] | None:
+        """What `add_generation_prompt` adds, without what belongs to the turn: nothing where the
+        end of the user's message opens it, as Mistral's do. None where no turn can be asked for.
+        """
         plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
         if not opened or opened[: len(plain)] != plain:
             self._refused(self._probes.opened, "a turn is not opened behind a conversation")
-            return ()
+            return None
         return self._unbegun(opened)[len(plain) :]
 
     def result_frame(self, opening: tuple[int, ...]) -> ResultFrame | None:
         """The ids around a result; None where the template has no such frame."""
+        turns = self._calling_turns(opening)
+        if turns is None:
+            return None
+        last_turn, turn = turns
+        last_end = self._call_end(last_turn)
+        end = None if last_end is None else self._call_end(turn)
+        if last_end is None or end is None:
+            return None
+        call_end = last_turn[last_end:]
+        front = end + len(call_end)
+        if turn[end:front] != call_end:
+            self.faults.append(_CHANGES)
+            return None
+        found = self._place_of_result(turn, front)
+        if found is None:
+            self.faults.append("the text of a result is not between ids of its own")
+            return None
+        first, last, is_json = found
+        return ResultFrame(call_end, turn[front:first], turn[last:], is_json=is_json)
+
+    def _calling_turns(
+        self, opening: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The turn with a call, where nothing follows it, and with its result. They may begin
+        differently: before a call that nothing follows Qwen3's template writes a thought, if an
+        empty one. None where they are not what a turn goes on behind.
+        """
         probes = self._probes
         begun, called = (*self._ids(probes.tools), *opening), self._ids(probes.called)
         answered, reopened = self._ids(probes.answered), self._ids(probes.reopened)
         if not called or not answered:
             self._refused(probes.answered, "calls and results are refused")
-            return None
-        if called[: len(begun)] != begun:
-            self.faults.append("a call in the history does not begin as a turn does")
-            return None
-        end = self._call_end(called[len(begun) :])
-        if end is None:
-            return None
-        if answered[: len(called)] != called or self._unbegun(reopened) != (*answered, *opening):
-            self.faults.append("what stands before a result changes with it")
-            return None
-        found = self._place_of_result(answered, len(called))
-        if found is None:
-            self.faults.append("the text of a result is not between ids of its own")
-            return None
-        first, last, is_json = found
-        return ResultFrame(
-            call_end=called[len(begun) + end :],
-            front=answered[len(called) : first],
-            behind=answered[last:],
-            is_json=is_json,
-        )
+        elif called[: len(begun)] != begun:
+            if opening:  # else turns begin in other ways, as those of DeepSeek-V3's template do
+                self.faults.append("a call in the history does not begin as a turn does")
+        elif answered[: len(begun)] != begun or self._unbegun(reopened) != (*answered, *opening):
+            self.faults.append(_CHANGES)
+        else:
+            return called[len(begun) :], answered[len(begun) :]
+        return None
 
     def _call_end(self, turn: tuple[int, ...]) -> int | None:
         """Where the call in a turn ends."""

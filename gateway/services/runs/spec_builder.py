@@ -366,6 +366,7 @@ class SpecBuilder:
             route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
+            opens_thought=prompt.opens_thought,
             who=self._metering(command),
             image_holds=given.image_holds,
         )

@@ -34,6 +34,7 @@ from gateway.protocol.responses.body import LONG_ECHO_BYTES, HarmonyMessages, ke
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
 from gateway.tenancy import Principal, ProjectId, TenantId
+from gateway.text_ids import TEXT_STATE
 from tests.fakes.hosted_tools import GRANTS, granted
 from tests.fakes.staged_run import run_spec
 
@@ -158,6 +159,13 @@ def test_a_plan_with_grants_is_for_those_that_know_hosted_tools() -> None:
     assert made_of(spec).head.grants == GRANTS
     assert made_of(granted(durable())).listings == ()
     assert orjson.loads(plan_of(spec))["version"] == TOOLS_VERSION
+
+
+def test_a_plan_of_text_tells_whether_its_prompt_opens_a_thought() -> None:
+    for is_open in (False, True):
+        spec = durable(template_state=TEXT_STATE, window_left=77, opens_thought=is_open)
+        assert made_of(spec) == spec
+        assert orjson.loads(plan_of(spec))["version"] == TEXT_VERSION
 
 
 def test_secrets_are_in_nothing_that_is_kept_of_a_run() -> None:

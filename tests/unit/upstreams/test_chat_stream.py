@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 MARKS: Final = {THOUGHT: "<t>", ANSWER: "<a>", CALL: "<c>", ARGUMENTS: "<(>", END: "<end>"}
 DONE: Final = b"data: [DONE]\n\n"
+TAGS: Final = ("<think>", "</think>")
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from([
@@ -53,8 +54,31 @@ def test_thoughts_between_tags_are_taken_apart(cuts: list[int], case: tuple[str,
     said, text = case
     bounds = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
     events = [event({"content": said[a:b]}) for a, b in pairwise(bounds)]
-    made = Heard([*events, event(None, "stop"), DONE], thought=("<think>", "</think>"))
+    made = Heard([*events, event(None, "stop"), DONE], thought=TAGS)
     assert made.text == f"{text}<end>"
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from([
+    ("\n hm </thin</think>\nHi </think>", "<t>hm </thin<a>\nHi </think>"),
+    ("<think>hm</think>Hi", "<t>hm<a>Hi"),
+    ("</think>Hi", "<a>Hi"),
+    ("cut </thi", "<t>cut </thi"),
+    ("<thi", "<t><thi"),
+]))  # fmt: skip
+def test_a_thought_that_the_prompt_opened_ends_at_its_tag(
+    cuts: list[int], case: tuple[str, str]
+) -> None:
+    said, text = case
+    bounds = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
+    events = [event({"content": said[a:b]}) for a, b in pairwise(bounds)]
+    made = Heard([*events, event(None, "stop"), DONE], thought=TAGS, opens_thought=True)
+    assert made.text == f"{text}<end>"
+
+
+def test_a_server_that_tells_an_opened_thought_apart_says_the_answer_behind_it() -> None:
+    events = [event({"reasoning": "hm"}), event({"content": "\n\nHi"}), event(None, "stop"), DONE]
+    made = Heard(events, thought=TAGS, opens_thought=True)
+    assert made.text == "<t>hm<a>\n\nHi<end>"
 
 
 class Heard:
@@ -66,6 +90,7 @@ class Heard:
         *,
         max_tokens: int = 1000,
         thought: tuple[str, str] | None = None,
+        opens_thought: bool = False,
     ) -> None:
         reader = ChatReader(
             "box",
@@ -74,6 +99,7 @@ class Heard:
             frame_bytes_max=10**6,
             id_end=TEXT_IDS_END,
             thought=thought,
+            opens_thought=opens_thought,
         )
         chunks = [reader.feed(read) for read in reads]
         if not reader.finished and reader.fault is None:
@@ -191,6 +217,11 @@ def test_no_bytes_raise(reads: list[bytes]) -> None:
             id="another id at the same index",
         ),
         pytest.param(
+            [fragment(0, name="f"), fragment(0, name="g", arguments="{}")],
+            "<c>f<(><c>g<(>{}",
+            id="another name at the same index",
+        ),
+        pytest.param(
             [fragment(None, "1", name="f", arguments="{}"), fragment(None, "2", name="g")],
             "<c>f<(>{}<c>g<(>",
             id="no index",
@@ -263,6 +294,11 @@ def test_usage_may_come_with_the_finish_and_is_missing_where_it_is_not_told() ->
     beyond = {"prompt_tokens": COUNT_LIMIT, "completion_tokens": 1}
     for odd in ({}, {"prompt_tokens": -1, "completion_tokens": 1}, beyond, None, 7):
         assert heard(event({"content": "x"}, "stop", usage=odd)).usage is None
+    # What is told before more text comes is not that of the turn.
+    assert heard(event({"content": "x"}, usage=told), event(None, "stop")).usage is not None
+    assert heard(event({}, usage=told), event({"content": "x"}, "stop")).usage is None
+    called = fragment(0, "a", name="f", arguments="{}")
+    assert heard(event({}, usage=told), called, event(None, "stop")).usage is None
     # A stream that stays open behind its finish is over when patience is.
     assert Heard([event({"content": "x"}, "stop")]).finish is FinishReason.STOP
 

@@ -37,6 +37,7 @@ REFUSED = names("e_*", "a_noauth_cmpl", "d_max_tokens_*", "s_bad_*", "o_gen_*")
         (b'{"error":"Unauthorized"}', "Unauthorized"),
         (b'{"detail":"Not Found"}', "Not Found"),
         (b'{"object":"error","message":"queue is full","code":503}', "queue is full"),
+        (b'{"error":{"message":"no","code":"bad_key"}}', "bad_key: no"),
         (b'{"detail":[{"loc":["body"],"msg":"x"}]}', '[{"loc":["body"],"msg":"x"}]'),
         (b"<html>\n <b>502</b>\n</html>", "<html> <b>502</b> </html>"),
         (b"", "no message"),
@@ -133,6 +134,16 @@ def test_recorded_overflows_and_only_they_are_told_apart(name: str) -> None:
 )
 def test_other_servers_word_overflows_differently(message: str) -> None:
     assert isinstance(refusal("gpu-1", 400, message), ContextOverflow)
+
+
+def test_an_overflow_may_be_named_by_the_code_of_openais_api() -> None:
+    words = "Please reduce the length of the messages or completion. " * 20
+    told = {"error": {"message": words, "code": "context_length_exceeded"}}
+    for status in (400, code_of(told)):
+        message = message_of_body(orjson.dumps(told))
+        assert isinstance(refusal("box", status, message), ContextOverflow)
+    assert code_of({"error": {"code": "rate_limit_exceeded"}}) == 429
+    assert code_of({"error": {"code": "server_error"}}) == 500
 
 
 @pytest.mark.parametrize(

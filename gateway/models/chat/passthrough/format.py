@@ -22,7 +22,8 @@ from gateway.models.chat.messages import ANY, conversation, functions, require_s
 from gateway.models.chat.passthrough import lines
 from gateway.models.chat.passthrough.images import Gallery, ImageLimits
 from gateway.models.chat.passthrough.parsing import TextParser
-from gateway.models.chat.syntax.presets import NONE, REASONING
+from gateway.models.chat.syntax.contract import THINK
+from gateway.models.chat.syntax.presets import NONE, REASONING, preset_for
 from gateway.models.format import SEES, UNTHINKS
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
@@ -93,11 +94,14 @@ class PassThroughFormat:
         images: ImageLimits | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         switched: Switched | None = None,
+        opens_thought: bool = False,
     ) -> None:
         """What its server makes of thoughts and calls, and what it is given with each request.
         `thought` is what thoughts stand between that it does not tell from an answer. `switched`
         makes arguments of its template of an effort; None: it is told the effort itself.
+        `opens_thought`: what it says begins within a thought.
         """
+        self._opens_thought = opens_thought
         self._switched = switched
         self.framing = replace(FRAMING, thought=thought)
         self._thinks = thinks
@@ -127,8 +131,9 @@ class PassThroughFormat:
     @classmethod
     def of(cls, options: FormatOptions) -> PassThroughFormat:
         """That of a model, whichever way it writes calls."""
-        reasoning = REASONING.get(options.reasoning or NONE)
+        reasoning, preset = REASONING.get(options.reasoning or NONE), preset_for(options.model)
         return cls(
+            opens_thought=reasoning is THINK and preset is not None and preset.opens_thoughts,
             thought=None if reasoning is None else (reasoning.opening, reasoning.closing),
             thinks=options.reasoning != NONE,
             calls=options.calls != NONE,
@@ -196,7 +201,7 @@ class PassThroughFormat:
         lines = [orjson.dumps(self._options(options)), *map(orjson.dumps, messages)]
         ids = packed_lines(lines)
         tokens = prompt_tokens(ids)
-        return Prompt(ids, made.spans(tokens), tokens)
+        return Prompt(ids, made.spans(tokens), tokens, opens_thought=self._opens_thought)
 
     def _options(self, options: RenderOptions) -> dict[str, Any]:
         """The options of the request, which are the first line of a packed prompt."""

@@ -80,7 +80,12 @@ class Noted:
     rule: Rule
 
 
-Told = Called | Argued | Ended | Said | Noted
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """Arguments of a call begin whose function is named behind them."""
+
+
+Told = Called | Unnamed | Argued | Ended | Said | Noted
 CallEvent = Told | Left
 
 

@@ -15,7 +15,14 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import Argued, Called, Ended, Said, function_name
+from gateway.models.chat.syntax.contract import (
+    Argued,
+    Called,
+    Ended,
+    Said,
+    Unnamed,
+    function_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -278,7 +285,7 @@ class JsonCall:
     def _before_colon(self, text: str, _: list[CallEvent]) -> str:
         return self._at_sign(text, {":": _Phase.VALUE})
 
-    def _before_value(self, text: str, _: list[CallEvent]) -> str:
+    def _before_value(self, text: str, events: list[CallEvent]) -> str:
         rest = text.lstrip(WHITE)
         if not rest:
             return ""
@@ -288,6 +295,8 @@ class JsonCall:
         self._scanner, self._token = ValueScanner(), []
         if self._key in _ARGUMENTS and self._arguments is None:
             self._arguments = ArgumentsReader()
+            if self.name is None:
+                events.append(Unnamed())
         return rest
 
     def _in_value(self, text: str, events: list[CallEvent]) -> str:

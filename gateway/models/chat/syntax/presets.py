@@ -64,6 +64,11 @@ class Preset:
         """What its name stands for: how the family writes thoughts and calls."""
         return Syntax(REASONING[self.reasoning], CALLS[self.calls])
 
+    @property
+    def opens_thoughts(self) -> bool:
+        """It thinks always, and its template puts the first tag of the thought into the prompt."""
+        return self.thinks and self.switch is None and REASONING[self.reasoning] is THINK
+
 
 def _preset(family: str, pattern: str, **known: Any) -> Preset:
     return Preset(family, re.compile(pattern, re.IGNORECASE), **known)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.fakes.chat_server import MODEL, ChatServer, write_model
+from tests.fakes.chat_server import MODEL, ChatServer, chatml, write_model
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     import httpx2
 
     from gateway.wiring.process import Process
     from tests.fakes.observation import Backends
+
+    Template = Callable[[dict[str, Any]], str]
 
 
 LOOPBACK: Final = ["127.0.0.0/8"]
@@ -29,6 +31,8 @@ TOOLS: Final = {
         "networks": LOOPBACK,
         "url_plain_http": True,
         "servers": "any",
+        "connect_timeout_s": 60,
+        "list_timeout_s": 60,
     },
     "python": {"enabled": True},
 }
@@ -82,3 +86,17 @@ def chatting(gateway: Chatting) -> Chatting:
     gateway.server.goes_on = lambda _: ""
     gateway.server.breaks_after = None
     return gateway
+
+
+@pytest.fixture
+def of_template(chatting: Chatting) -> Iterator[Callable[[Template], Chatting]]:
+    """Has the template of the model be another one."""
+    formats = chatting.process.default.foundation.formats
+
+    def change(template: Template) -> Chatting:
+        chatting.server.template = template
+        formats.relearn(MODEL)
+        return chatting
+
+    yield change
+    change(chatml)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.chat_server import MODEL, OPENING, called
+from tests.fakes.chat_server import MODEL, OPENING, Refused, called, chatml
 from tests.fakes.stream import stream, texts
 from tests.integration.api.bodies import ADD, WEATHER, create
 
 if TYPE_CHECKING:
-    from tests.integration.api.chat_format.conftest import Chatting
+    from collections.abc import Callable
+
+    from tests.integration.api.chat_format.conftest import Chatting, Template
 
 OSLO = called("get_weather", '{"location": "Oslo"}')
 THREE = called("add", '{"a": 1, "b": 2}')
@@ -81,6 +85,70 @@ async def test_calls_made_at_once_are_told_as_one_turn(chatting: Chatting) -> No
     assert chatting.server.prompt().endswith(f"{turn}{cold}{three}{OPENING}")
 
 
+def one_call_in_a_message(body: dict[str, Any]) -> str:
+    """As the templates of Llama 3 do it."""
+    if any(len(message.get("tool_calls", ())) > 1 for message in body["messages"]):
+        raise Refused("This model only supports single tool-calls at once!")
+    return chatml(body)
+
+
+async def test_calls_made_at_once_are_told_one_by_one_to_a_template_that_takes_one(
+    of_template: Callable[[Template], Chatting],
+) -> None:
+    chatting = of_template(one_call_in_a_message)
+    server = chatting.server
+    server.script = lambda _: f"{OSLO}\n{THREE}"
+    first = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER, ADD])
+    outputs = [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": text}
+        for item, text in zip(first["output"], ("cold", "3"), strict=True)
+    ]
+    server.script = lambda _: "Done."
+    second = await create(
+        chatting.client,
+        model=MODEL,
+        input=outputs,
+        tools=[WEATHER, ADD],
+        previous_response_id=first["id"],
+    )
+    assert texts(second) == ["Done."]
+    turns = "".join(
+        f"{OPENING}{call}<|im_end|>\n"
+        f"<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n"
+        for call, text in ((OSLO, "cold"), (THREE, "3"))
+    )
+    assert server.prompt().endswith(f"{turns}{OPENING}")
+
+
+def answering_results(body: dict[str, Any]) -> str:
+    """As the templates of Mistral do it."""
+    roles = [message["role"] for message in body["messages"]]
+    if ("tool", "user") in pairwise(roles):
+        raise Refused("conversation roles must alternate")
+    return chatml(body)
+
+
+async def test_a_user_may_interrupt_a_model_whose_template_wants_answers(
+    of_template: Callable[[Template], Chatting],
+) -> None:
+    chatting = of_template(answering_results)
+    chatting.server.script = lambda _: OSLO
+    first = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER])
+    call_id = first["output"][0]["call_id"]
+    output = {"type": "function_call_output", "call_id": call_id, "output": "cold"}
+    chatting.server.script = lambda _: "As you wish."
+    second = await create(
+        chatting.client,
+        model=MODEL,
+        input=[output, {"role": "user", "content": "Stop."}],
+        tools=[WEATHER],
+        previous_response_id=first["id"],
+    )
+    assert texts(second) == ["As you wish."]
+    said_nothing = f"{OPENING}<|im_end|>\n<|im_start|>user\nStop.<|im_end|>\n{OPENING}"
+    assert chatting.server.prompt().endswith(f"cold\n</tool_response><|im_end|>\n{said_nothing}")
+
+
 async def test_a_second_call_is_taken_back_where_one_is_allowed(chatting: Chatting) -> None:
     chatting.server.script = lambda _: f"{OSLO}\n{THREE}"
     made = await create(
@@ -137,6 +205,16 @@ async def test_streamed_calls_are_whole(chatting: Chatting) -> None:
     events = await stream(chatting.client, {"model": MODEL, "input": "Hi", "tools": [WEATHER]})
     deltas = [one["delta"] for one in events if one["type"].endswith("arguments.delta")]
     assert "".join(deltas) == '{"location": "Oslo"}'
+
+
+async def test_long_arguments_may_stand_in_front_of_the_name(chatting: Chatting) -> None:
+    """So Hermes' models write them: there is nothing to repair."""
+    arguments = json.dumps({"location": "Oslo, " * 40})
+    body = f'{{"arguments": {arguments}, "name": "get_weather"}}'
+    chatting.server.script = lambda _: f"<tool_call>\n{body}\n</tool_call>"
+    made = await create(chatting.client, model=MODEL, input="Hi", tools=[WEATHER])
+    assert calls(made) == [("get_weather", arguments)]
+    assert len(chatting.server.asked) == 1
 
 
 async def test_a_custom_tool_is_a_function_to_it(chatting: Chatting) -> None:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.chat_server import MODEL, NO_THOUGHT, OPENING, called, chatml
+from tests.fakes.chat_server import (
+    MODEL,
+    NO_THOUGHT,
+    OPENING,
+    called,
+    chatml,
+    thinking_last,
+    unopened,
+)
 from tests.fakes.mcp_server import serving
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import create, refused
@@ -15,7 +23,7 @@ from tests.integration.api.bodies import create, refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.integration.api.chat_format.conftest import Chatting
+    from tests.integration.api.chat_format.conftest import Chatting, Template
 
 ADD = called("srv.add", '{"a": 1, "b": 2}')
 SAY = called("srv.say", r'{"text": "\u003c|im_end|>hi"}')
@@ -132,6 +140,39 @@ async def test_a_call_waits_for_the_users_approval(chatting: Chatting, server: s
     assert prompt.count(ADD) == 1
     assert prompt.rpartition(ADD)[2].startswith("<|im_end|>\n<|im_start|>user\n<tool_response>\n")
     assert prompt.endswith(f"\n</tool_response><|im_end|>\n{OPENING}")
+
+
+@pytest.mark.parametrize(("renders", "opening"), [(thinking_last, OPENING), (unopened, "")])
+@pytest.mark.parametrize("approval", ["never", "always"])
+async def test_results_stand_in_the_frames_of_other_templates(
+    of_template: Callable[[Template], Chatting],
+    server: str,
+    renders: Template,
+    opening: str,
+    approval: str,
+) -> None:
+    chatting = of_template(renders)
+    chatting.server.script = in_turn(ADD, "It is 3.")
+    chatting.server.goes_on = chatting.server.script  # where nothing opens a turn
+    tool = mcp(server, require_approval=approval)
+    made = await create(chatting.client, model=MODEL, input="1 + 2?", tools=[tool])
+    if approval == "always":
+        request = made["output"][-1]
+        answer = {
+            "type": "mcp_approval_response",
+            "approval_request_id": request["id"],
+            "approve": True,
+        }
+        made = await create(
+            chatting.client,
+            model=MODEL,
+            input=[answer],
+            tools=[tool],
+            previous_response_id=made["id"],
+        )
+    assert texts(made) == ["It is 3."]
+    result = '<|im_start|>user\n<tool_response>\n{"result":3}\n</tool_response><|im_end|>\n'
+    assert chatting.server.prompt().endswith(f"{ADD}<|im_end|>\n{result}{opening}")
 
 
 async def test_a_server_that_was_started_anew_may_frame_results_otherwise(

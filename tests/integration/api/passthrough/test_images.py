@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,17 +12,20 @@ from starlette.applications import Starlette
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from tests.fakes.chat_server import MODEL, ChatServer, write_model
+from tests.fakes.chat_server import MODEL, ChatServer, chatml, write_model
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.stream import texts
-from tests.fakes.text_server import TextServer, text
+from tests.fakes.text_server import Said, TextServer, text
 from tests.integration.api.bodies import create, refused
+from tests.integration.api.following import ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    import httpx2
 
     from tests.integration.api.passthrough.conftest import Passing
 
@@ -130,10 +135,19 @@ async def test_an_operator_may_have_it_refused_instead(database_url: str) -> Non
     assert chat.json()["error"]["param"] == "messages[0].content[0].type"
 
 
-async def test_a_chat_model_that_sees_is_asked_at_its_chat_endpoint(
-    database_url: str, tmp_path: Path
-) -> None:
-    """With an image as messages, without one as ids; and one goes on behind the other."""
+@dataclass
+class Seeing:
+    """A client of a model with a chat template that sees: its server is asked by ids, or, where
+    there is an image, by messages, which `eyes` answer.
+    """
+
+    client: httpx2.AsyncClient
+    server: ChatServer
+    eyes: TextServer
+
+
+@pytest.fixture
+async def seeing(database_url: str, tmp_path: Path) -> AsyncIterator[Seeing]:
     server, eyes = ChatServer(lambda _: "By ids."), TextServer(lambda _: text("A cat."), "vllm")
     eyes.model = MODEL
     app = server.app
@@ -157,17 +171,47 @@ async def test_a_chat_model_that_sees_is_asked_at_its_chat_endpoint(
             running_gateway(settings) as running,
             http_client(running.url, headers=running.headers) as client,
         ):
-            plain = await create(client, model=MODEL, input="Hi.")
-            seen = await create(
-                client, model=MODEL, input=shown(DATA_URL), previous_response_id=plain["id"]
-            )
-            background = await create(client, model=MODEL, input=shown(DATA_URL), background=True)
-            told = (await client.get("/v1/models")).json()["data"][0]["capabilities"]
-            replayed = await client.get(f"/v1/responses/{seen['id']}")
+            yield Seeing(client, server, eyes)
+
+
+async def test_a_chat_model_that_sees_is_asked_at_its_chat_endpoint(seeing: Seeing) -> None:
+    """With an image as messages, without one as ids; and one goes on behind the other."""
+    client = seeing.client
+    plain = await create(client, model=MODEL, input="Hi.")
+    seen = await create(
+        client, model=MODEL, input=shown(DATA_URL), previous_response_id=plain["id"]
+    )
+    background = await create(client, model=MODEL, input=shown(DATA_URL), background=True)
+    told = (await client.get("/v1/models")).json()["data"][0]["capabilities"]
+    replayed = await client.get(f"/v1/responses/{seen['id']}")
     assert (texts(plain), texts(seen)) == (["By ids."], ["A cat."])
-    assert len(server.asked) == 1
-    roles = [one["role"] for one in eyes.asked[0]["messages"]]
+    assert len(seeing.server.asked) == 1
+    roles = [one["role"] for one in seeing.eyes.asked[0]["messages"]]
     assert roles == ["user", "assistant", "user"]
     assert "vision" in told
     assert replayed.json() == seen
     assert background["status"] in {"queued", "in_progress", "completed"}
+
+
+def said_of(response: dict[str, Any]) -> list[str]:
+    return [part["text"] for item in response["output"] for part in item["content"]]
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_thought_that_the_template_opens_is_none_of_the_answer(
+    seeing: Seeing, background: bool
+) -> None:
+    """What its server says begins within the thought."""
+    client, eyes = seeing.client, seeing.eyes
+    seeing.server.template = partial(chatml, opens_thoughts=True)
+    eyes.script = lambda _: text("It has whiskers.\n</think>\n\nA cat.")
+    asked = {"model": MODEL, "input": shown(DATA_URL), "background": background}
+    seen = await ended(client, (await create(client, **asked))["id"])
+    assert said_of(seen) == ["It has whiskers.", "A cat."]
+    assert [item["type"] for item in seen["output"]] == ["reasoning", "message"]
+    eyes.script = lambda _: [Said("thought", "It has whiskers."), *text("A cat.")]
+    seen = await ended(client, (await create(client, **asked))["id"])
+    assert said_of(seen) == ["It has whiskers.", "A cat."]
+    eyes.script = lambda _: text("A cat.")
+    seen = await ended(client, (await create(client, **asked, reasoning={"effort": "none"}))["id"])
+    assert said_of(seen) == ["A cat."]

@@ -24,10 +24,10 @@ from gateway.services.runs.compaction import summary_in
 from gateway.text_ids import ANSWER
 from tests.fakes import contexts as items
 from tests.fakes.chat_format import answer, ids_of, loaded, rendered, spelled
-from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml
+from tests.fakes.chat_server import NO_THOUGHT, OPENING, Refused, called, chatml, unopened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 RULES = OutputRules(
@@ -47,7 +47,7 @@ def test_a_prompt_is_asked_for_until_all_is_known() -> None:
     format_ = loaded()
     with pytest.raises(Unrendered) as first:
         format_.render([items.user()], items.options())
-    assert len(first.value.questions) == 10
+    assert len(first.value.questions) == 12
     prompt = rendered(format_, [items.user()])
     assert spelled(prompt.ids) == f"<|im_start|>user\nhi<|im_end|>\n{OPENING}"
     assert prompt.spans[0].source == 0
@@ -132,8 +132,8 @@ def test_markers_that_are_spelled_in_letters_are_found_too() -> None:
     assert loaded(reasoning="none").prefill_size(ids) == 0
 
 
-def know(format_: ChatFormat) -> ChatFormat:
-    format_.template({one: answer(one) for one in format_.questions})
+def know(format_: ChatFormat, template: Callable[[dict[str, Any]], str] = chatml) -> ChatFormat:
+    format_.template({one: answer(one, template) for one in format_.questions})
     return format_
 
 
@@ -149,6 +149,16 @@ def test_a_result_stands_between_a_call_and_the_next_turn() -> None:
     )
     prompt = ids_of(f"{CALL}<|im_end|>\n{OPENING}")
     assert spelled(format_.with_result(prompt, result)) == spelled(behind).removeprefix("Well.\n")
+
+
+def test_a_result_stands_behind_a_call_where_no_turn_is_opened() -> None:
+    format_ = know(loaded(), unopened)
+    result = format_.render_result("srv.g", "ok")
+    behind = format_.with_result(ids_of(CALL), result)
+    assert spelled(behind).startswith(f"{CALL}<|im_end|>\n<|im_start|>user\n<tool_response>\nok")
+    assert spelled(behind).endswith("\n</tool_response><|im_end|>\n")
+    # A prompt that ends with a call that was approved has what stands behind it.
+    assert format_.with_result(ids_of(f"{CALL}<|im_end|>\n"), result) == behind
 
 
 def test_a_run_that_began_elsewhere_brings_what_was_learned() -> None:
@@ -277,6 +287,10 @@ def test_a_transcript_is_text_with_its_markers() -> None:
     assert (said["tokens"], void["taken_back"]) == (ids_of("a"), "not_json")
 
 
+def refusing_all(_body: dict[str, Any]) -> str:
+    raise Refused("not this")
+
+
 def test_what_was_sent_as_text_is_shown_as_such() -> None:
     format_ = loaded(sees=True)
     image = {"type": "input_image", "image_url": PIXEL}
@@ -286,7 +300,7 @@ def test_what_was_sent_as_text_is_shown_as_such() -> None:
         items.answer(),
         items.from_wire({"type": "message", "role": "user", "content": [image]}),
     ]
-    prompt = format_.render(context, items.options())
+    prompt = rendered(format_, context)
     missing, _, seen = [
         json.loads(one["message"]) for one in format_.messages(prompt, with_ids=False)[1:]
     ]
@@ -294,6 +308,27 @@ def test_what_was_sent_as_text_is_shown_as_such() -> None:
     assert seen["content"] == [{"type": "image_url", "image_url": {"url": PIXEL}}]
     (said,) = format_.messages_of_turn([ANSWER, *text_ids.ids_of("a cat")])
     assert said["message"] == "a cat"
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "is_open"),
+    [
+        (chatml, None, False),
+        (partial(chatml, opens_thoughts=True), None, True),
+        (partial(chatml, opens_thoughts=True), "none", False),
+        (refusing_all, None, False),
+    ],
+)
+def test_a_prompt_with_an_image_tells_whether_its_template_opens_a_thought(
+    template: Callable[[dict[str, Any]], str], effort: str | None, is_open: bool
+) -> None:
+    image = {"type": "input_image", "image_url": PIXEL}
+    context = [items.from_wire({"type": "message", "role": "user", "content": [image]})]
+    prompt = rendered(loaded(sees=True), context, template, asked_effort=effort)
+    assert (prompt.text_tokens is not None, prompt.opens_thought) == (True, is_open)
+    assert not rendered(
+        loaded(), [items.user()], partial(chatml, opens_thoughts=True)
+    ).opens_thought
 
 
 def test_a_server_that_fits_has_no_faults() -> None:

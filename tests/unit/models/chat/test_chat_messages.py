@@ -103,6 +103,35 @@ def test_thoughts_words_and_calls_are_one_turn() -> None:
     ]
 
 
+def test_a_template_that_takes_one_call_in_a_message_is_told_each_with_its_result() -> None:
+    habits = Habits(several_calls=False)
+    calls = (items.call("a", "f", '{"x": 1}'), items.call("b", "g"))
+    words = items.answer("Let me.", "commentary")
+    outputs = (items.output("a", "1"), items.output("b", "2"))
+    assert told(items.user(), words, *calls, *outputs, habits=habits)[1:] == [
+        {"assistant": "Let me.", "calls": [("f", '{"x": 1}')]},
+        {"tool": "1"},
+        {"assistant": "", "calls": [("g", "{}")]},
+        {"tool": "2"},
+    ]
+    assert told(items.user(), *calls, habits=habits)[1:] == [
+        {"assistant": "", "calls": [("f", '{"x": 1}')]},
+        {"assistant": "", "calls": [("g", "{}")]},
+    ]
+
+
+def test_who_was_interrupted_has_said_nothing_to_a_template_that_wants_an_answer() -> None:
+    context = (items.user(), items.call("a"), items.output("a", "1"), items.user("Stop."))
+    assert told(*context)[2:] == [{"tool": "1"}, {"user": "Stop."}]
+    habits = Habits(late_system=False, repeated_user=False, user_behind_result=False)
+    late = items.said("developer", "Be quick.")
+    assert told(*context, late, habits=habits)[2:] == [
+        {"tool": "1"},
+        {"assistant": ""},
+        {"user": "Stop.\n\nBe quick."},
+    ]
+
+
 def test_calls_with_something_between_them_are_turns_of_their_own() -> None:
     context = (
         items.user(),

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from gateway.models.chat.messages import ANY
 from gateway.models.chat.template import ResultFrame, Template
 from tests.fakes.chat_format import answer, ids_of, loaded
-from tests.fakes.chat_server import OPENING, Refused, chatml
+from tests.fakes.chat_server import OPENING, Refused, chatml, thinking_last, unopened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def test_frames_are_cut_out_of_what_was_rendered() -> None:
     )
     assert template.opening == tuple(ids_of(OPENING))
     assert (template.faults, template.takes_tools, template.unthinks) == ((), True, True)
-    assert template.habits.system
+    assert template.habits == ANY
 
 
 def test_a_thought_that_the_prompt_opens_is_no_part_of_a_frame() -> None:
@@ -80,11 +81,25 @@ def test_habits_are_what_is_refused_or_not_shown() -> None:
     assert not learned(refusing("system", "user")).habits.system
     assert not learned(refusing("user", "assistant", "system", "user")).habits.late_system
     assert not learned(refusing("user", "user")).habits.repeated_user
+    interrupted = learned(refusing("user", "assistant", "tool", "user"))
+    assert not interrupted.habits.user_behind_result
+    assert not learned(refusing("user", "assistant", "tool", "tool")).habits.several_calls
+    assert not learned(showing_one_call).habits.several_calls
+
+
+def showing_one_call(body: dict[str, Any]) -> str:
+    """Of several calls in a message it shows the first, and says nothing of the others."""
+    messages = [
+        {**one, "tool_calls": one["tool_calls"][:1]} if "tool_calls" in one else one
+        for one in body["messages"]
+    ]
+    return chatml({**body, "messages": messages})
 
 
 def test_a_template_that_opens_no_turn_has_no_frames() -> None:
     template = learned(lambda body: chatml({**body, "add_generation_prompt": False}))
     assert template.result is None
+    assert "not read as the template writes them" in template.faults[0]
     assert learned(refusing("user")).faults == (
         "a turn is not opened behind a conversation: not this",
     )
@@ -109,6 +124,32 @@ def test_calls_that_the_syntax_does_not_read_are_told() -> None:
     [fault] = learned(chatml, calls="glm").faults
     assert "not read as the template writes them" in fault
     assert "probe_weather" in fault
+
+
+def test_a_thought_before_a_call_that_comes_last_is_no_part_of_a_frame() -> None:
+    template = learned(thinking_last)
+    assert (template.result, template.faults) == (learned(chatml).result, ())
+
+
+def test_a_call_that_ends_otherwise_before_its_result_has_no_frame() -> None:
+    def template(body: dict[str, Any]) -> str:
+        return chatml(body).replace("</tool_call><|im_end|>\n<|im_start|>user", "</tool_call>")
+
+    assert learned(template).faults == ("what stands before a result changes with it",)
+
+
+def test_a_template_whose_turns_have_no_opening_has_frames() -> None:
+    template = learned(unopened)
+    assert (template.opening, template.faults) == ((), ())
+    assert template.result == learned(chatml).result
+
+
+def test_turns_without_an_opening_that_begin_otherwise_have_no_frames() -> None:
+    def template(body: dict[str, Any]) -> str:
+        text = unopened(body)
+        return text if body["messages"][-1]["role"] == "assistant" else f"{text}<|im_start|>"
+
+    assert (learned(template).result, learned(template).faults) == (None, ())
 
 
 def test_a_template_without_tools_is_known() -> None:

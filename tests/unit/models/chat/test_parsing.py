@@ -185,6 +185,19 @@ def test_where_a_turn_stands() -> None:
     assert place("Hi<|im_end|>") == ParserPosition(Where.OVER, len(MODEL.ids("Hi")) + 1)
 
 
+def test_arguments_in_front_of_the_name_are_those_of_a_call() -> None:
+    """So Hermes' models write them."""
+    call = SegmentKind.FUNCTION_CALL
+    front = '<tool_call>\n{"arguments": '
+    assert place(front) == ParserPosition(Where.HEADER, 0)
+    assert place(front + '{"a": 1') == ParserPosition(Where.BODY, 0, call)
+    assert place(front + '{"a": 1}, "name": ') == ParserPosition(Where.BODY, 0, call)
+    assert place(front + '{"a": 1}, "name": "f"') == ParserPosition(Where.BODY, 0, call, "f")
+    assert place(front + "{}}</tool_call>").kind is None
+    answer = '{"parameters": {}, "answer": 1}'
+    assert place(answer[:-3], LLAMA).kind is SegmentKind.FINAL
+
+
 def test_text_that_may_become_a_marker_waits_as_such() -> None:
     parser = SPELLED.parser(in_reasoning=True)
     parser.feed(SPELLED.ids("abc</thi"))

@@ -36,6 +36,7 @@ from gateway.text_ids import (
     ids_of,
     unpacked_lines,
 )
+from tests.fakes import contexts as items
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,6 +245,24 @@ def test_a_transcript_has_its_text() -> None:
     assert [one["message"] for one in said] == ["x", "y"]
     assert len(FORMAT.said_ids([((), turn(ANSWER, "12345678"))])) > 2
     assert FORMAT.count_ids("12345678") == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "reasoning", "is_open"),
+    [
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "think", True),
+        ("Qwen/Qwen3-4B-Thinking-2507", "think", True),
+        ("deepseek-ai/DeepSeek-R1", None, False),
+        ("Qwen/Qwen3-8B", "think", False),
+        ("mistralai/Magistral-Small-2509", "mistral", False),
+        ("acme/unknown-1b", "think", False),
+    ],
+)
+def test_what_is_said_begins_within_a_thought_that_the_template_always_opens(
+    model: str, reasoning: str | None, is_open: bool
+) -> None:
+    format_ = PassThroughFormat.load(SchemaLimits(), FormatOptions(model, reasoning=reasoning))
+    assert format_.render([items.user()], items.options()).opens_thought is is_open
 
 
 def test_settings_say_what_it_can_do() -> None:
