@@ -7,6 +7,7 @@ that is spooled keeps there.
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 FORM_BYTES: Final = 64 * 1024
 """Of what is around the file: other fields, and the heads of all."""
 FIELDS_MAX: Final = 16
+_CHARSET: Final = re.compile(r";\s*charset\s*=[^;]*", re.IGNORECASE)
+"""The names and fields of a form are UTF-8 (RFC 7578 §5.1). Python would read them in any codec
+that it has, of which some fail, and others make what no answer could repeat: lone surrogates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,9 @@ class FormReader:
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self.file_bytes_max + FORM_BYTES:
             raise self._too_large()
+        content_type = _CHARSET.sub("", request.headers["content-type"])
         parser = MultiPartParser(
-            Headers(scope=request.scope),
+            Headers({"content-type": content_type}),
             self._parts(request.receive),
             max_files=1,
             max_fields=FIELDS_MAX,

@@ -26,7 +26,7 @@ from gateway.context.compaction import compaction_item
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import approval_request_of, asked_tool, author_of, call_of
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
-from gateway.protocol.hosted_items import shown_status
+from gateway.protocol.hosted_items import implied_members
 from gateway.protocol.items import (
     CodeInterpreterCall,
     HostedItem,
@@ -318,9 +318,7 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     """The JSON as which an item is stored and listed."""
     if isinstance(item, HostedItem):
-        body = item.model_dump(exclude_unset=True) | {"id": item_id}
-        if (shown := shown_status(item)) is not None:
-            body["status"] = shown
+        body = item.model_dump(exclude_unset=True) | {"id": item_id, **implied_members(item)}
     else:
         body = item.model_dump(exclude_none=True) | {"id": item_id, "status": status}
     return lasting_json(body)

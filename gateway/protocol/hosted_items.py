@@ -12,6 +12,8 @@ from gateway.protocol.items import McpListTools, ToolSearchOutput, WebSearchCall
 from gateway.protocol.request_errors import missing, wrong_type
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.protocol.items import AnyHostedItem
 
 _WITH_STATUS: Final = frozenset(
@@ -22,6 +24,8 @@ _WITH_STATUS: Final = frozenset(
     }
 )
 """Items that have a status in OpenAI's types, whatever became of them."""
+_SEARCHED_BY: Final = frozenset({"tool_search_call", "tool_search_output"})
+"""Items that OpenAI's types say of who searched, when they are listed."""
 
 
 def check_hosted(path: str, item: AnyHostedItem) -> None:
@@ -51,6 +55,12 @@ def _check_objects(path: str, members: object) -> None:
             raise wrong_type(f"{path}[{index}]", "an object", member)
 
 
-def shown_status(item: AnyHostedItem) -> str | None:
-    """The status with which an item is listed: one that does not say how it ended has ended."""
-    return "completed" if item.status is None and item.type in _WITH_STATUS else item.status
+def implied_members(item: AnyHostedItem) -> Mapping[str, str]:
+    """What an item is listed with though it does not say it: one that does not say how it ended has
+    ended, and a search for tools that names no call of the client was the server's.
+    """
+    implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
+    more = item.model_extra or {}
+    if item.type in _SEARCHED_BY and more.get("execution") is None:
+        implied["execution"] = "server" if more.get("call_id") is None else "client"
+    return implied

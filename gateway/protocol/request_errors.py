@@ -233,7 +233,13 @@ _OF_STRINGS: Final = frozenset(
     }
 )
 """Fields, wherever they are, whose values are arrays of strings."""
-_MEMBER_TAGS: Final = _ITEM_TAGS | _PART_TAGS | _TOOL_TAGS
+_MEMBER_TAGS: Final[dict[str, frozenset[str]]] = {
+    **dict.fromkeys(("input", "items"), _ITEM_TAGS),
+    **dict.fromkeys(("content", "output"), _PART_TAGS),
+    "tools": _TOOL_TAGS,
+}
+"""By the field whose value is an array of a union's members. Elsewhere these words are fields, as
+the `function_call` of a message in a chat is."""
 _REMEDIES: Final = {
     "additional_tools": "Offer them in 'tools'.",
     "configuration_update": "Set 'reasoning' and 'text' of each request.",
@@ -265,21 +271,23 @@ def param_path(location: Location) -> str:
 
     pydantic puts the tag of a union's member after what holds it: an index or a field's name.
     """
-    path = ""
+    path = field = ""
     before: int | str = ""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not _is_tag(part, before):
+        elif not _is_tag(part, before, field):
             path += f".{part}" if path else part
+            field = part
         before = part
     return path
 
 
-def _is_tag(part: str, before: int | str) -> bool:
+def _is_tag(part: str, before: int | str, field: str) -> bool:
+    """`before` is what stands before it, `field` the last field."""
     if before in _SHAPE_TAGS:
         return part in _SHAPE_TAGS[before]
-    return isinstance(before, int) and part in _MEMBER_TAGS
+    return isinstance(before, int) and part in _MEMBER_TAGS.get(field, ())
 
 
 def _context(details: ErrorDetails) -> dict[str, Any]:

@@ -85,12 +85,11 @@ class Maker:
         return self.value(self._dice.choice(members), depth + 1)
 
     def _mapping(self, kind: Any, depth: int) -> dict[str, Any]:
-        required = kind.__required_keys__
         share = OPTIONAL_SHARE if depth < DEPTH_MAX else 0.0
         return {
             name: self.value(hint, depth + 1)
             for name, hint in hints(kind).items()
-            if name in required or self._dice.random() < share
+            if name in required_keys(kind) or self._dice.random() < share
         }
 
     def _dictionary(self, arguments: tuple[Any, ...], depth: int) -> dict[str, Any]:
@@ -121,3 +120,12 @@ class Maker:
 def hints(kind: Any) -> dict[str, Any]:
     """The annotations of a `TypedDict`, resolved."""
     return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def required_keys(kind: Any) -> frozenset[str]:
+    """The keys that a `TypedDict` must have. Of one whose annotations are strings, as those of the
+    SDK are, Python itself does not know that they are `Required`.
+    """
+    marked = {name for name, hint in hints(kind).items() if get_origin(hint) is Required}
+    return frozenset(kind.__required_keys__ | marked)

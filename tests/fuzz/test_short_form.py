@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from openai.types.responses import response_create_params
+from openai.types.responses.response_input_item_param import ImageGenerationCall
 
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 from tests.fuzz import wire
@@ -139,6 +140,12 @@ def test_the_same_dice_make_the_same_requests() -> None:
 
     assert [made(seed) for seed in range(50)] == [made(seed) for seed in range(50)]
     assert len({made(seed) for seed in range(50)}) > 40
+
+
+def test_what_a_type_requires_is_always_there() -> None:
+    made = [Maker(random.Random(seed)).value(ImageGenerationCall) for seed in range(50)]
+    assert all({"id", "type", "status", "result"} <= value.keys() for value in made)
+    assert not all("action" in value for value in made)
 
 
 @pytest.mark.timeout(180)

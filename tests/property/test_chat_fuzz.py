@@ -138,3 +138,37 @@ def test_a_valid_chat_with_one_value_exchanged(data: st.DataObject) -> None:
     container, key = data.draw(st.sampled_from(_places(body)))
     container[key] = data.draw(documents)
     outcome(json.dumps(body).encode())
+
+
+_STEP: Final = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+ODD: Final[tuple[Any, ...]] = (None, 5, "", [], {}, [5], {"type": "x"})
+
+
+def _leads_somewhere(param: str, body: Any) -> bool:
+    """Whether all of a path is there, but for its last step. One text stands for a list of one."""
+    *steps, _ = _STEP.finditer(param)
+    for index, name in (step.groups() for step in steps):
+        if index is not None:
+            body = [body] if isinstance(body, str) else body
+            if not isinstance(body, list) or int(index) >= len(body):
+                return False
+            body = body[int(index)]
+        elif isinstance(body, dict) and name in body:
+            body = body[name]
+        else:
+            return False
+    return True
+
+
+def test_what_is_wrong_is_told_where_the_client_wrote_it() -> None:
+    told: set[str] = set()
+    for at in range(len(_places(VALID))):
+        for odd in ODD:
+            body = json.loads(json.dumps(VALID))
+            container, key = _places(body)[at]
+            container[key] = odd
+            error = refusal(parse_chat, json.dumps(body).encode())
+            if error is not None and error.param is not None:
+                assert _leads_somewhere(error.param, body), (error.param, key, odd)
+                told.add(error.param)
+    assert {"messages[4].function_call.name", "messages[2].tool_calls[0].function.name"} <= told

@@ -413,6 +413,7 @@ def schemas() -> Json:
         made[name] = made[target] if target else schema
     _extend(made["CreateResponse"])
     _admit_messages(made["CompactedResponse"])
+    _admit_nulls(made)
     _leave_out(made)
     _merge(made)
     return _shorten_names({name: made[name] for name in sorted(_reachable_names(made, TYPES))})
@@ -434,6 +435,17 @@ def _admit_messages(compacted: Json) -> None:
     members = compacted["properties"]["output"]["items"]
     message = {"$ref": f"{REFERENCE}ResponseInputMessageItem"}
     compacted["properties"]["output"]["items"] = {"anyOf": [members, message]}
+
+
+def _admit_nulls(made: Json) -> None:
+    """What a part of a completion that goes on, and a page without items, have nothing to say of:
+    OpenAI answers null there, too, and its types lack it.
+    """
+    lists = ("ConversationItemList", "ResponseItemList")
+    ends = [(name, member) for name in lists for member in ("first_id", "last_id")]
+    for name, member in (("CompletionChoice", "finish_reason"), *ends):
+        properties = made[name]["properties"]
+        properties[member] = {"anyOf": [properties[member], {"type": "null"}]}
 
 
 def _leave_out(made: Json) -> None:

@@ -223,7 +223,7 @@ def tool_choice_of(request: ChatRequest, places: ParameterPaths) -> object:
 
 def _function_call(choice: object, places: ParameterPaths) -> object:
     places.add("tool_choice", "function_call")
-    return {"type": "function", **choice} if isinstance(choice, dict) else choice
+    return {**choice, "type": "function"} if isinstance(choice, dict) else choice
 
 
 def _named_choice(choice: object, at: str, places: ParameterPaths) -> object:

@@ -218,6 +218,27 @@ async def test_bodies_that_are_no_forms(
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    "charset", ["undefined", "punycode", "unicode_escape", '"utf-7"', "iso-8859-1", "UTF-8"]
+)
+async def test_a_form_is_utf_8_whatever_it_says(charset: str, raw: httpx2.AsyncClient) -> None:
+    headers = {"content-type": f"multipart/form-data; Charset = {charset}; boundary=x"}
+
+    async def upload(purpose: str) -> httpx2.Response:
+        parts = [
+            f'Content-Disposition: form-data; name="purpose"\r\n\r\n{purpose}',
+            'Content-Disposition: form-data; name="file"; filename="räport.txt"\r\n\r\nhi',
+        ]
+        body = "".join(f"--x\r\n{part}\r\n" for part in parts) + "--x--\r\n"
+        return await raw.post("/v1/files", content=body.encode(), headers=headers)
+
+    made = await upload("user_data")
+    assert (made.status_code, made.json()["filename"]) == (200, "räport.txt"), made.text
+    refused = await upload("\\ud800+2AA-")
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["param"] == "purpose"
+
+
 async def test_lists_are_read_page_by_page(sdk: openai.AsyncOpenAI) -> None:
     names = [str(number) for number in range(5)]
     for name in names:

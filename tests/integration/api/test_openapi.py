@@ -93,13 +93,29 @@ async def test_other_answers_are_as_documented(
     validator(made, name).validate(answer.json())
 
 
-async def test_chunks_are_as_documented(client: httpx2.AsyncClient) -> None:
+@pytest.mark.parametrize(
+    ("path", "asked", "name"),
+    [
+        ("/v1/chat/completions", {"messages": [HELLO]}, "ChatCompletionChunk"),
+        ("/v1/completions", {"prompt": "Hello"}, "Completion"),
+    ],
+)
+async def test_chunks_are_as_documented(
+    client: httpx2.AsyncClient, path: str, asked: dict[str, Any], name: str
+) -> None:
     made = await document(client)
-    asked = {"model": MODEL, "messages": [HELLO], "stream": True}
-    answer = await client.post("/v1/chat/completions", json=asked)
-    check = validator(made, "ChatCompletionChunk")
+    answer = await client.post(path, json={"model": MODEL, "stream": True, **asked})
+    check = validator(made, name)
     for chunk in chunks_of(answer.text):
         check.validate(chunk)
+
+
+async def test_a_page_without_items_is_as_documented(client: httpx2.AsyncClient) -> None:
+    made = await document(client)
+    conversation = (await client.post("/v1/conversations", json={})).json()
+    listed = await client.get(f"/v1/conversations/{conversation['id']}/items")
+    assert listed.json()["data"] == []
+    validator(made, "ConversationItemList").validate(listed.json())
 
 
 async def test_what_needs_no_key_is_under_one_base_path_only(client: httpx2.AsyncClient) -> None:

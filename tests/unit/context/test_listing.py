@@ -71,6 +71,12 @@ INPUTS: dict[str, list[dict[str, Any]]] = {
         },
         {"type": "apply_patch_call_output", "call_id": "c", "status": "failed", "output": "no"},
     ],
+    "a search for tools": [
+        {"type": "tool_search_call", "arguments": {"query": "x"}},
+        {"type": "tool_search_output", "tools": []},
+        {"type": "tool_search_call", "arguments": {}, "call_id": "c", "execution": None},
+        {"type": "tool_search_output", "call_id": "c", "tools": [], "status": None},
+    ],
 }
 NOT_IN_SDK = {"local_shell_call_output": {"call_id"}}
 """The SDK gives the id of the call as that of its output, so that the output has none."""
@@ -79,6 +85,11 @@ NOT_IN_SDK = {"local_shell_call_output": {"call_id"}}
 def listed(items: list[dict[str, Any]], response: UUID) -> list[dict[str, Any]]:
     context = assemble((), parse(input=items).input, stored={}, unsealed={}, response=response)
     return [orjson.loads(item.json) for item in context.items[context.inherited :]]
+
+
+def test_a_search_for_tools_is_listed_with_who_made_it() -> None:
+    said = [item["execution"] for item in listed(INPUTS["a search for tools"], UUID(int=1))]
+    assert said == ["server", "server", "client", "client"]
 
 
 @pytest.mark.parametrize("items", INPUTS.values(), ids=INPUTS)

@@ -26,6 +26,8 @@ from gateway.protocol.request_errors import listed, param_path, refusal_of, unsu
         ),
         (("tool_choice", "allowed", "tools", 0, "namespace"), "tool_choice.tools[0].namespace"),
         (("text", "format", "json_schema", "name"), "text.format.name"),
+        (("messages", 1, "function_call", "name"), "messages[1].function_call.name"),
+        (("functions", 0, "message"), "functions[0].message"),
         ((), ""),
     ],
 )

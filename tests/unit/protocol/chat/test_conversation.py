@@ -335,6 +335,18 @@ ROWS: list[Row] = [
         "pattern",
     ),
     (
+        said({"role": "assistant", "function_call": {"arguments": ""}}),
+        "missing_required_parameter",
+        "messages[0].function_call.name",
+        "Missing",
+    ),
+    (
+        said({"role": "assistant", "function_call": {"name": "f", "arguments": {}}}),
+        "invalid_type",
+        "messages[0].function_call.arguments",
+        "expected a string, but got an object",
+    ),
+    (
         said(
             {
                 "role": "assistant",

@@ -140,7 +140,13 @@ def test_some_tools_are_a_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "choice"), [(..., "auto"), ("none", "none"), ({"name": "f"}, "function")]
+    ("call", "choice"),
+    [
+        (..., "auto"),
+        ("none", "none"),
+        ({"name": "f"}, "function"),
+        ({"type": None, "name": "f"}, "function"),
+    ],
 )
 def test_deprecated_functions_are_tools_one_at_a_time(call: object, choice: str) -> None:
     asked = chat(functions=[FUNCTION["function"]], function_call=call)
