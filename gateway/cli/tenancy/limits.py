@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
 from uuid import UUID
 
@@ -419,7 +419,7 @@ def _nano(text: str, units: int = 1) -> int:
     try:
         nano = Decimal(text) * NANO / units
         whole = int(nano)
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):
         raise typer.BadParameter(f"{text!r} is no amount of dollars.") from None
     if nano < 0 or nano != whole:
         raise typer.BadParameter(f"{text} is not a whole number of nano-dollars for each.")

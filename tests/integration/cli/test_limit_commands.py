@@ -140,6 +140,7 @@ def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
         "prices set m --input 0.0001",
         "prices set m --input dollars",
         "prices set m --input -1",
+        "prices set m --input 1e999999",
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:
@@ -180,6 +181,17 @@ def test_prices_and_budgets() -> None:
 def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
     def alerts() -> list[dict[str, Any]]:
         (found,) = rows("budgets list acme")
+def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None:
+    said("prices set m --output 2 --from 2026-11-10")
+    said("prices end m")
+    said("prices set m --output 1 --from 2026-11-01")
+    first, second = rows("prices list")
+    assert first["valid_until"] == second["valid_from"] == "2026-11-10T00:00:00+00:00"
+    assert second["valid_until"] is not None, "nothing has a price by now"
+    with pytest.raises(InvalidRequest, match="No model has a price"):
+        said("budgets set acme --usd 10")
+
+
         shown: list[dict[str, Any]] = found["alerts"]
         return shown
 
