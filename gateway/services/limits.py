@@ -247,7 +247,9 @@ class Limits:
     async def change_alert(
         self, place: Place, alert: SpendAlert, author: Author = COMMAND_LINE
     ) -> SpendAlert | None:
-        """Change one; None when there is none of its id in the place."""
+        """Change one; None when there is none of its id in the place. At another threshold somebody
+        is told anew.
+        """
         event = author.event(
             "harmony.spend_alert.updated",
             ids.spend_alert_id(alert.id),
@@ -261,7 +263,11 @@ class Limits:
                 },
             },
         )
-        return await rules.change_alert(self._database, place.tenant_id, alert, event)
+        before = {one.id: one.threshold for one in await self.alerts(place)}
+        changed = await rules.change_alert(self._database, place.tenant_id, alert, event)
+        if changed is not None and before.get(alert.id) != alert.threshold:
+            await alerts.again(self._database, place.tenant_id, alert.id)
+        return changed
 
     async def remove_alert(
         self, place: Place, alert_id: UUID, author: Author = COMMAND_LINE
