@@ -135,7 +135,7 @@ class SpendEndpoints:
     async def alerts(self, call: AdminCall) -> Json:
         """All alerts, the oldest first, or with `order=desc` the newest."""
         asked = page_params(call.request.query_params)
-        found = await self._limits.limits.alerts(await self._place(call))
+        found = await self._limits.alerts(await self._place(call))
         bodies = [
             spend_alert_body(self._owner, one.id, one.threshold, one.channel) for one in found
         ]

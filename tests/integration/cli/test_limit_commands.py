@@ -150,6 +150,9 @@ def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:
 def test_a_budget_that_is_too_large_is_told_so() -> None:
     with pytest.raises(InvalidRequest, match=f"from 0 to {2**63 - 1}"):
         said(f"budgets set acme --tokens {2**63}")
+    with pytest.raises(InvalidRequest, match=f"at {2**63 - 1} at most"):
+        said(f"budgets set acme --tokens {2**62} --alert-at 100,200")
+    assert rows("budgets list acme") == []
 
 
 def test_prices_and_budgets() -> None:
@@ -178,9 +181,6 @@ def test_prices_and_budgets() -> None:
     assert "there was none" in said("budgets remove acme")
 
 
-def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
-    def alerts() -> list[dict[str, Any]]:
-        (found,) = rows("budgets list acme")
 def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None:
     said("prices set m --output 2 --from 2026-11-10")
     said("prices end m")
@@ -192,6 +192,9 @@ def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None
         said("budgets set acme --usd 10")
 
 
+def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
+    def alerts() -> list[dict[str, Any]]:
+        (found,) = rows("budgets list acme")
         shown: list[dict[str, Any]] = found["alerts"]
         return shown
 
@@ -217,8 +220,10 @@ def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None
     said("budgets set acme --tokens 2000 --alert-at none")
     assert alerts() == []
     too_many = ",".join(map(str, range(1, 102)))
+    before = rows("budgets list acme"), said("audit list --tenant acme --json")
     with pytest.raises(InvalidRequest, match="100 spend alerts at most"):
-        said(f"budgets set acme --tokens 2000 --alert-at {too_many}")
+        said(f"budgets set acme --tokens 3000 --alert-at {too_many}")
+    assert (rows("budgets list acme"), said("audit list --tenant acme --json")) == before
 
 
 def test_recorded_usage_is_repriced_once(database_url: str) -> None:

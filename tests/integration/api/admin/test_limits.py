@@ -170,3 +170,29 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     assert (await limit.delete(**named)).deleted
     for one in ids[1:]:
         await alerts.delete(one, **named)
+
+
+async def test_what_the_operator_set_beside_a_budget_is_not_the_administrators(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    """Not of dollars, nor of a month, as OpenAI's object has it, and not theirs to silence."""
+    service = Limits(site.gateway.process.default.foundation.database)
+    project = await new_project(admin)
+    uuid = ids.parse_project_id(project)
+    assert uuid is not None
+    place = Place(await service.tenant("acme"), "project", uuid)
+    await service.set_budget(place, 1000, unit="tokens", interval="day", alert_at=[50])
+    (ours,) = await service.alerts(place)
+    alerts = admin.admin.organization.projects.spend_alerts
+    money: Any = {"currency": "USD", "interval": "month", "notification_channel": CHANNEL}
+    made = await alerts.create(project, **money, threshold_amount=100)
+    assert [one.id async for one in alerts.list(project)] == [made.id]
+    shown = ids.spend_alert_id(ours.id)
+    for asked in (
+        alerts.retrieve(shown, project_id=project),
+        alerts.update(shown, project_id=project, **money, threshold_amount=10**9),
+        alerts.delete(shown, project_id=project),
+    ):
+        with pytest.raises(openai.NotFoundError, match="No spend alert"):
+            await asked
+    assert ours in await service.alerts(place)
