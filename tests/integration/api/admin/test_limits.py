@@ -28,7 +28,7 @@ async def test_a_project_is_limited_by_what_its_administrator_sets(
 ) -> None:
     organization = admin.admin.organization.projects
     project = await new_project(admin)
-    (before,) = [one async for one in organization.rate_limits.list_rate_limits(project)]
+    before, _ = [one async for one in organization.rate_limits.list_rate_limits(project)]
     assert (before.id, before.model, before.object) == (f"rl-{MODEL}", MODEL, "project.rate_limit")
     changed = await organization.rate_limits.update_rate_limit(
         before.id, project_id=project, max_requests_per_1_minute=1, max_tokens_per_1_minute=50_000
@@ -42,6 +42,24 @@ async def test_a_project_is_limited_by_what_its_administrator_sets(
     assert [one.status_code for one in answers] == [200, 429]
     assert answers[0].headers["x-ratelimit-limit-project-tokens"] == "50000"
     assert f"in project {project} on requests per min" in answers[1].json()["error"]["message"]
+
+
+async def test_the_name_of_a_model_may_have_a_slash(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    organization = admin.admin.organization.projects
+    project, model = await new_project(admin), "lab/gpt-oss-20b"
+    _, listed = [one async for one in organization.rate_limits.list_rate_limits(project)]
+    changed = await organization.rate_limits.update_rate_limit(
+        listed.id, project_id=project, max_requests_per_1_minute=1
+    )
+    assert (changed.id, changed.model) == (f"rl-{model}", model)
+    account = await organization.service_accounts.create(project, name="ci")
+    assert account.api_key is not None
+    async with site.user(account.api_key.value) as user:
+        body = {"model": model, "input": "x", "store": False}
+        answers = [await user.post("/v1/responses", json=body) for _ in range(2)]
+    assert [one.status_code for one in answers] == [200, 429]
 
 
 OURS = {
