@@ -27,6 +27,7 @@ ORDERS: Final[tuple[Literal["asc", "desc"], ...]] = ("asc", "desc")
 _INCLUDE_VALUES: Final = (*INCLUDE_VALUES, *TOKEN_ID_VALUES)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,1000}")
 """Less than `int` reads: no spaces, underscores or digits of other scripts, and not without end."""
+_INDEX: Final = re.compile(r"\[[0-9]+\]\Z")
 
 
 def integer(
@@ -67,13 +68,29 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
     raise wrong_value(name, text, values)
 
 
+def several(name: str) -> tuple[str, str]:
+    """The names that the values of a list may have: SDKs spell it `name[]`."""
+    return name, f"{name}[]"
+
+
+def without_index(name: str) -> str:
+    """The name of a parameter, with `name[0]` spelled as `name[]`."""
+    return _INDEX.sub("[]", name)
+
+
+def values_of(query: QueryParams, name: str) -> list[str]:
+    """The values of a list, in their order."""
+    names = several(name)
+    return [value for given, value in query.multi_items() if without_index(given) in names]
+
+
 def include_of(query: QueryParams) -> frozenset[str]:
     """What of items is to be shown beside the rest; SDKs spell the parameter `include[]`.
 
     Of the values that the API knows some add nothing here (`protocol.hosted.includable` has those
     that do). Raises `InvalidRequest` for one that it does not know.
     """
-    asked = [*query.getlist("include[]"), *query.getlist("include")]
+    asked = values_of(query, "include")
     for index, value in enumerate(asked):
         if value not in _INCLUDE_VALUES:
             raise wrong_value(f"include[{index}]", value, _INCLUDE_VALUES)

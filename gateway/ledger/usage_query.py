@@ -64,6 +64,13 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "costs": ("project_id", "user_id", "line_item", "api_key_id", "api_source"),
 }
 """What each may be grouped by."""
+_LISTS: Final = ("group_by", "project_ids", "user_ids", "api_key_ids", "models")
+_OWN_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "costs": ("line_items",),
+    "web_search_calls": ("context_levels",),
+    "images": ("sizes", "sources"),
+    "file_search_calls": ("vector_store_ids",),
+}
 END_USER: Final = "harmony.end_user"
 TAG_PREFIX: Final = "harmony.tag:"
 _OF_PEOPLE: Final = ("completions", "embeddings")
@@ -80,7 +87,8 @@ class UsageQuery:
     """`start` <= time < `end`, of which this page has the buckets from `page_start` to `page_end`.
 
     `group_by` are names of `GROUPS`; `tags` and `by_end_user` what is asked for beside these. A
-    filter is None where there is none; with an empty one nothing passes.
+    filter is None where there is none; with an empty one nothing passes, nor `by_context_level`:
+    that of a search is not known here.
     """
 
     report: Report
@@ -98,6 +106,7 @@ class UsageQuery:
     models: tuple[str, ...] | None = None
     line_items: tuple[str, ...] | None = None
     batch: bool | None = None
+    by_context_level: bool = False
     digest: str = field(default="", repr=False)
 
     @property
@@ -118,6 +127,11 @@ class UsageQuery:
     def bucket_of(self, at: int) -> int:
         """The beginning of the bucket that holds what is summed up at `at`, a full unit of time."""
         return max(at, self.page_start)
+
+
+def lists_of(report: Report) -> tuple[str, ...]:
+    """The parameters of a report that have several values."""
+    return (*_LISTS, *_OWN_LISTS.get(report, ()))
 
 
 def usage_query(report: Report, given: Sequence[tuple[str, str]], *, now: int) -> UsageQuery:
@@ -145,6 +159,7 @@ def usage_query(report: Report, given: Sequence[tuple[str, str]], *, now: int) -
         "models": lists.several("models"),
         "line_items": lists.several("line_items") if report == "costs" else None,
         "batch": lists.boolean("batch"),
+        "by_context_level": lists.all("context_levels") is not None,
     }
     digest = hashlib.sha256(
         orjson.dumps([report, start, asked_end, fields], default=str)

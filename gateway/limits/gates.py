@@ -20,6 +20,7 @@ from gateway.limits.estimate import Estimates
 from gateway.limits.money import Prices, ends
 from gateway.limits.pacing import Paces
 from gateway.limits.refusal import (
+    RETRY_AFTER_MAX_S,
     Headroom,
     ReachedLimit,
     headers_of,
@@ -399,8 +400,10 @@ class Gates:
         asked, where = int(cost.amount), ReachedLimit(limit, caller.terms, caller.model)
         if cost.amount > bucket.capacity:
             return too_large(where, cost=asked, headers=headers)
-        wait_s = bucket.until_fits_s(cost.amount, now) * (1 + JITTER * self._random())
-        wait_s = max(wait_s, least_s)
+        fits_s = bucket.until_fits_s(cost.amount, now)
+        # No more than spreads those that wait: of a day it would be hours.
+        jitter_s = min(fits_s, RETRY_AFTER_MAX_S) * JITTER * self._random()
+        wait_s = max(fits_s + jitter_s, least_s)
         return rate_limited(
             where, used=limit.value - left, cost=asked, wait_s=wait_s, headers=headers
         )

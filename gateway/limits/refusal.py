@@ -30,6 +30,7 @@ _AT_ONCE: Final[dict[What, str]] = {
     "websockets": "WebSocket connections",
     "background_queued": "background responses that wait",
 }
+_MORE: Final = "Ask the administrator of your organization for a higher limit."
 _WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
 
 
@@ -124,7 +125,7 @@ def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimite
     name, abbreviation = _limit_name(where.limit)
     kind = _kind(where.limit)
     mend = {
-        "requests": "Ask the administrator of your organization for a higher limit.",
+        "requests": _MORE,
         "tokens": "Lower 'max_output_tokens' or the input.",
     }[kind]
     return RateLimited(
@@ -138,11 +139,12 @@ def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimite
 
 
 def too_many(where: ReachedLimit, *, used: int, wait_s: float) -> RateLimited:
-    """As many are under way as may be."""
+    """As many are under way as may be; a limit of 0 lets none through, however long one waits."""
     limit = where.limit
+    mend = f"Please try again in {duration(wait_s)}." if limit.value else _MORE
     return RateLimited(
         f"Rate limit reached{_subject(where)} {_place(where)} on {_AT_ONCE[limit.what]}: Limit "
-        f"{limit.value}, Used {used}, Requested 1. Please try again in {duration(wait_s)}.",
+        f"{limit.value}, Used {used}, Requested 1. {mend}",
         code="rate_limit_exceeded",
         retry_after_s=wait_s,
         is_final=not limit.value,

@@ -241,8 +241,11 @@ def spans(now: datetime) -> set[DatedInterval]:
 
 
 def delivery_id(firing: Firing) -> str:
-    """The same for each attempt: receivers drop what they know."""
-    return f"{ids.spend_alert_id(firing.alert.id)}_{int(firing.starts_at.timestamp())}"
+    """The same for each attempt: receivers drop what they know. At another threshold it is another
+    one.
+    """
+    alert = firing.alert
+    return f"{ids.spend_alert_id(alert.id)}_{int(firing.starts_at.timestamp())}_{alert.threshold}"
 
 
 def described(firing: Firing) -> dict[str, Any]:

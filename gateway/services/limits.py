@@ -24,7 +24,7 @@ from gateway.store.tools.quotas import Quota, take_turns
 from gateway.tenancy import ProjectId, default_project
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.governance.audit import AuditEvent, Author
@@ -98,7 +98,8 @@ class Limits:
 
     async def key(self, tenant_id: TenantId, key_id: UUID) -> LimitOwner:
         """That of a key, or of what stands in the place of one: a federation rule, an issuer of the
-        operator. Raises `ResourceNotFound` for one that the tenant does not have.
+        operator. It is the same for a key and the one that took its place. Raises
+        `ResourceNotFound` for one that the tenant does not have.
         """
         async with self._database.owner_transaction() as connection:
             if not await rules.is_key(connection, tenant_id, key_id):
@@ -107,7 +108,8 @@ class Limits:
                     code="api_key_not_found",
                     param="key_id",
                 )
-        return LimitOwner(tenant_id, "key", key_id)
+            first = await rules.first_of_line(connection, tenant_id, key_id)
+        return LimitOwner(tenant_id, "key", first)
 
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
         """Every limit of a tenant, its projects and keys."""
@@ -147,7 +149,7 @@ class Limits:
                 return one
         return None
 
-    async def set_budget(
+    async def set_budget(  # noqa: PLR0913 - all that a budget is
         self,
         place: LimitOwner,
         cap: int,
@@ -155,11 +157,14 @@ class Limits:
         unit: Unit = "usd",
         interval: Interval = "month",
         mode: Mode | None = None,
+        alert_at: Collection[int] | None = None,
         author: Author = COMMAND_LINE,
     ) -> Budget:
         """Set the budget of a place, in nano-dollars or tokens. Without a `mode` it keeps the one
-        that it has; a new one is enforced. Raises `InvalidRequest`: one in money needs prices, for
-        what has none costs nothing.
+        that it has; a new one is enforced. The operator is told at these percentages of it, and at
+        no others (None: at the amounts that there are). Raises `InvalidRequest`, and changes
+        nothing then: one in money needs prices, for what has none costs nothing, and there may be
+        too many alerts.
         """
         if not 0 <= cap <= CAP_MAX:
             raise InvalidRequest(
@@ -175,16 +180,35 @@ class Limits:
             mode = mode or (one.mode if one.meter == budget.meter else None)
         budget = replace(budget, mode=mode or "enforce")
         event = _budget_changed(place, budget, cap, author)
-        await rules.set_budget(self._database, place.tenant_id, budget, event)
+        async with self._database.transaction(place.tenant_id) as connection:
+            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
+            await rules.set_budget(connection, place.tenant_id, budget, event)
+            if alert_at is not None:
+                thresholds = {percent: cap * percent // 100 for percent in alert_at}
+                if max(thresholds.values(), default=0) > CAP_MAX:
+                    raise InvalidRequest(f"An alert is at {CAP_MAX} at most.", param="alert_at")
+                await _set_operators_alerts(connection, place, budget, thresholds, author)
         return budget
 
     async def remove_budget(
-        self, place: LimitOwner, unit: Unit, interval: Interval, author: Author = COMMAND_LINE
+        self,
+        place: LimitOwner,
+        unit: Unit,
+        interval: Interval,
+        author: Author = COMMAND_LINE,
+        *,
+        with_alerts: bool = False,
     ) -> bool:
-        """Delete the budget of an owner. False: there was none."""
+        """Delete the budget of an owner, and with `with_alerts` those of the operator beside it.
+        False: there was none.
+        """
         gone = Budget(EVERYONE, place.scope, place.scope_id, unit, interval, 0)
         event = _budget_changed(place, gone, None, author)
-        return await rules.set_budget(self._database, place.tenant_id, gone, event, is_gone=True)
+        async with self._database.transaction(place.tenant_id) as connection:
+            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
+            if with_alerts:
+                await _set_operators_alerts(connection, place, gone, {}, author)
+            return await rules.set_budget(connection, place.tenant_id, gone, event, is_gone=True)
 
     async def alerts(self, place: LimitOwner) -> list[SpendAlert]:
         """Those of a place, the oldest first."""
@@ -210,44 +234,12 @@ class Limits:
             _check_count(len(await _alerts_of(connection, place)) + 1)
             return await _add_alert(connection, place, new, author)
 
-    async def set_operators_alerts(
-        self,
-        place: LimitOwner,
-        thresholds: Mapping[int, int],
-        *,
-        unit: Unit,
-        interval: Interval,
-        author: Author = COMMAND_LINE,
-    ) -> None:
-        """Have the operator told at these amounts, by the percentages of the budget that they are,
-        and at no others of the unit and interval. One that is as before is not told again. Raises
-        `InvalidRequest` for too many.
-        """
-        new, gone = dict(thresholds), []
-        async with self._database.transaction(place.tenant_id) as connection:
-            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
-            known = await _alerts_of(connection, place)
-            for one in known:
-                if one.percent is None or (one.unit, one.interval) != (unit, interval):
-                    continue
-                if new.get(one.percent) == one.threshold:
-                    del new[one.percent]
-                else:
-                    gone.append(one)
-            _check_count(len(known) - len(gone) + len(new))
-            for one in gone:
-                await _remove_alert(connection, place, one.id, author)
-            for percent, threshold in new.items():
-                channel = {"type": OPERATORS, "percent": percent}
-                alert = SpendAlert(
-                    ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
-                )
-                await _add_alert(connection, place, alert, author)
-
     async def change_alert(
         self, place: LimitOwner, alert: SpendAlert, author: Author = COMMAND_LINE
     ) -> SpendAlert | None:
-        """Change one; None when there is none of its id in the place."""
+        """Change one; None when there is none of its id in the place. At another threshold somebody
+        is told anew.
+        """
         event = author.event(
             "harmony.spend_alert.updated",
             ids.spend_alert_id(alert.id),
@@ -261,7 +253,11 @@ class Limits:
                 },
             },
         )
-        return await rules.change_alert(self._database, place.tenant_id, alert, event)
+        before = {one.id: one.threshold for one in await self.alerts(place)}
+        changed = await rules.change_alert(self._database, place.tenant_id, alert, event)
+        if changed is not None and before.get(alert.id) != alert.threshold:
+            await alerts.again(self._database, place.tenant_id, alert.id)
+        return changed
 
     async def remove_alert(
         self, place: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
@@ -410,6 +406,38 @@ async def _alerts_of(connection: Connection, place: LimitOwner) -> list[SpendAle
 def _check_count(alerts: int) -> None:
     if alerts > ALERTS_MAX:
         raise InvalidRequest(f"There may be {ALERTS_MAX} spend alerts at most.")
+
+
+async def _set_operators_alerts(
+    connection: Connection,
+    place: LimitOwner,
+    budget: Budget,
+    thresholds: Mapping[int, int],
+    author: Author,
+) -> None:
+    """Have the operator told at these amounts, by the percentages of the budget that they are, and
+    at no others of its unit and interval. One that is as before is not told again. Raises
+    `InvalidRequest` for too many.
+    """
+    new, gone = dict(thresholds), []
+    known = await _alerts_of(connection, place)
+    for one in known:
+        if one.percent is None or one.meter != budget.meter:
+            continue
+        if new.get(one.percent) == one.threshold:
+            del new[one.percent]
+        else:
+            gone.append(one)
+    _check_count(len(known) - len(gone) + len(new))
+    for one in gone:
+        await _remove_alert(connection, place, one.id, author)
+    for percent, threshold in new.items():
+        channel = {"type": OPERATORS, "percent": percent}
+        unit, interval = budget.unit, budget.interval
+        alert = SpendAlert(
+            ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
+        )
+        await _add_alert(connection, place, alert, author)
 
 
 async def _add_alert(

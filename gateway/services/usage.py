@@ -166,8 +166,8 @@ def _filters(query: UsageQuery, owners: Mapping[UUID, UUID]) -> dict[str, Sequen
         of_people = {key for key, owner in owners.items() if owner in query.user_ids}
         keys = tuple(of_people if keys is None else of_people.intersection(keys))
     kinds = None if query.report == "costs" else _KINDS.get(query.report, ())
-    if query.batch:
-        kinds = ()  # nothing here is a batch
+    if query.batch or query.by_context_level:
+        kinds = ()  # nothing here is a batch, or of a known level
     return {"project_id": query.project_ids, "key_id": keys, "model": query.models, "kind": kinds}
 
 

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from gateway.api.admin.pages import conversation_page, cursor_page, next_page, page_params
+from gateway.api.admin.pages import (
+    ORDERED_PAGE,
+    PAGE,
+    conversation_page,
+    cursor_page,
+    cut,
+    next_page,
+    page_params,
+)
 from gateway.api.admin.projects import ONE as PROJECT
 from gateway.api.admin.routes import AdminRoute
+from gateway.api.query import several
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.tenancy.permissions import ROLES
 
@@ -36,6 +45,7 @@ class EmptyList(NamedTuple):
     id: str
     page: Callable[[], Json]
     area: str
+    query: tuple[str, ...] = ORDERED_PAGE
 
 
 def _conversation() -> Json:
@@ -51,13 +61,27 @@ def _next() -> Json:
 
 
 EMPTY_LISTS: Final = (
-    EmptyList("/organization/users", "user_id", _conversation, "members"),
-    EmptyList("/organization/invites", "invite_id", _conversation, "members"),
+    EmptyList(
+        "/organization/users", "user_id", _conversation, "members", (*PAGE, *several("emails"))
+    ),
+    EmptyList("/organization/invites", "invite_id", _conversation, "members", PAGE),
     EmptyList("/organization/groups", "group_id", _next, "members"),
-    EmptyList(f"{PROJECT}/users", "user_id", _conversation, "members"),
+    EmptyList(f"{PROJECT}/users", "user_id", _conversation, "members", PAGE),
     EmptyList(f"{PROJECT}/groups", "group_id", _next, "members"),
-    EmptyList("/organization/external_keys", "external_key_id", _cursor, "external_keys"),
-    EmptyList("/organization/external_storage", "external_storage_id", _cursor, "external_keys"),
+    EmptyList(
+        "/organization/external_keys",
+        "external_key_id",
+        _cursor,
+        "external_keys",
+        (*ORDERED_PAGE, "purpose"),
+    ),
+    EmptyList(
+        "/organization/external_storage",
+        "external_storage_id",
+        _cursor,
+        "external_keys",
+        (*ORDERED_PAGE, "project_id"),
+    ),
     EmptyList("/organization/certificates", "certificate_id", _conversation, "external_keys"),
     EmptyList(f"{PROJECT}/certificates", "certificate_id", _conversation, "external_keys"),
 )
@@ -87,7 +111,7 @@ def routes(projects: Projects) -> list[AdminRoute]:
     for path, kind in ((ORGANIZATION_ROLES, "api.organization"), (PROJECT_ROLES, "api.project")):
         one = f"{path}/{{role_id}}"
         found += [
-            AdminRoute("GET", path, "roles.read", answers.roles(kind)),
+            AdminRoute("GET", path, "roles.read", answers.roles(kind), query=ORDERED_PAGE),
             AdminRoute("POST", path, "roles.write", answers.refuse_role, refuses=True),
             AdminRoute("GET", one, "roles.read", answers.role(kind)),
             AdminRoute("POST", one, "roles.write", answers.refuse_role, refuses=True),
@@ -127,7 +151,9 @@ def _unknown_last(path: str, answers: DirectoryEndpoints) -> Endpoint:
 def _empty_list_routes(empty_list: EmptyList, answers: DirectoryEndpoints) -> Iterator[AdminRoute]:
     one = f"{empty_list.path}/{{{empty_list.id}}}"
     read, write = _PERMISSIONS[empty_list.area]
-    yield AdminRoute("GET", empty_list.path, read, answers.empty(empty_list.page))
+    yield AdminRoute(
+        "GET", empty_list.path, read, answers.empty(empty_list.page), query=empty_list.query
+    )
     yield AdminRoute("POST", empty_list.path, write, answers.unsupported, refuses=True)
     yield AdminRoute("GET", one, read, answers.unknown(empty_list.id), refuses=True)
     yield AdminRoute("POST", one, write, answers.unknown(empty_list.id), refuses=True)
@@ -147,12 +173,13 @@ class DirectoryEndpoints:
         self._projects = projects
 
     def roles(self, kind: str) -> Endpoint:
-        """All roles of one kind of resource, on one page."""
+        """All roles of one kind of resource."""
 
         async def endpoint(call: AdminCall) -> Json:
-            page_params(call.request.query_params)
+            asked = page_params(call.request.query_params)
             await self._check_project(call)
-            return next_page(_roles(kind), next_id=None)
+            page, has_more = cut(_roles(kind), asked)
+            return next_page(page, next_id=page[-1]["id"] if has_more else None)
 
         return endpoint
 

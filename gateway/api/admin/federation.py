@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.admin.pages import cursor_page, page_params
+from gateway.api.admin.pages import ORDERED_PAGE, cursor_page, page_params
 from gateway.api.admin.routes import AdminRoute
 from gateway.protocol.admin.federation import (
     ProviderCreate,
@@ -35,12 +35,18 @@ def routes(providers: IdentityProviders) -> list[AdminRoute]:
     """Those of identity providers and their rules."""
     answers = FederationEndpoints(providers)
     return [
-        AdminRoute("GET", ALL, "workload_identity.read", answers.list),
+        AdminRoute("GET", ALL, "workload_identity.read", answers.list, query=ORDERED_PAGE),
         AdminRoute("POST", ALL, "workload_identity.write", answers.create, body=ProviderCreate),
         AdminRoute("GET", ONE, "workload_identity.read", answers.get),
         AdminRoute("POST", ONE, "workload_identity.write", answers.update, body=ProviderUpdate),
         AdminRoute("DELETE", ONE, "workload_identity.write", answers.delete),
-        AdminRoute("GET", RULES, "workload_identity.read", answers.rules),
+        AdminRoute(
+            "GET",
+            RULES,
+            "workload_identity.read",
+            answers.rules,
+            query=(*ORDERED_PAGE, "service_account_id"),
+        ),
         AdminRoute("POST", RULES, "workload_identity.write", answers.create_rule, body=RuleCreate),
         AdminRoute("GET", RULE, "workload_identity.read", answers.rule),
         AdminRoute("POST", RULE, "workload_identity.write", answers.update_rule, body=RuleUpdate),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from gateway import ids
+from gateway.api.admin.pages import PAGE
 from gateway.api.admin.routes import AdminRoute
-from gateway.api.query import integer
+from gateway.api.query import integer, several, values_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin.requests import DataRetentionUpdate
 from gateway.services.governance.audit import AuditQuery
@@ -25,13 +26,25 @@ OF_PROJECT: Final = "/organization/projects/{project_id}/data_retention"
 LISTS: Final = ("event_types", "actor_ids", "actor_emails", "resource_ids", "project_ids")
 _BOUND: Final = re.compile(r"effective_at\[(\w+)\]")
 NO_PROJECT: Final = UUID(int=0)
+AUDIT_QUERY: Final = (
+    *(*PAGE, "before", "tenant_only"),
+    *(spelled for name in LISTS for spelled in several(name)),
+    *(f"effective_at[{bound}]" for bound in ("gt", "gte", "lt", "lte")),
+)
+"""What pages of an audit log are asked for by."""
 
 
 def routes(logs: AuditLogs, controls: RetentionControls) -> list[AdminRoute]:
     """Those of the audit log and of data retention."""
     answers = GovernanceEndpoints(logs, controls)
     return [
-        AdminRoute("GET", "/organization/audit_logs", "audit_log.read", answers.audit_logs),
+        AdminRoute(
+            "GET",
+            "/organization/audit_logs",
+            "audit_log.read",
+            answers.audit_logs,
+            query=AUDIT_QUERY,
+        ),
         AdminRoute("GET", OF_ORGANIZATION, "data_retention.read", answers.organization),
         AdminRoute(
             "POST",
@@ -87,7 +100,7 @@ def audit_query(given: QueryParams) -> AuditQuery:
     """What a page of the audit log is asked for by; lists come as `name[]=a&name[]=b`, or under the
     plain name. Raises `InvalidRequest`.
     """
-    values = {name: [*given.getlist(f"{name}[]"), *given.getlist(name)] for name in LISTS}
+    values = {name: values_of(given, name) for name in LISTS}
     bounds = {}
     for name in given:
         if (bound := _BOUND.fullmatch(name)) is not None:

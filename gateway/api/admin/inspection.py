@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.api.admin.governance import audit_query
-from gateway.api.admin.pages import conversation_page
+from gateway.api.admin.governance import AUDIT_QUERY, audit_query
+from gateway.api.admin.pages import PAGE, conversation_page
 from gateway.api.admin.routes import AdminRoute
-from gateway.api.query import integer
+from gateway.api.query import integer, several, values_of
 from gateway.protocol.request_errors import wrong_value
 from gateway.services.admin.inspection import STATUSES
 
@@ -19,14 +19,33 @@ if TYPE_CHECKING:
 
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
+RESPONSES_QUERY: Final = (
+    *(*PAGE, "id", "tenant", "project_id", "api_key_id", "model", "created_at[gte]"),
+    *("created_at[lt]", *several("status")),
+)
+"""What stored responses are looked for by."""
 
 
 def routes(inspection: Inspection, logs: AuditLogs, operations: Operations) -> list[AdminRoute]:
     """Those of the plane of operators that only read."""
     answers = InspectionEndpoints(inspection, logs, operations)
     return [
-        AdminRoute("GET", "/responses", "responses.read", answers.responses, "operator"),
-        AdminRoute("GET", "/audit_log", "operator_audit_log.read", answers.audit_log, "operator"),
+        AdminRoute(
+            "GET",
+            "/responses",
+            "responses.read",
+            answers.responses,
+            "operator",
+            query=RESPONSES_QUERY,
+        ),
+        AdminRoute(
+            "GET",
+            "/audit_log",
+            "operator_audit_log.read",
+            answers.audit_log,
+            "operator",
+            query=(*AUDIT_QUERY, "tenant"),
+        ),
     ]
 
 
@@ -43,7 +62,7 @@ class InspectionEndpoints:
         than once: one of them), `created_at[gte]` and `created_at[lt]`.
         """
         query = call.request.query_params
-        statuses = query.getlist("status")
+        statuses = values_of(query, "status")
         for status in statuses:
             if status not in STATUSES:
                 raise wrong_value("status", status, STATUSES)

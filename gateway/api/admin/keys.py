@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import conversation_page, cursor_page, page_params
+from gateway.api.admin.pages import (
+    ORDERED_PAGE,
+    PAGE,
+    conversation_page,
+    cursor_page,
+    page_params,
+)
 from gateway.api.admin.projects import ONE as PROJECT
 from gateway.api.admin.routes import AdminRoute
 from gateway.api.query import choice
@@ -36,12 +42,14 @@ def routes(keys: Keys) -> list[AdminRoute]:
     """Those of keys, whoever owns them."""
     answers = KeyEndpoints(keys)
     return [
-        AdminRoute("GET", ALL, "api_keys.read", answers.list),
+        AdminRoute(
+            "GET", ALL, "api_keys.read", answers.list, query=(*PAGE, "owner_project_access")
+        ),
         AdminRoute("GET", ONE, "api_keys.read", answers.get),
         AdminRoute("POST", ONE, "api_keys.write", answers.update, body=ProjectKeyUpdate),
         AdminRoute("DELETE", ONE, "api_keys.write", answers.delete),
         AdminRoute("POST", f"{ONE}/rotate", "api_keys.write", answers.rotate, body=KeyRotate),
-        AdminRoute("GET", ADMIN, "admin_keys.read", answers.list_admin),
+        AdminRoute("GET", ADMIN, "admin_keys.read", answers.list_admin, query=ORDERED_PAGE),
         AdminRoute("POST", ADMIN, "admin_keys.write", answers.create_admin, body=AdminKeyCreate),
         AdminRoute("GET", ADMIN_ONE, "admin_keys.read", answers.get_admin),
         AdminRoute("DELETE", ADMIN_ONE, "admin_keys.write", answers.delete_admin),

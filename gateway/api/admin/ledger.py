@@ -28,7 +28,14 @@ def routes(ledger: LedgerOperations) -> list[AdminRoute]:
     answers = LedgerEndpoints(ledger)
     resume = "/usage/sinks/{name}/resume"
     return [
-        AdminRoute("GET", "/usage/export", "ledger.read", answers.export, "operator"),
+        AdminRoute(
+            "GET",
+            "/usage/export",
+            "ledger.read",
+            answers.export,
+            "operator",
+            query=("format", "limit", "from_tx"),
+        ),
         AdminRoute(
             "POST", "/usage/reconcile", "ledger.write", answers.reconcile, "operator", body=NoBody
         ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import conversation_page, page_params
+from gateway.api.admin.pages import ORDERED_PAGE, PAGE, conversation_page, cut, page_params
 from gateway.api.admin.routes import AdminRoute
 from gateway.errors import ResourceNotFound, shown
 from gateway.limits.money import CENT
@@ -21,7 +21,6 @@ from gateway.protocol.admin.limits import (
     spend_limit_body,
 )
 from gateway.protocol.admin.objects import deleted_body
-from gateway.protocol.request_errors import unknown_place
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -40,13 +39,20 @@ def routes(limits: ProjectLimits) -> list[AdminRoute]:
     """Those of limits, budgets and alerts."""
     rates = RateLimitEndpoints(limits)
     found = [
-        AdminRoute("GET", f"{PROJECT}/rate_limits", "rate_limits.read", rates.list),
+        AdminRoute(
+            "GET",
+            f"{PROJECT}/rate_limits",
+            "rate_limits.read",
+            rates.list,
+            query=(*PAGE, "before"),
+        ),
         AdminRoute(
             "POST",
             f"{PROJECT}/rate_limits/{{id}}",
             "rate_limits.write",
             rates.update,
             body=RateLimitUpdate,
+            spans_slashes=True,
         ),
     ]
     for base, owner in ((ORGANIZATION, "organization"), (PROJECT, "project")):
@@ -57,7 +63,9 @@ def routes(limits: ProjectLimits) -> list[AdminRoute]:
             AdminRoute("GET", limit, "spend.read", spending.limit),
             AdminRoute("POST", limit, "spend.write", spending.set_limit, body=SpendLimitUpdate),
             AdminRoute("DELETE", limit, "spend.write", spending.delete_limit),
-            AdminRoute("GET", alerts, "spend.read", spending.alerts),
+            AdminRoute(
+                "GET", alerts, "spend.read", spending.alerts, query=(*ORDERED_PAGE, "before")
+            ),
             AdminRoute("POST", alerts, "spend.write", spending.create_alert, body=SpendAlertUpdate),
             AdminRoute("GET", one, "spend.read", spending.alert),
             AdminRoute("POST", one, "spend.write", spending.update_alert, body=SpendAlertUpdate),
@@ -78,7 +86,8 @@ class RateLimitEndpoints:
         place = await self._limits.place(call.principal.tenant_id, call.path["project_id"])
         by_model = await self._limits.by_model(place)
         bodies = [rate_limit_body(model, limits) for model, limits in by_model.items()]
-        return _page(bodies, asked.limit, asked.after, asked.before)
+        page, has_more = cut(bodies, asked)
+        return conversation_page(page, has_more=has_more)
 
     async def update(self, call: AdminCall) -> Json:
         """Other values for one model."""
@@ -135,12 +144,12 @@ class SpendEndpoints:
     async def alerts(self, call: AdminCall) -> Json:
         """All alerts, the oldest first, or with `order=desc` the newest."""
         asked = page_params(call.request.query_params)
-        found = await self._limits.limits.alerts(await self._place(call))
+        found = await self._limits.alerts(await self._place(call))
         bodies = [
             spend_alert_body(self._owner, one.id, one.threshold, one.channel) for one in found
         ]
-        bodies = bodies[::-1] if asked.order == "desc" else bodies
-        return _page(bodies, asked.limit, asked.after, asked.before)
+        page, has_more = cut(bodies, asked)
+        return conversation_page(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
         """POST of `…/spend_alerts`: who is told at which sum of cents a month."""
@@ -204,17 +213,3 @@ def _unknown_alert(call: AdminCall) -> ResourceNotFound:
         code="spend_alert_not_found",
         param="alert_id",
     )
-
-
-def _page(bodies: list[Json], limit: int, after: str | None, before: str | None) -> Json:
-    """Those behind `after`, or right before `before`. Raises `InvalidRequest`."""
-    names = [body["id"] for body in bodies]
-    for asked in (after, before):
-        if asked is not None and asked not in names:
-            raise unknown_place()
-    if before is not None:
-        end = names.index(before)
-        begin = max(0, end - limit)
-        return conversation_page(bodies[begin:end], has_more=begin > 0)
-    begin = 0 if after is None else names.index(after) + 1
-    return conversation_page(bodies[begin : begin + limit], has_more=begin + limit < len(bodies))

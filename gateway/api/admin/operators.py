@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import conversation_page, page_params, whole_page
+from gateway.api.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
 from gateway.api.admin.routes import AdminRoute
 from gateway.protocol.admin.objects import admin_key_body
 from gateway.protocol.admin.requests import (
@@ -17,7 +17,6 @@ from gateway.protocol.admin.requests import (
     TenantKeyCreate,
     TenantUpdate,
 )
-from gateway.protocol.request_errors import unknown_place
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,7 +34,7 @@ def routes(operations: Operations) -> list[AdminRoute]:
     """Those of the plane of operators."""
     answers = OperatorEndpoints(operations)
     return [
-        AdminRoute("GET", "/tenants", "tenants.read", answers.tenants, "operator"),
+        AdminRoute("GET", "/tenants", "tenants.read", answers.tenants, "operator", query=PAGE),
         AdminRoute(
             "POST",
             "/tenants",
@@ -86,12 +85,8 @@ class OperatorEndpoints:
         """By name; `after` is the id of a tenant."""
         asked = page_params(call.request.query_params)
         shown = [_tenant(one) for one in await self._operations.tenants()]
-        if asked.after is not None:
-            places = [place for place, one in enumerate(shown) if one["id"] == asked.after]
-            if not places:
-                raise unknown_place()
-            shown = shown[places[0] + 1 :]
-        return conversation_page(shown[: asked.limit], has_more=len(shown) > asked.limit)
+        page, has_more = cut(shown, asked)
+        return conversation_page(page, has_more=has_more)
 
     async def create_tenant(self, call: AdminCall) -> dict[str, Any]:
         """With the policy of the settings."""

@@ -8,9 +8,10 @@ openai-python has for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway.api.query import ORDERS, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, choice, integer
+from gateway.protocol.request_errors import unknown_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
 Json = dict[str, Any]
+
+PAGE: Final = ("limit", "after")
+"""What every list takes of a query."""
+ORDERED_PAGE: Final = (*PAGE, "order")
 
 
 class PageParams(NamedTuple):
@@ -40,6 +45,26 @@ def page_params(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageP
         before=query.get("before") or None,
         order=choice(query, "order", ORDERS) or "asc",
     )
+
+
+def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
+    """The page of a list that is all at hand, the oldest first; and whether there are more behind
+    it, or with `before` ahead of it. Raises `InvalidRequest`.
+    """
+    listed = list(items)
+    if asked.order == "desc":
+        listed.reverse()
+    names = [one["id"] for one in listed]
+    for place in (asked.after, asked.before):
+        if place is not None and place not in names:
+            raise unknown_place()
+    if asked.before is not None:
+        end = names.index(asked.before)
+        begin = max(0, end - asked.limit)
+        return listed[begin:end], begin > 0
+    begin = 0 if asked.after is None else names.index(asked.after) + 1
+    end = begin + asked.limit
+    return listed[begin:end], end < len(listed)
 
 
 def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.admin.pages import conversation_page, page_params
+from gateway.api.admin.pages import PAGE, conversation_page, page_params
 from gateway.api.admin.routes import AdminRoute
 from gateway.api.query import boolean
 from gateway.protocol.admin.objects import (
@@ -39,7 +39,7 @@ def routes(projects: Projects) -> list[AdminRoute]:
     """Those of projects, and of the models, tools and tiers that they give their keys."""
     answers = ProjectEndpoints(projects)
     return [
-        AdminRoute("GET", ALL, "projects.read", answers.list),
+        AdminRoute("GET", ALL, "projects.read", answers.list, query=(*PAGE, "include_archived")),
         AdminRoute("POST", ALL, "projects.write", answers.create, body=ProjectCreate),
         AdminRoute("GET", ONE, "projects.read", answers.get),
         AdminRoute("POST", ONE, "projects.write", answers.update, body=ProjectUpdate),

@@ -17,7 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.api.access.client_address import client_address
-from gateway.errors import PermissionDenied
+from gateway.api.query import without_index
+from gateway.errors import PermissionDenied, shown
 from gateway.governance.audit import Actor, Author
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, unknown, validated
@@ -46,8 +47,9 @@ OPERATOR_BASE = "/admin/v1"
 class AdminRoute:
     """`path` is below `/v1` for the plane of tenants (`/organization/projects`), and below
     `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or the
-    whole answer, or raises. `body` is what it reads (`AdminCall.body`). `refuses`: it only says why
-    there is nothing, so it is not in the OpenAPI document.
+    whole answer, or raises. `body` is what it reads (`AdminCall.body`), `query` are the parameters
+    that it takes. `refuses`: it only says why there is nothing, so it is not in the OpenAPI
+    document. `spans_slashes`: what the path ends with may have some, as names of models do.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -56,7 +58,9 @@ class AdminRoute:
     endpoint: Endpoint
     plane: Plane = "tenant"
     body: type[WireModel] | None = None
+    query: Sequence[str] = ()
     refuses: bool = False
+    spans_slashes: bool = False
 
     @property
     def url(self) -> str:
@@ -156,9 +160,20 @@ def starlette_routes(
         assert route.method not in by_url[route.url], f"{route.method} {route.url} is there twice"
         by_url[route.url][route.method] = route
     return [
-        Route(url, _Dispatch(by_method, bodies, trusted_proxies), methods=sorted(by_method))
+        Route(
+            _pattern(url, by_method.values()),
+            _Dispatch(by_method, bodies, trusted_proxies),
+            methods=sorted(by_method),
+        )
         for url, by_method in by_url.items()
     ]
+
+
+def _pattern(url: str, routes: Iterable[AdminRoute]) -> str:
+    """The URL as Starlette matches it."""
+    if any(route.spans_slashes for route in routes):
+        return f"{url.removesuffix('}')}:path}}"
+    return url
 
 
 class _Dispatch:
@@ -179,6 +194,7 @@ class _Dispatch:
         route = self._routes["GET" if request.method == "HEAD" else request.method]
         check_permission(scope, route.permission, route.plane)
         _check_text(request)
+        _check_query(request, route)
         call = AdminCall(request, self._bodies, route, self._trusted_proxies)
         answer = await route.endpoint(call)
         response = answer
@@ -194,6 +210,17 @@ def _check_text(request: Request) -> None:
     for name, value in given:
         if "\0" in name or "\0" in value:
             raise invalid(name.replace("\0", ""), "it has a NUL character, which no name or id has")
+
+
+def _check_query(request: Request, route: AdminRoute) -> None:
+    """Raises `InvalidRequest` for a parameter that the route does not take, as `AdminCall.body`
+    does for a key: a filter that is misspelt would have everything pass.
+    """
+    if route.refuses:
+        return
+    for name in sorted(request.query_params.keys()):
+        if without_index(name) not in route.query:
+            raise unknown(shown(name))
 
 
 def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:

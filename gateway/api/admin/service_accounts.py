@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.admin.pages import conversation_page, page_params
+from gateway.api.admin.pages import PAGE, conversation_page, page_params
 from gateway.api.admin.projects import ONE as PROJECT
 from gateway.api.admin.routes import AdminRoute
 from gateway.protocol.admin.objects import account_key_body, deleted_body, service_account_body
@@ -31,7 +31,7 @@ def routes(accounts: ServiceAccounts, keys: Keys) -> list[AdminRoute]:
     """Those of service accounts, and the one that makes keys of them."""
     answers = ServiceAccountEndpoints(accounts, keys)
     return [
-        AdminRoute("GET", ALL, "service_accounts.read", answers.list),
+        AdminRoute("GET", ALL, "service_accounts.read", answers.list, query=PAGE),
         AdminRoute(
             "POST", ALL, "service_accounts.write", answers.create, body=ServiceAccountCreate
         ),

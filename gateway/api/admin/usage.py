@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from gateway.api.admin.routes import AdminRoute
-from gateway.ledger.usage_query import Report, usage_query
+from gateway.api.query import several
+from gateway.ledger.usage_query import Report, lists_of, usage_query
 
 if TYPE_CHECKING:
     from gateway.api.admin.routes import AdminCall, Endpoint
@@ -14,12 +15,19 @@ if TYPE_CHECKING:
 
 REPORTS: Final[tuple[Report, ...]] = get_args(Report)
 COSTS: Final[Report] = "costs"
+PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 
 
 def routes(reports: UsageReports) -> list[AdminRoute]:
     """One route for each usage report."""
     return [
-        AdminRoute("GET", path_of(report), "usage.read", _endpoint(report, reports))
+        AdminRoute(
+            "GET",
+            path_of(report),
+            "usage.read",
+            _endpoint(report, reports),
+            query=(*PARAMETERS, *(one for name in lists_of(report) for one in several(name))),
+        )
         for report in REPORTS
     ]
 

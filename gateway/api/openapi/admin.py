@@ -86,10 +86,16 @@ _SET: Final = frozenset(
 )
 """Of which there is one, that is set."""
 _TEXT: Final[Json] = {"type": "string"}
-_PAGE: Final[tuple[tuple[str, str, Json], ...]] = (
-    ("limit", "Items in a page.", {"type": "integer", "minimum": 1, "maximum": 100}),
-    ("after", "The id behind which the page begins.", _TEXT),
-)
+_NUMBER: Final[Json] = {"type": "integer", "minimum": 0}
+_QUERY: Final[dict[str, tuple[str, Json]]] = {
+    "limit": ("Of a page, how much it may have.", {"type": "integer", "minimum": 1}),
+    "after": ("The id behind which the page begins.", _TEXT),
+    "before": ("The id before which the page ends.", _TEXT),
+    "order": ("The oldest first, or the newest.", {"enum": ["asc", "desc"]}),
+    "start_time": ("From when on, in unix seconds.", _NUMBER),
+    "end_time": ("Until when, in unix seconds.", _NUMBER),
+}
+_BOUND: Final = re.compile(r"(\w+)\[(\w+)\]")
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
@@ -252,9 +258,20 @@ def _of_path(route: AdminRoute) -> Iterable[Json]:
 
 
 def _of_query(route: AdminRoute) -> Iterable[Json]:
-    if route.method != "GET" or route.url not in LISTS:
-        return
-    for name, told, schema in _PAGE:
+    for name in route.query:
+        if f"{name}[]" in route.query:
+            continue  # a list, under its other name
+        told, schema = _QUERY.get(name) or _filter(name)
         yield {
-            "name": name, "in": "query", "required": False, "description": told, "schema": schema,
+            "name": name, "in": "query", "required": name == "start_time", "description": told,
+            "schema": schema,
         }  # fmt: skip
+
+
+def _filter(name: str) -> tuple[str, Json]:
+    if name.endswith("[]"):
+        words = name.removesuffix("[]").replace("_", " ")
+        return f"Several {words}.", {"type": "array", "items": _TEXT}
+    if (bound := _BOUND.fullmatch(name)) is not None:
+        return f"A bound ({bound[2]}) of {bound[1]}, in unix seconds.", _NUMBER
+    return f"{name.replace('_', ' ').capitalize()}.", _TEXT

@@ -132,6 +132,7 @@ def list_keys(
                 "hint": one.hint,
                 "dialect": one.dialect,
                 **_times(one),
+                "expires_at": one.terms.expires_at.isoformat() if one.terms.expires_at else None,
             }
             for one in found
         ]
@@ -147,7 +148,7 @@ def list_keys(
                 str(one.id),
                 one.dialect,
                 _day(one.created_at),
-                _state(one.disabled_at),
+                _state_of_key(one),
             )
             for one in found
         ],
@@ -187,6 +188,13 @@ def _state_of_tenant(one: Tenant) -> str:
     state = next((f"{name} {_day(at)}" for name, at in marks.items() if at), None)
     held = f", held {_day(one.held_at)}" if one.held_at else ""
     return (state or _state(one.disabled_at)) + held
+
+
+def _state_of_key(one: ApiKey) -> str:
+    ends = one.terms.expires_at
+    if one.disabled_at is not None or ends is None or ends > datetime.now(UTC):
+        return _state(one.disabled_at)
+    return f"expired {_day(ends)}"
 
 
 def _day(moment: datetime) -> str:

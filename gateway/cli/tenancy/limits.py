@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
 from uuid import UUID
 
@@ -176,14 +176,13 @@ def set_budget(  # noqa: PLR0913 - its options
     cap = tokens if usd is None else _nano(usd)
     assert cap is not None, "one of the two was given"
     span = _interval(interval)
-    shares = [] if alert_at in {None, NONE} else [_percent(one) for one in str(alert_at).split(",")]
+    shares = None if alert_at is None else _percentages(alert_at)
 
     async def question(service: Limits) -> None:
         place = await _place(service, tenant, project, key)
-        await service.set_budget(place, cap, unit=unit, interval=span, mode=_mode(observe))
-        if alert_at is not None:
-            thresholds = {share: cap * share // 100 for share in shares}
-            await service.set_operators_alerts(place, thresholds, unit=unit, interval=span)
+        await service.set_budget(
+            place, cap, unit=unit, interval=span, mode=_mode(observe), alert_at=shares
+        )
 
     _ask(config, question)
     terminal.show(f"budget of tenant {tenant} set")
@@ -205,8 +204,7 @@ def remove_budget(
 
     async def question(service: Limits) -> bool:
         place = await _place(service, tenant, project, key)
-        await service.set_operators_alerts(place, {}, unit=chosen, interval=span)
-        return await service.remove_budget(place, chosen, span)
+        return await service.remove_budget(place, chosen, span, with_alerts=True)
 
     terminal.show("removed" if _ask(config, question) else "there was none")
 
@@ -419,11 +417,15 @@ def _nano(text: str, units: int = 1) -> int:
     try:
         nano = Decimal(text) * NANO / units
         whole = int(nano)
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):
         raise typer.BadParameter(f"{text!r} is no amount of dollars.") from None
     if nano < 0 or nano != whole:
         raise typer.BadParameter(f"{text} is not a whole number of nano-dollars for each.")
     return whole
+
+
+def _percentages(text: str) -> list[int]:
+    return [] if text == NONE else [_percent(one) for one in text.split(",")]
 
 
 def _percent(text: str) -> int:

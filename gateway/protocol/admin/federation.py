@@ -49,13 +49,15 @@ DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 def _url(url: str) -> str:
+    """Without user info: such a URL is never asked, and a password would be shown with it."""
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_one = is_one and "@" not in parts.netloc
     except ValueError:
         is_one = False
     if not is_one or not url.isascii() or not url.isprintable() or " " in url or "#" in url:
-        raise ValueError("must be a URL such as https://issuer.example.com")
+        raise ValueError("must be a URL such as https://issuer.example.com, without user info")
     return url
 
 

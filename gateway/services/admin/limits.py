@@ -95,9 +95,15 @@ class ProjectLimits:
         self._forget()
         return made
 
+    async def alerts(self, place: LimitOwner) -> list[SpendAlert]:
+        """Those that administrators made, the oldest first: what the operator set beside a budget
+        (`SpendAlert.percent`) is not theirs, and need not be of dollars or of a month.
+        """
+        return [one for one in await self.limits.alerts(place) if one.percent is None]
+
     async def alert(self, place: LimitOwner, alert_id: UUID) -> SpendAlert | None:
-        """The one of that id; None where the place has none."""
-        found = await self.limits.alerts(place)
+        """The one of that id among them; None where the place has none."""
+        found = await self.alerts(place)
         return next((one for one in found if one.id == alert_id), None)
 
     async def change_alert(
@@ -110,6 +116,7 @@ class ProjectLimits:
 
     async def remove_alert(self, place: LimitOwner, alert_id: UUID, author: Author) -> bool:
         """Delete a spend alert. False: there was none of that id."""
-        is_gone = await self.limits.remove_alert(place, alert_id, author)
+        theirs = {one.id for one in await self.alerts(place)}
+        is_gone = alert_id in theirs and await self.limits.remove_alert(place, alert_id, author)
         self._forget()
         return is_gone

@@ -64,6 +64,9 @@ UPDATE alert_firings
 SET told = :told, sent_at = CASE WHEN :is_sent THEN clock_timestamp() END
 WHERE tenant_id = :tenant AND alert_id = :id AND starts_at = :starts_at
 """)
+_AGAIN: Final = Statement("""
+DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
+""")
 
 
 class Firing(NamedTuple):
@@ -140,3 +143,11 @@ async def told(database: Database, firing: Firing, ways: Collection[str], *, is_
     }
     async with database.runs_transaction() as connection:
         await connection.execute(_TOLD, parameters)
+
+
+async def again(database: Database, tenant_id: UUID, alert_id: UUID) -> None:
+    """It may fire once more in the intervals in which it has: its threshold is another one now.
+    Raises `StoreError`.
+    """
+    async with database.runs_transaction() as connection:
+        await connection.execute(_AGAIN, {"tenant": tenant_id, "id": alert_id})

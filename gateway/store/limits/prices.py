@@ -40,9 +40,15 @@ WHERE tenant_id = :tenant AND model = CAST(:model AS text)
   AND (valid_until IS NULL OR valid_until > :at)
   AND valid_from <= :at
 """)
+# Until the next one that was set for a later time: when that was ended, this one is over, too.
 _ADD: Final = Statement(f"""
 INSERT INTO prices ({_COLUMNS})
-VALUES (:tenant, :id, :component, :model, :tier, :nano, :valid_from, NULL)
+VALUES (:tenant, :id, :component, :model, :tier, :nano, :valid_from, (
+    SELECT min(later.valid_from) FROM prices AS later
+    WHERE later.tenant_id = :tenant AND later.model = CAST(:model AS text)
+      AND later.service_tier = CAST(:tier AS text)
+      AND later.valid_from > CAST(:valid_from AS timestamptz)
+))
 """)  # noqa: S608 - constants only
 
 
@@ -59,8 +65,8 @@ async def every(database: Database) -> list[Price]:
 
 
 async def add(database: Database, price: Price, event: AuditEvent) -> bool:
-    """Add a price; the one before it, of the same tenant, model and tier, ends when it begins.
-    Whether there was one.
+    """Add a price; the one before it, of the same tenant, model and tier, ends when it begins, and
+    it ends when the one after it does so. Whether there was one before it.
     """
     place = {"tenant": price.tenant_id, "model": price.model, "tier": price.tier}
     async with database.owner_transaction() as connection:

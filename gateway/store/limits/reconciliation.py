@@ -40,7 +40,16 @@ WITH meters AS (
     GROUP BY tenant_id, scope, scope_id, unit, span
 ), now_ AS (
     SELECT m.*, concat_ws('/', m.scope, m.scope_id, m.unit, m.span) AS meter, s.starts_at,
-           CASE m.span WHEN 'none' THEN m.since ELSE s.starts_at END AS from_at
+           CASE m.span WHEN 'none' THEN m.since ELSE s.starts_at END AS from_at,
+           CASE m.scope WHEN 'key' THEN ARRAY(
+               WITH RECURSIVE line AS (
+                   SELECT m.scope_id AS id
+                   UNION
+                   SELECT k.replaced_by FROM api_keys AS k JOIN line ON k.id = line.id
+                   WHERE k.tenant_id = m.tenant_id AND k.replaced_by IS NOT NULL
+               )
+               SELECT id FROM line
+           ) END AS keys
     FROM meters AS m
     JOIN unnest(CAST(:spans AS text[]), CAST(:starts AS timestamptz[])) AS s (span, starts_at)
          ON s.span = m.span
@@ -71,7 +80,7 @@ WITH meters AS (
             WHERE u.tenant_id = n.tenant_id AND u.at >= n.from_at
               AND (n.scope IN ('tenant', 'organization')
                    OR n.scope = 'project' AND coalesce(u.project_id, u.tenant_id) = n.scope_id
-                   OR n.scope = 'key' AND u.key_id = n.scope_id)
+                   OR n.scope = 'key' AND u.key_id = ANY (n.keys))
         ) AS line
     ) AS lines
 ), judged AS (

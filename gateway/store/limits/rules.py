@@ -80,6 +80,36 @@ WHERE {_OF_SCOPE} AND model = CAST(:model AS text) AND what = CAST(:what AS text
 _BUDGETS: Final = Statement(f"""
 SELECT {_BUDGET} FROM budgets WHERE tenant_id = :tenant ORDER BY scope, scope_id, unit, span
 """)  # noqa: S608 - constants only
+# The one that others took the place of, one after the other.
+_FIRST_OF_LINE: Final = Statement("""
+WITH RECURSIVE line AS (
+    SELECT CAST(:key AS uuid) AS id, 0 AS older
+    UNION ALL
+    SELECT k.id, line.older + 1 FROM api_keys AS k JOIN line ON k.replaced_by = line.id
+    WHERE k.tenant_id = :tenant
+)
+SELECT id FROM line ORDER BY older DESC LIMIT 1
+""")
+_OF_SUCCESSORS: Final = """
+    tenant_id = :tenant AND scope = 'key' AND scope_id IN (
+        WITH RECURSIVE line AS (
+            SELECT CAST(:scope_id AS uuid) AS id
+            UNION
+            SELECT k.replaced_by FROM api_keys AS k JOIN line ON k.id = line.id
+            WHERE k.tenant_id = :tenant AND k.replaced_by IS NOT NULL
+        )
+        SELECT id FROM line WHERE id <> CAST(:scope_id AS uuid)
+    )
+"""
+_UNSET_OF_SUCCESSORS: Final = Statement(f"""
+DELETE FROM limits
+WHERE {_OF_SUCCESSORS} AND model = CAST(:model AS text) AND what = CAST(:what AS text)
+  AND window_s = :window_s
+""")  # noqa: S608 - constants only
+_UNSET_BUDGET_OF_SUCCESSORS: Final = Statement(f"""
+DELETE FROM budgets
+WHERE {_OF_SUCCESSORS} AND unit = CAST(:unit AS text) AND span = CAST(:span AS text)
+""")  # noqa: S608 - constants only
 _UNSET_BUDGET: Final = Statement(f"""
 DELETE FROM budgets WHERE {_OF_SCOPE} AND unit = CAST(:unit AS text) AND span = CAST(:span AS text)
 """)  # noqa: S608 - constants only
@@ -181,6 +211,14 @@ async def is_key(connection: Connection, tenant_id: TenantId, key_id: UUID) -> b
     return found
 
 
+async def first_of_line(connection: Connection, tenant_id: TenantId, key_id: UUID) -> UUID:
+    """The key that this one took the place of, or the first of several: what is set for any of them
+    is kept there, since it holds for all. A key that took nobody's place is the first itself.
+    """
+    found: UUID = await connection.scalar(_FIRST_OF_LINE, {"tenant": tenant_id, "key": key_id})
+    return found
+
+
 async def set_limits(
     connection: Connection,
     tenant_id: TenantId,
@@ -190,8 +228,12 @@ async def set_limits(
     gone: Sequence[Limit] = (),
 ) -> None:
     """Write limits, in place of those of the same name, take others away, and write `event` to the
-    audit log, all in the transaction of the caller.
+    audit log, all in the transaction of the caller. Those of a key take the place of what earlier
+    releases kept with a key that took its place.
     """
+    for limit in (*gone, *new):
+        if limit.scope == "key":
+            await connection.execute(_UNSET_OF_SUCCESSORS, _row(tenant_id, limit))
     for limit in gone:
         await connection.execute(_UNSET, _row(tenant_id, limit))
     for limit in new:
@@ -208,26 +250,28 @@ async def budgets(database: Database, tenant_id: TenantId) -> list[Budget]:
 
 
 async def set_budget(
-    database: Database,
+    connection: Connection,
     tenant_id: TenantId,
     budget: Budget,
     event: AuditEvent,
     *,
     is_gone: bool = False,
 ) -> bool:
-    """Write a budget in place of the one of the same scope, unit and interval; with `is_gone` only
-    take that away. Whether that changed anything.
+    """Write a budget in place of the one of the same scope, unit and interval, as `set_limits`
+    does; with `is_gone` only take that away. Whether that changed anything.
     """
     place = _place(tenant_id, budget.scope, budget.scope_id)
     place |= {"unit": budget.unit, "span": budget.interval}
-    async with database.transaction(tenant_id) as connection:
-        if is_gone:
-            changed = await connection.count(_UNSET_BUDGET, place)
-        else:
-            new = {"id": budget.id, "cap": budget.cap, "mode": budget.mode}
-            changed = await connection.count(_SET_BUDGET, {**place, **new})
-        if changed:
-            await audit_log.record(connection, tenant_id, event)
+    changed = 0
+    if budget.scope == "key":
+        changed = await connection.count(_UNSET_BUDGET_OF_SUCCESSORS, place)
+    if is_gone:
+        changed += await connection.count(_UNSET_BUDGET, place)
+    else:
+        new = {"id": budget.id, "cap": budget.cap, "mode": budget.mode}
+        changed += await connection.count(_SET_BUDGET, {**place, **new})
+    if changed:
+        await audit_log.record(connection, tenant_id, event)
     return bool(changed)
 
 

@@ -162,6 +162,7 @@ async def test_tools_embeddings_and_what_there_is_none_of(
     span: dict[str, Any] = {"start_time": START, "end_time": START + 3 * DAY}
     async with asking(database, tenant) as reports:
         searches = await reports.web_search_calls(**span, group_by=["model"])
+        of_a_level = await reports.web_search_calls(**span, context_levels=["high"])
         sessions = await reports.code_interpreter_sessions(**span, group_by=["project_id"])
         embeddings = await reports.embeddings(**span)
         others = [
@@ -172,6 +173,7 @@ async def test_tools_embeddings_and_what_there_is_none_of(
         ]
     (searched,) = searches.data[2].results
     assert (searched.num_requests, searched.num_model_requests) == (4, 2)
+    assert not any(bucket.results for bucket in of_a_level.data), "nobody knows of what level"
     (session,) = sessions.data[2].results
     assert (session.num_sessions, session.project_id) == (1, ids.project_id(tenant))
     (embedded,) = embeddings.data[0].results

@@ -16,6 +16,7 @@ from gateway import ids
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound, StartupError, StoreUnavailable
 from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import REVISION
 from gateway.store.tools import tool_calls
 from gateway.store.tools.tool_calls import AuditedCall
@@ -88,6 +89,29 @@ def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
     assert "disabled" in printed("keys", "list")
     created = json.loads(printed("keys", "create", "acme", "--json"))
     assert created["key"].startswith("sk-")
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_key_that_has_expired_is_listed_as_such(database_url: str) -> None:
+    printed("tenants", "create", "acme")
+    printed("keys", "create", "acme")
+    (listed,) = json.loads(printed("keys", "list", "--json"))
+    assert listed["expires_at"] is None
+    asyncio.run(executed(database_url, "UPDATE api_keys SET expires_at = '2026-01-01T00:00Z'"))
+    (listed,) = json.loads(printed("keys", "list", "--json"))
+    assert listed["expires_at"] == "2026-01-01T00:00:00+00:00"
+    assert "expired 2026-01-01" in printed("keys", "list")
+
+
+async def executed(database_url: str, sql: str) -> None:
+    database = Database(
+        database_url, pool_size_max=1, command_timeout_s=10.0, connect_timeout_s=10.0
+    )
+    try:
+        async with database.owner_transaction() as connection:
+            await connection.execute(Statement(sql))
+    finally:
+        await database.close()
 
 
 @pytest.mark.usefixtures("environment")

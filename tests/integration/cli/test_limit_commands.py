@@ -140,6 +140,7 @@ def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
         "prices set m --input 0.0001",
         "prices set m --input dollars",
         "prices set m --input -1",
+        "prices set m --input 1e999999",
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:
@@ -149,6 +150,9 @@ def test_what_makes_no_sense_is_a_usage_error(line: str) -> None:
 def test_a_budget_that_is_too_large_is_told_so() -> None:
     with pytest.raises(InvalidRequest, match=f"from 0 to {2**63 - 1}"):
         said(f"budgets set acme --tokens {2**63}")
+    with pytest.raises(InvalidRequest, match=f"at {2**63 - 1} at most"):
+        said(f"budgets set acme --tokens {2**62} --alert-at 100,200")
+    assert rows("budgets list acme") == []
 
 
 def test_prices_and_budgets() -> None:
@@ -175,6 +179,17 @@ def test_prices_and_budgets() -> None:
     assert "12.50" in said("budgets list acme")
     assert "removed" in said("budgets remove acme")
     assert "there was none" in said("budgets remove acme")
+
+
+def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None:
+    said("prices set m --output 2 --from 2026-11-10")
+    said("prices end m")
+    said("prices set m --output 1 --from 2026-11-01")
+    first, second = rows("prices list")
+    assert first["valid_until"] == second["valid_from"] == "2026-11-10T00:00:00+00:00"
+    assert second["valid_until"] is not None, "nothing has a price by now"
+    with pytest.raises(InvalidRequest, match="No model has a price"):
+        said("budgets set acme --usd 10")
 
 
 def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
@@ -205,8 +220,10 @@ def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
     said("budgets set acme --tokens 2000 --alert-at none")
     assert alerts() == []
     too_many = ",".join(map(str, range(1, 102)))
+    before = rows("budgets list acme"), said("audit list --tenant acme --json")
     with pytest.raises(InvalidRequest, match="100 spend alerts at most"):
-        said(f"budgets set acme --tokens 2000 --alert-at {too_many}")
+        said(f"budgets set acme --tokens 3000 --alert-at {too_many}")
+    assert (rows("budgets list acme"), said("audit list --tenant acme --json")) == before
 
 
 def test_recorded_usage_is_repriced_once(database_url: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from gateway import ids
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
 from gateway.ledger.exporting import export, place_of
@@ -18,11 +19,14 @@ from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.ledger.records import FIELDS
 from gateway.services.limits import LimitOwner, Limits
 from gateway.store import endings, responses, usage
+from gateway.store.admin import keys
+from gateway.store.admin.keys import KeyMade
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.limits.reconciliation import reconcile
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
+from gateway.tenancy import PLAIN_KEY
 from tests.fakes.stored import finished, new_response
 from tests.fakes.usage_lines import NOON, line
 
@@ -114,6 +118,30 @@ async def test_lines_are_removed_once_they_are_added_up(
     # Three lines, and the hour of the oldest, which is part of a day now.
     assert await remove_expired(database, keep, rows_max=2) == 4
     assert await remove_expired(database, keep, rows_max=2) == 0
+
+
+async def test_keys_that_took_each_other_s_place_spend_together(
+    database: Database, tenant: TenantId
+) -> None:
+    async with database.transaction(tenant) as connection:
+        old, new = [
+            await keys.insert(
+                connection, KeyMade(ids.new_uuid(), tenant, "k", "hint", hash_, 1, PLAIN_KEY)
+            )
+            for hash_ in (b"old", b"new")
+        ]
+        await keys.replace(connection, old, new.id, overlap_s=60)
+    limits = Limits(database)
+    place = await limits.key(tenant, new.id)
+    await limits.set_budget(place, 10**9, unit="tokens", interval="none")
+    async with database.owner_transaction() as connection:
+        older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"
+        await connection.execute(Statement(older))
+    now = datetime.now(UTC)
+    at = now - timedelta(minutes=2)
+    await usage.record_all(database, [(tenant, line(at, key_id=one.id)) for one in (old, new)])
+    (corrected,) = await reconcile(database, now)
+    assert (corrected.told, corrected.truth) == (0, 30)
 
 
 async def test_what_replicas_are_about_to_tell_is_not_told_for_them(

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.policy import default
@@ -104,6 +105,30 @@ async def test_an_alert_is_told_once_by_a_signed_webhook(
     assert told["type"] == "spend_alert.reached"
     assert (told["data"]["threshold"], told["data"]["scope"]) == (NANO, "organization")
     assert receiver.heard[0][0]["webhook-id"] == headers["webhook-id"]
+
+
+async def test_an_alert_at_another_amount_is_told_in_the_same_interval(
+    database: Database, place: LimitOwner
+) -> None:
+    limits, receiver = Limits(database), Receiver()
+    alert = await limits.add_alert(place, NANO, {"type": "email", "recipients": []})
+    async with serving(receiver.app()) as url:
+        settings = Alerts(webhook_url=f"{url}/hook", webhook_secret=SecretStr(SECRET))
+        delivery = AlertDelivery(database, alert_channels(settings), interval_s=1)
+        await spend(database, place.tenant_id, NANO)
+        assert await delivery.round() == 1
+        await limits.change_alert(place, replace(alert, threshold=2 * NANO))
+        assert await delivery.round() == 0
+        await spend(database, place.tenant_id, 2 * NANO)
+        assert await delivery.round() == 1
+        other = {"type": "email", "recipients": ["a@example.com"]}
+        await limits.change_alert(place, replace(alert, threshold=2 * NANO, channel=other))
+        assert await delivery.round() == 0, "it was told of that already"
+        await delivery.close()
+    assert [orjson.loads(body)["data"]["threshold"] for _, body in receiver.heard] == [
+        NANO, 2 * NANO,
+    ]  # fmt: skip
+    assert len({headers["webhook-id"] for headers, _ in receiver.heard}) == 2, "not taken for one"
 
 
 @pytest.mark.parametrize("secret", [SECRET, "whsec_dGhlIGtleSBvZiB0aGUgdGVzdHM="])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import QueryParams
 
-from gateway.api.query import boolean, choice, include_of, integer
+from gateway.api.query import boolean, choice, include_of, integer, values_of
 from gateway.errors import InvalidRequest
 
 
@@ -14,6 +14,11 @@ def test_absent_parameters_have_no_value() -> None:
     assert choice({}, "order", ("asc",)) is None
     assert boolean({}, "stream") is False
     assert boolean({}, "include_obfuscation", default=True) is True
+
+
+def test_a_list_comes_under_its_name_with_brackets_or_an_index() -> None:
+    query = QueryParams("a[]=1&a=2&b[]=3&a[0]=4&a[x]=5&ab=6")
+    assert values_of(query, "a") == ["1", "2", "4"]
 
 
 def test_values_within_bounds_are_taken() -> None:

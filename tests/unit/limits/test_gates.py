@@ -18,7 +18,7 @@ from gateway.limits.estimate import AT_FIRST, FIRST, KEPT, LEAST, Estimates
 from gateway.limits.gates import ATTEMPTS_MAX, Caller, Gates
 from gateway.limits.money import Price, Prices
 from gateway.limits.refusal import duration
-from gateway.limits.terms import NO_TERMS, RULES_MAX, Limit, Meter, Terms
+from gateway.limits.terms import DAY_S, NO_TERMS, RULES_MAX, Limit, Meter, Terms
 from tests.fakes.limited import MODEL, TENANT, at_once, budget, caller, limit, used
 
 if TYPE_CHECKING:
@@ -216,6 +216,16 @@ def test_a_limit_of_nothing_is_final() -> None:
         with pytest.raises(RateLimited) as refused:
             desk.enter()
         assert refused.value.is_final
+        assert "try again" not in str(refused.value)
+
+
+def test_who_has_to_wait_for_a_day_is_not_told_to_wait_for_longer() -> None:
+    desk = ScarceDesk(caller(limit("requests", 1, window_s=DAY_S)))
+    desk.gates._random = lambda: 1.0
+    desk.enter()
+    with pytest.raises(RateLimited, match=r"Please try again in 24h0m12s\.") as refused:
+        desk.enter()
+    assert refused.value.retry_after_s == 60
 
 
 def test_what_is_observed_counts_and_lets_all_through() -> None:

@@ -55,7 +55,10 @@ async def admin_settings(
     yield gateway_settings(
         postgres.database_url(name),
         backends.urls,
-        models=[{"id": "gpt-oss-20b", "aliases": ["small"]}],
+        models=[
+            {"id": "gpt-oss-20b", "aliases": ["small"]},
+            {"id": "lab/gpt-oss-20b", "served_as": "gpt-oss-20b"},
+        ],
         admin={"public": True, "projects_max": 1000},
         tools={"python": {"enabled": True, "engine": "monty"}},
         federation={

@@ -20,6 +20,11 @@ async def test_roles_are_predefined(admin: openai.AsyncOpenAI) -> None:
     organization = admin.admin.organization
     owner, reader = await every(organization.roles.list())
     assert (owner.name, reader.name) == ("owner", "reader")
+    assert [one.id for one in await every(organization.roles.list(limit=1))] == [
+        owner.id, reader.id,
+    ]  # fmt: skip
+    last = await organization.roles.list(limit=1, order="desc")
+    assert [one.id for one in last.data] == [reader.id]
     assert owner.predefined_role
     assert set(reader.permissions) < set(owner.permissions)
     assert (await organization.roles.retrieve(owner.id)).name == "owner"

@@ -603,6 +603,8 @@ async def test_tokens_open_no_admin_plane(site: AdminSite, trust: Trust) -> None
     ("body", "param"),
     [
         ({"issuer": "ftp://x.example"}, "issuer"),
+        ({"issuer": "https://user:password@x.example"}, "issuer"),
+        ({"harmony": {"jwks_url": "https://user@x.example/keys"}}, "harmony.jwks_url"),
         ({"audience": ""}, "audience"),
         ({"harmony": {"algorithms": ["HS256"]}}, "harmony.algorithms[0]"),
         ({"harmony": {"algorithms": ["none"]}}, "harmony.algorithms[0]"),

@@ -179,6 +179,47 @@ async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
         assert (await client.post(path, json={})).status_code == 400
 
 
+async def test_what_is_set_for_a_rotated_key_takes_the_place_of_what_it_had(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    project, key = await made(admin, "Raised")
+    database = site.gateway.process.default.foundation.database
+    service = Limits(database)
+    tenant = await service.tenant("acme")
+
+    async def place_of(key_id: str) -> LimitOwner:
+        uuid = ids.parse_api_key_id(key_id)
+        assert uuid is not None
+        return await service.key(tenant, uuid)
+
+    async def bound(secret: str) -> tuple[list[int], list[int]]:
+        site.gateway.process.access.forget()
+        async with site.user(secret) as user:
+            told = (await user.get("/v1/key")).json()["data"]["harmony"]
+        limits, budgets = told["limits"], told["budgets"]
+        return [one["limit"] for one in limits], [one["limit"] for one in budgets]
+
+    place = await place_of(key.id)
+    await service.set_limits(place, {("requests", 60): 10})
+    await service.set_budget(place, 100, unit="tokens")
+    first = await rotated(site, project.id, key.id, overlap_seconds=3600)
+    second = await rotated(site, project.id, first["id"], overlap_seconds=3600)
+    # As earlier releases kept it.
+    uuid = ids.parse_api_key_id(second["id"])
+    assert uuid is not None
+    theirs = LimitOwner(tenant, "key", uuid)
+    await service.set_limits(theirs, {("requests", 60): 20})
+    await service.set_budget(theirs, 200, unit="tokens")
+    place = await place_of(second["id"])
+    await service.set_limits(place, {("requests", 60): 100})
+    await service.set_budget(place, 1000, unit="tokens")
+    for secret in (key.value, first["value"], second["value"]):
+        assert await bound(secret) == ([100], [1000])
+    await service.set_limits(place, {("requests", 60): None})
+    assert await service.remove_budget(place, "tokens", "month")
+    assert await bound(second["value"]) == ([], [])
+
+
 async def rotated(site: AdminSite, project: str, key: str, **body: int) -> Any:
     """What OpenAI's SDK has no method for."""
     headers = {"authorization": f"Bearer {site.admin_key}"}

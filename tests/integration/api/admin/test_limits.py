@@ -28,7 +28,7 @@ async def test_a_project_is_limited_by_what_its_administrator_sets(
 ) -> None:
     organization = admin.admin.organization.projects
     project = await new_project(admin)
-    (before,) = [one async for one in organization.rate_limits.list_rate_limits(project)]
+    before, _ = [one async for one in organization.rate_limits.list_rate_limits(project)]
     assert (before.id, before.model, before.object) == (f"rl-{MODEL}", MODEL, "project.rate_limit")
     changed = await organization.rate_limits.update_rate_limit(
         before.id, project_id=project, max_requests_per_1_minute=1, max_tokens_per_1_minute=50_000
@@ -42,6 +42,24 @@ async def test_a_project_is_limited_by_what_its_administrator_sets(
     assert [one.status_code for one in answers] == [200, 429]
     assert answers[0].headers["x-ratelimit-limit-project-tokens"] == "50000"
     assert f"in project {project} on requests per min" in answers[1].json()["error"]["message"]
+
+
+async def test_the_name_of_a_model_may_have_a_slash(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    organization = admin.admin.organization.projects
+    project, model = await new_project(admin), "lab/gpt-oss-20b"
+    _, listed = [one async for one in organization.rate_limits.list_rate_limits(project)]
+    changed = await organization.rate_limits.update_rate_limit(
+        listed.id, project_id=project, max_requests_per_1_minute=1
+    )
+    assert (changed.id, changed.model) == (f"rl-{model}", model)
+    account = await organization.service_accounts.create(project, name="ci")
+    assert account.api_key is not None
+    async with site.user(account.api_key.value) as user:
+        body = {"model": model, "input": "x", "store": False}
+        answers = [await user.post("/v1/responses", json=body) for _ in range(2)]
+    assert [one.status_code for one in answers] == [200, 429]
 
 
 OURS = {
@@ -170,3 +188,29 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     assert (await limit.delete(**named)).deleted
     for one in ids[1:]:
         await alerts.delete(one, **named)
+
+
+async def test_what_the_operator_set_beside_a_budget_is_not_the_administrators(
+    admin: openai.AsyncOpenAI, site: AdminSite
+) -> None:
+    """Not of dollars, nor of a month, as OpenAI's object has it, and not theirs to silence."""
+    service = Limits(site.gateway.process.default.foundation.database)
+    project = await new_project(admin)
+    uuid = ids.parse_project_id(project)
+    assert uuid is not None
+    place = LimitOwner(await service.tenant("acme"), "project", uuid)
+    await service.set_budget(place, 1000, unit="tokens", interval="day", alert_at=[50])
+    (ours,) = await service.alerts(place)
+    alerts = admin.admin.organization.projects.spend_alerts
+    money: Any = {"currency": "USD", "interval": "month", "notification_channel": CHANNEL}
+    made = await alerts.create(project, **money, threshold_amount=100)
+    assert [one.id async for one in alerts.list(project)] == [made.id]
+    shown = ids.spend_alert_id(ours.id)
+    for asked in (
+        alerts.retrieve(shown, project_id=project),
+        alerts.update(shown, project_id=project, **money, threshold_amount=10**9),
+        alerts.delete(shown, project_id=project),
+    ):
+        with pytest.raises(openai.NotFoundError, match="No spend alert"):
+            await asked
+    assert ours in await service.alerts(place)

@@ -14,7 +14,7 @@ from gateway import ids
 from gateway.services.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
 
     from tests.integration.api.admin.conftest import AdminSite
 
@@ -133,6 +133,44 @@ async def test_each_method_is_answered_as_what_it_is(
     await admin.admin.organization.spend_limit.delete()
     async for alert in admin.admin.organization.spend_alerts.list():
         await admin.admin.organization.spend_alerts.delete(alert.id)
+
+
+QUERY: Final[dict[str, Any]] = {
+    "after": "x", "before": "x", "limit": 1, "order": "asc", "include_archived": True,
+    "owner_project_access": "any", "purpose": "ekm", "effective_at": {"gt": 1, "lte": 2},
+    "tenant_only": False, "batch": False, "bucket_width": "1d", "end_time": 2**31, "page": "x",
+    "group_by": ["project_id"], "start_time": 2**30, "service_account_id": "x", "project_id": "x",
+}  # fmt: skip
+"""Parameters of lists and reports; those that are not here are lists of words."""
+NOT_OF_THE_API: Final = ("extra_headers", "extra_query", "extra_body", "timeout")
+
+
+async def test_lists_and_reports_take_all_parameters_of_the_sdk(admin: openai.AsyncOpenAI) -> None:
+    project = (await admin.admin.organization.projects.create(name="queries")).id
+    for path, call in methods(admin.admin.organization):
+        if not re.fullmatch(r"usage\..*|(.*\.)?list(_\w+)?", path):
+            continue
+        given = {
+            name: QUERY.get(name, ["x"])
+            for name in inspect.signature(call).parameters
+            if name not in NOT_OF_THE_API and not name.endswith("_id")
+        }
+        named = {
+            name: project if name == "project_id" else "nothing"
+            for name, one in inspect.signature(call).parameters.items()
+            if name.endswith("_id") and one.default is inspect.Parameter.empty
+        }
+        code, message = await refused(call(**given, **named))
+        assert code != "unknown_parameter", (path, message)
+
+
+async def refused(asked: Awaitable[object]) -> tuple[str | None, str]:
+    """The code and the message of a refusal; what is answered has neither."""
+    try:
+        await asked
+    except openai.APIStatusError as error:
+        return error.code, error.message
+    return None, ""
 
 
 async def test_a_project_s_tools_are_switched_off(

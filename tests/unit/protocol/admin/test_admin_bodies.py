@@ -161,7 +161,13 @@ def test_an_issuer_is_a_url(text: str) -> None:
     assert url.isascii()
 
 
-@pytest.mark.parametrize("issuer", ["https://[", "https://h:99999", "https://h:0", "ftp://h", "h"])
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        *("https://[", "https://h:99999", "https://h:0", "ftp://h", "h"),
+        *("https://user@h", "https://user:password@h/tenant", "https://@h"),
+    ],
+)
 def test_what_is_no_url_is_no_issuer(issuer: str) -> None:
     with pytest.raises(ValidationError, match="must be a URL"):
         provider(issuer=issuer)
