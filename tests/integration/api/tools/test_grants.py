@@ -39,6 +39,8 @@ TOOLS = {
         "enabled": True,
         "url_networks": ["127.0.0.0/8"],
         "url_plain_http": True,
+        "connect_timeout_s": 60,
+        "list_timeout_s": 60,
     },
 }
 PAGE = Document(

@@ -38,6 +38,8 @@ TOOLS = {
         "url_plain_http": True,
         "servers": "any",
         "registry_ttl_s": 1e-6,
+        "connect_timeout_s": 60,
+        "list_timeout_s": 60,
     }
 }
 

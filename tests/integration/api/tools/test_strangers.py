@@ -160,7 +160,13 @@ def sections_of(*hosts: str) -> Json:
             "visit_interval_s": 0,
         },
         "python": {"enabled": True, "engine": "linux", "interpreter": str(SYSTEM_PYTHON)},
-        "mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_plain_http": True},
+        "mcp": {
+            "enabled": True,
+            "url_networks": ["127.0.0.0/8"],
+            "url_plain_http": True,
+            "connect_timeout_s": 60,
+            "list_timeout_s": 60,
+        },
     }
 
 

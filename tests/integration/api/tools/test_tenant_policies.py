@@ -54,7 +54,13 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
     tools = {
         "web": {"enabled": True, "allowed_networks": ["127.0.0.0/8"]},
         "python": {"enabled": True, "engine": "monty", "memory_bytes_max": 4 * 1024**3},
-        "mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_plain_http": True},
+        "mcp": {
+            "enabled": True,
+            "url_networks": ["127.0.0.0/8"],
+            "url_plain_http": True,
+            "connect_timeout_s": 60,
+            "list_timeout_s": 60,
+        },
     }
     settings = gateway_settings(
         own_database_url, backends.urls, models=[{"id": MODEL}], tools=tools
