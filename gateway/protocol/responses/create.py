@@ -314,12 +314,14 @@ def parse_create(
     limits: InputLimits,
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
+    needs_input: bool = True,
 ) -> CreateResponse:
     """The request that `body` spells: JSON, or its fields where that was read already.
 
-    Of the tools that the gateway can run those are left that are `served`. Unknown top-level keys
-    and `HINTS` are listed in `ignored`, tools that are not served in `dropped_tools`; with `strict`
-    unknown ones and such tools are refused, and so are images and files. Raises `InvalidRequest`
+    Of the tools that the gateway can run those are left that are `served`. One that `needs_input`
+    has some of its own, or continues something. Unknown top-level keys and `HINTS` are listed in
+    `ignored`, tools that are not served in `dropped_tools`; with `strict` unknown ones and such
+    tools are refused, and so are images and files. Raises `InvalidRequest`
     with OpenAI's message, code and param, and nothing else for any bytes.
     """
     fields = body if isinstance(body, dict) else parse_object(body, limits)
@@ -328,7 +330,7 @@ def parse_create(
         raise missing("model")
     if not document.keys().isdisjoint(parameters.remedies):
         check_own(document, parameters.remedies)
-    if _CONTEXTS.isdisjoint(document.keys() & parameters.served):
+    if needs_input and _CONTEXTS.isdisjoint(document.keys() & parameters.served):
         raise missing("input")
     if not document.keys() <= parameters.served:
         document, ignored = _without_unserved(document, parameters, strict=strict)
@@ -344,7 +346,7 @@ def parse_create(
         _check_format(request.text.format, limits)
     if request.instructions:
         check_text("instructions", request.instructions, limits)
-    _check_support(request)
+    _check_support(request, needs_input=needs_input)
     if strict and request.tools:
         check_none_dropped(request.tools)
     rejects_media = strict or limits.rejects_media
@@ -525,7 +527,7 @@ def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
         )
 
 
-def _check_support(request: CreateResponse) -> None:
+def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
     """Refuse what OpenAI documents and is not served, and combinations that make no sense."""
     if request.conversation and request.previous_response_id is not None:
         raise InvalidRequest(
@@ -535,7 +537,8 @@ def _check_support(request: CreateResponse) -> None:
         )
     if request.prompt:
         raise unsupported("prompt", "Send the text of the prompt in 'instructions' and 'input'.")
-    if not (request.input or request.conversation or request.previous_response_id is not None):
+    has_context = request.conversation or request.previous_response_id is not None
+    if needs_input and not (request.input or has_context):
         raise InvalidRequest(
             "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be "
             "provided.",

@@ -91,7 +91,14 @@ def read_turn(
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
     body = {name: value for name, value in fields.items() if name not in _ENVELOPE}
-    request = parse_create(body | {"stream": True}, limits=limits, strict=strict, served=served)
+    request = parse_create(
+        body | {"stream": True},
+        limits=limits,
+        strict=strict,
+        served=served,
+        # Who warms up may know instructions and tools, and not yet what is asked.
+        needs_input=fields.get("generate") is not False,
+    )
     generate = _generate(fields.get("generate"))
     options = fields.get("stream_options") or {}
     return CreateFrame(

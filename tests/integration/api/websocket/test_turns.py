@@ -12,7 +12,7 @@ from tests.fakes.gateway import new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, texts
 from tests.fakes.websocket import Peer, connected
-from tests.integration.api.bodies import WEATHER, create
+from tests.integration.api.bodies import MODEL, WEATHER, create
 from tests.integration.api.following import listed, resumed
 from tests.integration.api.summaries import summary_requests
 
@@ -151,6 +151,30 @@ async def test_a_warm_up_says_nothing_and_is_continued(
         for r in (response, await peer.response(input=question, store=store))
     ]
     assert one["prompt_ids"] == other["prompt_ids"]
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_warm_up_may_be_instructions_and_tools_alone(
+    peer: Peer, client: httpx2.AsyncClient, backends: Backends, store: bool
+) -> None:
+    body: dict[str, Any] = {"instructions": "Be brief.", "tools": [WEATHER], "store": store}
+    warm = await peer.response(generate=False, input=[], **body)
+    assert (warm["status"], warm["output"]) == ("completed", [])
+    if store:
+        listed = await client.get(f"/v1/responses/{warm['id']}/input_items")
+        assert (listed.status_code, listed.json()["data"]) == (200, [])
+        empty = {"model": MODEL, "previous_response_id": warm["id"]}
+        compacted = await client.post("/v1/responses/compact", json=empty)
+        assert "nothing to compact" in compacted.json()["error"]["message"]
+    question = [{**USER, "content": "Who are you?"}]
+    asked = [
+        await peer.response(input=question, **continued, **body)
+        for continued in ({"previous_response_id": warm["id"]}, {})
+    ]
+    ((one,), (other,)) = [await backends.of_response(response["id"]) for response in asked]
+    assert one["prompt_ids"] == other["prompt_ids"]
+    again = await peer.response("And?", previous_response_id=asked[0]["id"], **body)
+    assert again["status"] == "completed"
 
 
 async def test_a_warm_up_is_checked_like_any_request(peer: Peer) -> None:

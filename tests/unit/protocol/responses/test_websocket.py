@@ -70,6 +70,14 @@ def test_a_warm_up_is_one_that_says_so(generate: bool | None, expected: bool) ->
     assert turn(generate=generate).generate is expected
 
 
+@pytest.mark.parametrize("said", [None, [], ""])
+def test_a_warm_up_needs_no_input(said: object) -> None:
+    assert not turn(input=said, instructions="x", generate=False).request.input
+    with pytest.raises(InvalidRequest) as refusal:
+        turn(input=said, instructions="x")
+    assert refusal.value.code == "missing_required_parameter"
+
+
 def test_a_warm_up_calls_nothing() -> None:
     answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     assert turn(input=[answer]).generate
