@@ -73,8 +73,10 @@ class Limits:
     may change; `author` is who does, for the audit log.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, aliases: Mapping[str, str] | None = None) -> None:
+        """`aliases` are further names of models, with their ids: requests are counted by these."""
         self._database = database
+        self._aliases = aliases or {}
 
     async def tenant(self, name: str) -> TenantId:
         """The tenant of that name. Raises `ResourceNotFound`."""
@@ -125,7 +127,8 @@ class Limits:
         mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
-        """`set_limits` in a transaction of its own."""
+        """`set_limits` in a transaction of its own, of a model under whichever of its names."""
+        model = self._id_of(model)
         async with self._database.transaction(place.tenant_id) as connection:
             return await set_limits(
                 connection, place, values, model=model, mode=mode, author=author
@@ -292,10 +295,15 @@ class Limits:
         if not all(0 <= one <= NANO_MAX for one in nano.values()):
             raise InvalidRequest("A price is zero or more, and below a million dollars.")
         price = Price(
-            ids.new_uuid(), tenant_id or EVERYONE, model, tier, dict(nano), valid_from or now
+            ids.new_uuid(),
+            tenant_id or EVERYONE,
+            self._id_of(model),
+            tier,
+            dict(nano),
+            valid_from or now,
         )
         told = {"tier": tier, "nano": price.nano, "valid_from": price.valid_from.isoformat()}
-        event = author.event("harmony.price.changed", model, changes_requested=told)
+        event = author.event("harmony.price.changed", price.model, changes_requested=told)
         await prices.add(self._database, price, event)
         return price
 
@@ -311,10 +319,14 @@ class Limits:
         `InvalidRequest` for what is no tier.
         """
         _check_tier(tier)
+        model = self._id_of(model)
         at = datetime.now(UTC).replace(microsecond=0)
         told = {"tier": tier, "valid_until": at.isoformat()}
         event = author.event("harmony.price.changed", model, changes_requested=told)
         return await prices.end(self._database, tenant_id or EVERYONE, model, tier, at, event)
+
+    def _id_of(self, model: str) -> str:
+        return self._aliases.get(model, model)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)

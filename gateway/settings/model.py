@@ -207,6 +207,11 @@ class Settings(BaseModel):
         return hmac.digest(self.pepper, b"mcp identity", "sha256")
 
     @property
+    def model_aliases(self) -> dict[str, str]:
+        """Further names of models, with their ids."""
+        return {alias: model.id for model in self.models for alias in model.aliases}
+
+    @property
     def tenant_policy(self) -> TenantPolicy:
         """What counts for tenants without a policy of their own."""
         return TenantPolicy.of_settings(self)

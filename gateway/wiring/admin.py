@@ -59,7 +59,7 @@ def admin_services(
         ),
         limits=ProjectLimits(
             transactions,
-            Limits(database),
+            Limits(database, settings.model_aliases),
             models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
@@ -124,6 +124,7 @@ def operations(process: Process) -> Operations:
         database,
         process.shared.pool,
         data,
+        Limits(database, settings.model_aliases),
         replica=process.shared.owner,
         # Secrets are of a type that is written as stars.
         settings=partial(settings.model_dump, mode="json"),

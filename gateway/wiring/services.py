@@ -73,7 +73,7 @@ class Services:
         replica = Replica.of(base)
         models = Models(
             base.pool,
-            aliases={alias: model.id for model in settings.models for alias in model.aliases},
+            aliases=settings.model_aliases,
             efforts={model.id: model.reasoning_effort for model in settings.models},
             tasks={model.id: model.tasks for model in settings.models},
             abilities={model.id: base.formats.of(model.id).abilities for model in settings.models},

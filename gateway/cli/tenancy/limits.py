@@ -74,7 +74,7 @@ def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
             provisioned(load_settings(config)) as settings,
             connected(settings) as database,
         ):
-            return await question(Limits(database))
+            return await question(Limits(database, settings.model_aliases))
 
     return run(answer())
 

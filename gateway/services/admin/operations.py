@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import ResourceNotFound, shown
 from gateway.services.access import check_name
 from gateway.services.admin.transactions import owned
-from gateway.services.limits import Limits
 from gateway.store.replicas import drains
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.services.access import Access, TenantDetail
     from gateway.services.governance.erasing import Erased
     from gateway.services.governance.tenant_data import TenantArchive, TenantData
+    from gateway.services.limits import Limits
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
@@ -37,12 +37,13 @@ LOADS_FRESH_S: Final = 30.0
 class Operations:
     """One for the process: its first database has the tenants and the drains."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its dependencies
         self,
         access: Access,
         database: Database,
         pool: Pool,
         data: TenantData,
+        limits: Limits,
         *,
         replica: str,
         settings: Callable[[], dict[str, Any]],
@@ -53,7 +54,7 @@ class Operations:
         self._pool = pool
         self._replica = replica
         self._settings = settings
-        self._limits = Limits(database)
+        self._limits = limits
         self._data = data
 
     async def tenants(self) -> list[Tenant]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LIST: Final = "tools/list"
 _PATH_PARTS: Final = 2
 """Of what is told of a mistake: deeper ones may be names that the server chose."""
-_log = EventLog("gateway.mcp")
+_log = EventLog(__name__)
 
 
 class ToolCheck:

@@ -181,6 +181,18 @@ def test_prices_and_budgets() -> None:
     assert "there was none" in said("budgets remove acme")
 
 
+def test_an_alias_stands_for_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are counted by the id of their model, whichever name they have it under."""
+    monkeypatch.setenv("GATEWAY_MODELS", '[{"id": "gpt-oss-20b", "aliases": ["small"]}]')
+    said("limits set acme --model small --requests-per-minute 5")
+    said("prices set small --output 1")
+    assert [one["model"] for one in rows("limits list acme")] == ["gpt-oss-20b"]
+    assert "ended" in said("prices end small")
+    assert [one["model"] for one in rows("prices list")] == ["gpt-oss-20b"]
+    said("limits set acme --model small --requests-per-minute none")
+    assert rows("limits list acme") == []
+
+
 def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None:
     said("prices set m --output 2 --from 2026-11-10")
     said("prices end m")

@@ -144,6 +144,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
     "turns.read": (lambda db, who, uuid: turns.read(db, who, uuid, items_max=9), None),
     "responses.check": (check_acceptance, None),
     "responses.load": (responses.load, None),
+    "responses.state": (responses.state, None),
     "responses.delete": (responses.delete, False),
     "endings.finish": (write_over, None),
     "endings.conclude": (conclude, None),

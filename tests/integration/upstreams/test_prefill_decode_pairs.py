@@ -115,7 +115,7 @@ async def test_who_has_read_the_prompt_may_fail_once_the_answer_has_begun(client
     answer: Script = (STREAM_HEAD, said([7]), goes_on, said([200002], "stop"), DONE, STREAM_END)
     prompt: Script = (STREAM_HEAD, said([9]), fails, Act.RESET)
     async with server_of(answer) as decode, server_of(prompt) as prefill:
-        with captured_logs(told.set, of="gateway.upstreams") as log:
+        with captured_logs(told.set, of="gateway.upstreams.server") as log:
             generate = partial(decoding(decode, prefill, client).generate, REQUEST)
             async with asyncio.timeout(30), led_by(generate) as (led, task):
                 assert (await led.next()).ids == [7]

@@ -209,7 +209,7 @@ GOOD: dict[str, Any] = {"name": "good", "inputSchema": {"type": "object"}}
 async def test_a_tool_that_cannot_be_read_does_not_cost_the_others(bad: Any, why: str) -> None:
     hostile = result({"tools": [bad, GOOD, bad, {**GOOD, "name": "fine"}]})
     async with serving(hostile, methods=("tools/list",)) as url, pool() as sessions:
-        with captured_logs(of="gateway.mcp") as logged:
+        with captured_logs(of="gateway.tools.mcp.tool_check") as logged:
             pages = await sessions.list_tools(peer(url))
     assert [tool.name for tool in pages.tools] == ["good", "fine"]
     (told,) = [event for event in logged if event["level"] == "warning"]
@@ -219,7 +219,7 @@ async def test_a_tool_that_cannot_be_read_does_not_cost_the_others(bad: Any, why
 async def test_what_a_call_returns_is_no_list_of_tools() -> None:
     said = {"content": [{"type": "text", "text": "x"}], "structuredContent": {}, "tools": [7, GOOD]}
     async with serving(result(said), methods=("tools/call",)) as url, pool() as sessions:
-        with captured_logs(of="gateway.mcp") as logged:
+        with captured_logs(of="gateway.tools.mcp.tool_check") as logged:
             await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
     assert not logged
 
