@@ -13,7 +13,7 @@ from gateway.metering import BackendTally
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
-from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone
+from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
 from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
@@ -410,7 +410,7 @@ class Member:
             outcome = "ok"
             self.health.completed()
             self._faults.clear("request")
-        except ModelGone:
+        except (ModelGone, PathNotFound):
             # It may lack the path, and serve the model otherwise; what it lists tells.
             self.health.answered()
             outcome = "unavailable"

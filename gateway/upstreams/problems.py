@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -19,12 +20,13 @@ from gateway.upstreams.engines.engine import ANY
 from gateway.upstreams.engines.registry import ENGINES, KINDS
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterable
 
 _CALLER_AT_FAULT: Final = frozenset({400, 413, 422})
 """413: no engine says it, but a proxy before one whose bound a long prompt exceeds."""
 _NOT_FOUND: Final = 404
+_OF_A_MODEL: Final = re.compile("model|lora|adapter", re.IGNORECASE)
+"""In a 404: what is not found is a model, and not the path."""
 _ANSWERED: Final = "answered"
 _BUSY: Final = frozenset({429, 503})
 _BROKE_DOWN: Final = 500
@@ -52,6 +54,10 @@ class ModelGone(UpstreamUnavailable):
     """The backend does not serve this model any more, and is well otherwise."""
 
 
+class PathNotFound(UpstreamUnavailable):
+    """The backend lacks the path, or what answered is a proxy that has no backend behind it."""
+
+
 class BackendBusy(UpstreamUnavailable):
     """The backend has too much to do to take the request."""
 
@@ -75,8 +81,8 @@ def refusal(
     text = f"{_ANSWERED} {status}: {message}"
     if status == _BROKE_DOWN:
         return BrokeDown(text, upstream=upstream)
-    if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
-        return ModelGone(text, upstream=upstream)
+    if (not_found := _not_found(status, message)) is not None:
+        return not_found(text, upstream=upstream)
     if status in _BUSY:
         return BackendBusy(text, upstream=upstream, retry_after_s=retry_after_s)
     is_ours = _is_said(message, [kind.not_the_caller for kind in ENGINES])
@@ -85,6 +91,15 @@ def refusal(
     if _OVERFLOW in message or _is_said(message, [kind.context_overflow for kind in KINDS]):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
+
+
+def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | None:
+    """What a refusal is that finds no model, or no path; None for another one."""
+    if _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
+        return ModelGone
+    if status != _NOT_FOUND:
+        return None
+    return ModelGone if _OF_A_MODEL.search(message) else PathNotFound
 
 
 def is_refusal(error: UpstreamError) -> bool:

@@ -117,8 +117,20 @@ async def test_a_model_that_is_gone_is_asked_of_another_backend(refusal: bytes) 
         assert [state.healthy for state in known.pool.snapshot()] == [True, True]
 
 
+async def test_a_404_of_a_proxy_without_backends_takes_no_model_away() -> None:
+    """An ingress says so while all that is behind it starts anew."""
+    proxy = backend_server(
+        (response(b"default backend - 404", status=404),), turn([7]), models=[listing("m")]
+    )
+    async with fleet(proxy) as known:
+        with pytest.raises(NoUpstreamAvailable, match="answered 404"):
+            await known.ids()
+        assert known.pool.models() == (ModelInfo("m", 8192),)
+        assert await known.ids() == [7]
+
+
 async def test_a_model_that_is_gone_stays_so_when_another_backend_is_described() -> None:
-    gone = backend_server((response(b"{}", status=404),))
+    gone = backend_server((response(b'{"error":"no model `m`"}', status=404),))
     late = backend_server(turn([7]), models=[BUSY, listing("m")], health=[(response(b""),)])
     async with fleet(gone, backend_server(turn([7])), late) as known:
         await known.ids()

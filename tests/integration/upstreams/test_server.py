@@ -25,7 +25,7 @@ from gateway.generation import (
     TokenRequest,
 )
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
-from gateway.upstreams.problems import ModelGone
+from gateway.upstreams.problems import PathNotFound
 from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
@@ -177,7 +177,7 @@ async def test_an_event_beyond_the_bound_breaks_the_stream(client: Client) -> No
         (503, UpstreamUnavailable),
         (500, UpstreamLost),
         (400, UpstreamRejected),
-        (404, ModelGone),
+        (404, PathNotFound),
     ],
 )
 async def test_an_error_as_first_event_of_a_200_is_no_success(

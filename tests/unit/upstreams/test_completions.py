@@ -30,7 +30,7 @@ from gateway.upstreams.completions import (
     aligned_logprobs,
 )
 from gateway.upstreams.http.response_reader import ResponseReader
-from gateway.upstreams.problems import BackendBusy, BrokeDown, ModelGone, NoTokenIds
+from gateway.upstreams.problems import BackendBusy, BrokeDown, NoTokenIds, PathNotFound
 from tests.fakes.backend_captures import capture, names
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
         (429, BackendBusy),
         (400, UpstreamRejected),
         ("400", UpstreamRejected),
-        (404, ModelGone),
+        (404, PathNotFound),
         (422, UpstreamRejected),
         (None, BrokeDown),
         (True, BrokeDown),

@@ -17,6 +17,7 @@ from gateway.upstreams.problems import (
     BrokeDown,
     GrammarFailed,
     ModelGone,
+    PathNotFound,
     breakage,
     code_of,
     has_no_grammars,
@@ -64,7 +65,7 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
     ("status", "kind"),
     [
         (400, UpstreamRejected),
-        (404, ModelGone),
+        (404, PathNotFound),
         (413, UpstreamRejected),
         (422, UpstreamRejected),
         (401, UpstreamUnavailable),
@@ -79,6 +80,19 @@ def test_only_the_callers_own_mistakes_are_rejections(status: int, kind: type) -
     error = refusal("gpu-1", status, "because")
     assert type(error) is kind
     assert str(error) == f"gpu-1: answered {status}: because"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "The model `m` does not exist.",
+        'model "m" not found, try pulling it first',
+        "model_not_found: it is not there",
+        "The lora module `m` does not exist.",
+    ],
+)
+def test_a_model_that_is_not_found_is_gone(message: str) -> None:
+    assert type(refusal("gpu-1", 404, message)) is ModelGone
 
 
 @pytest.mark.parametrize(

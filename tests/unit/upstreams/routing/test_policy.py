@@ -94,11 +94,10 @@ def test_who_holds_the_prompt_is_left_when_it_is_busier_than_reading_costs(least
     assert chosen(fleet) == "a"
 
 
-@given(st.floats(0.05, 5), st.floats(0.05, 5))
-def test_when_all_queues_are_ten_times_as_long_sessions_stay(first: float, second: float) -> None:
+@given(st.floats(0.05, 5), st.floats(0, 0.999))
+def test_when_all_queues_are_ten_times_as_long_sessions_stay(least: float, slack: float) -> None:
     """Overload: the noise of long queues must not scatter what is warm."""
-    fleet = [one("warm", 6_000, max(first, second)), one("cold", 0, min(first, second))]
-    assume(max(first, second) <= (1 + EPS) * min(first, second))
+    fleet = [one("warm", 6_000, (1 + EPS * slack) * least), one("cold", 0, least)]
     longer = [member._replace(delay_s=10 * member.delay_s) for member in fleet]
     assert chosen(fleet) == chosen(longer) == "warm"
 
