@@ -1,6 +1,6 @@
 """Gateways in this process in front of real servers of one model with a chat template.
 
-TEST_CHAT_URLS has the URLs of one or more servers, vLLM or SGLang, with spaces between them; they
+TEST_CHAT_URLS has the URLs of one or more servers, vLLM or SGLang, with commas between them; they
 serve the same model. TEST_CHAT_TOKENIZER is the folder with its tokenizer. With several servers
 each test runs in front of each of them, and of all together.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 
-URLS = tuple(os.environ.get("TEST_CHAT_URLS", "").split())
+URLS = tuple(os.environ.get("TEST_CHAT_URLS", "").replace(",", " ").split())
 TOKENIZER = os.environ.get("TEST_CHAT_TOKENIZER", "")
 TIMEOUT_S = 600.0
 SECTIONS: dict[str, Any] = {
