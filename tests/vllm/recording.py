@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,15 @@ class Recorder:
         if scope["type"] != "http":
             await _lifespan(receive, send)
             return
-        body = await _body(receive)
+        passing = asyncio.ensure_future(self._pass(scope, await _body(receive), send))
+        # A client that hangs up has the server stop, too.
+        leaving = asyncio.ensure_future(receive())
+        leaving.add_done_callback(lambda _: passing.cancel())
+        with suppress(asyncio.CancelledError):
+            await passing
+        leaving.cancel()
+
+    async def _pass(self, scope: Scope, body: bytes, send: Send) -> None:
         headers = {"content-type": "application/json"} if body else {}
         exchange = None
         if (key := PROMPTS.get(scope["path"])) is not None:
