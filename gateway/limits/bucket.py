@@ -75,12 +75,17 @@ class Bucket:
         return self._needed > 0
 
     def resize(self, rate: float, capacity: float) -> None:
-        """The limit was changed. A lower one holds at once: what was taken ahead by the higher one
-        is forgotten, and the row is asked anew.
+        """The limit was changed, and its row with it. A lower one holds at once: what was taken
+        ahead by the higher one is forgotten, and the row is asked anew. A higher one gives the
+        difference.
         """
         if capacity < self.capacity:
             self.held = min(self.held, 0.0)
-        self.rate, self.capacity = rate, capacity
+        elif self._level is not None:
+            self._level += capacity - self.capacity
+        if self._own_rate is not None:
+            self._own_rate *= rate / self.rate
+        self.rate, self.capacity, self._short_at = rate, capacity, float("-inf")
 
     def demand(self, cost: float, now: float) -> None:
         """Count what a request asks for, whether it gets it or not."""

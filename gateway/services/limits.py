@@ -17,7 +17,7 @@ from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.request_errors import wrong_value
 from gateway.store import tenants
 from gateway.store.admin import projects
-from gateway.store.limits import alerts, prices, rules
+from gateway.store.limits import alerts, counters, prices, rules
 from gateway.store.limits.rules import OPERATORS, SpendAlert
 from gateway.store.schema import EVERYONE
 from gateway.store.tools.quotas import Quota, take_turns
@@ -127,12 +127,18 @@ class Limits:
         mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
-        """`set_limits` in a transaction of its own, of a model under whichever of its names."""
+        """`set_limits` in a transaction of its own, of a model under whichever of its names; and
+        what is left of them follows.
+        """
         model = self._id_of(model)
         async with self._database.transaction(place.tenant_id) as connection:
-            return await set_limits(
+            before = {one.name: one for one in await _limits_of(connection, place, model)}
+            changed = await set_limits(
                 connection, place, values, model=model, mode=mode, author=author
             )
+        new = [one for one in changed if before.get(one.name) != one]
+        await counters.resize(self._database, place.tenant_id, before, new)
+        return changed
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         """Every budget of a tenant, its projects and keys."""

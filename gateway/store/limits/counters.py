@@ -19,11 +19,12 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from gateway.limits.bucket import Ask
-    from gateway.limits.terms import Terms
+    from gateway.limits.terms import Limit, Terms
     from gateway.store.postgres.database import Connection, Database
+    from gateway.tenancy import TenantId
 
 FRESH_S: Final = 5.0
 BUCKETS_MAX: Final = 256
@@ -33,6 +34,7 @@ PRESENT: Final = "replica"
 
 Key = tuple[UUID, str]
 
+# Who does not know yet that a limit was raised takes nothing away of what that gave: see `resize`.
 _BUCKETS: Final = Statement("""
 WITH asked AS (
     SELECT * FROM unnest(
@@ -49,10 +51,10 @@ WITH asked AS (
         FOR NO KEY UPDATE
     ) AS now_
 ), filled AS (
-    SELECT tenant_id, name, want, greatest(-capacity, least(capacity, change + least(capacity,
+    SELECT tenant_id, name, want, greatest(-capacity, least(most, change + least(most,
         level + rate * greatest(0, extract(epoch FROM clock_timestamp() - at))
     ))) AS level
-    FROM locked
+    FROM (SELECT *, greatest(capacity, level) AS most FROM locked) AS bounded
 )
 UPDATE buckets AS b
 SET granted = greatest(0, least(f.want, f.level)), at = clock_timestamp(),
@@ -69,6 +71,30 @@ FROM unnest(CAST(:tenants AS uuid[]), CAST(:names AS text[]),
             CAST(:capacities AS double precision[])) AS one (tenant_id, name, capacity)
 ORDER BY 1, 2
 ON CONFLICT (tenant_id, name) DO NOTHING
+""")
+_RESIZE: Final = Statement("""
+WITH filled AS (
+    SELECT b.tenant_id, b.name, one.capacity, one.capacity - one.before AS more,
+           least(one.before, b.level + one.rate
+                 * greatest(0, extract(epoch FROM clock_timestamp() - b.at))) AS level
+    FROM unnest(CAST(:names AS text[]), CAST(:rates AS double precision[]),
+                CAST(:befores AS double precision[]), CAST(:capacities AS double precision[]))
+         AS one (name, rate, before, capacity)
+    JOIN buckets AS b ON b.tenant_id = :tenant AND b.name = one.name
+    ORDER BY b.name
+    FOR NO KEY UPDATE OF b
+)
+UPDATE buckets AS b
+SET level = least(f.capacity, f.level + greatest(0, f.more)), at = clock_timestamp()
+FROM filled AS f
+WHERE b.tenant_id = f.tenant_id AND b.name = f.name
+""")
+_REFILL: Final = Statement("""
+INSERT INTO buckets (tenant_id, name, level, at, granted)
+SELECT :tenant, one.name, one.capacity, clock_timestamp(), 0
+FROM unnest(CAST(:names AS text[]), CAST(:capacities AS double precision[])) AS one (name, capacity)
+ORDER BY 2
+ON CONFLICT (tenant_id, name) DO UPDATE SET level = excluded.level, at = excluded.at
 """)
 _LEVELS: Final = Statement("""
 SELECT b.tenant_id, b.name, least(one.capacity, b.level
@@ -234,6 +260,27 @@ async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
     )
 
 
+async def resize(
+    database: Database,
+    tenant_id: TenantId,
+    before: Mapping[str, Limit],
+    limits: Collection[Limit],
+) -> None:
+    """Bring buckets in step with the limits that were set just now, in place of those `before`, by
+    name. What was used stays used: a raised limit gives the difference, and a lowered one leaves no
+    more than it allows. A limit that was not there begins full. Raises `StoreError`.
+    """
+    windows = [one for one in limits if one.window_s]
+    changed = [one for one in windows if one.name in before]
+    new = [one for one in windows if one.name not in before]
+    async with database.runs_transaction(durable=False) as connection:
+        rates = [before[one.name].rate for one in changed]
+        befores = [float(before[one.name].value) for one in changed]
+        told = {"rates": rates, "befores": befores}
+        await connection.execute(_RESIZE, {**_sizes(tenant_id, changed), **told})
+        await connection.execute(_REFILL, _sizes(tenant_id, new))
+
+
 async def forget(database: Database) -> None:
     """Remove reports of processes that are gone. Raises `StoreError`."""
     async with database.runs_transaction(durable=False) as connection:
@@ -302,6 +349,11 @@ async def _spend(
         return {}
     rows = await connection.execute(_SPENT, {**_meters(request.watched), "replica": replica})
     return {(row.tenant_id, row.meter): SpentSoFar(row.others, row.mine) for row in rows}
+
+
+def _sizes(tenant_id: TenantId, limits: Sequence[Limit]) -> dict[str, Any]:
+    capacities = [float(one.value) for one in limits]
+    return {"tenant": tenant_id, "names": [one.name for one in limits], "capacities": capacities}
 
 
 def _keys(keys: Sequence[Key]) -> dict[str, Any]:

@@ -297,6 +297,33 @@ async def test_limits_change_and_go_while_responses_run(limited: Limited) -> Non
     assert limited.left("tokens") <= A_DAY
 
 
+async def test_a_raised_limit_gives_the_difference_and_a_new_one_all_of_it(
+    limited: Limited,
+) -> None:
+    body = {"model": MODEL, "input": "x", "store": False, "max_output_tokens": 16}
+
+    async def ask(limit: int | None) -> int:
+        await limited.limits.set_limits(limited.place, {("tokens", DAY_S): limit})
+        limited.gateway.process.access.forget()
+        await limited.gateway.process.default.replica.limiter.once()
+        return (await limited.client.post("/v1/responses", json=body)).status_code
+
+    await limited.set("tokens", A_DAY)
+    await limited.charged(await post(limited, "/v1/responses", input="x"))
+    database = limited.gateway.process.default.foundation.database
+    async with database.runs_transaction() as connection:
+        await connection.execute(DRAINED, {"tenant": limited.place.tenant_id})
+    del limited.gateway.process.default.replica.limiter.gates._buckets[limited.place.tenant_id]
+    assert await ask(A_DAY) == 429
+    assert await ask(A_DAY + 10) == 429
+    assert await ask(2 * A_DAY) == 200
+    assert limited.left("tokens") <= A_DAY
+    assert await ask(50) == 429
+    assert await ask(None) == 200
+    assert await ask(A_DAY) == 200
+    assert limited.left("tokens") > A_DAY / 2
+
+
 async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
     limited: Limited,
 ) -> None:

@@ -13,7 +13,7 @@ from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
 from gateway.limits.gates import FORGOTTEN_S
 from gateway.services.limits import LimitOwner, Limits
-from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S
+from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S, resize
 from gateway.store.limits.reconciliation import SILENT_S, forget
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
@@ -124,6 +124,25 @@ async def test_a_debt_is_paid_before_anything_fits_again(database: Database) -> 
     assert isinstance(refusal, RateLimited)
     assert -day.value <= await level(database, day) < 0
     assert "Please try again in" in refusal.message
+
+
+async def test_who_has_not_heard_of_a_raised_limit_takes_nothing_of_it_away(
+    database: Database,
+) -> None:
+    day, raised = (limit("tokens", value, window_s=86_400) for value in (10_000, 100_000))
+    late, other = limiter(database, "late"), limiter(database, "other")
+    async with running(late, other):
+        charge = await admitted(late, caller(day))
+        assert isinstance(charge, Charge)
+        charge.settle(used(100, 9_900))
+        assert isinstance(await admitted(late, caller(day)), RateLimited)
+        await resize(database, TENANT, {day.name: day}, [raised])
+        for _ in range(3):
+            await late.once()
+            assert isinstance(await admitted(late, caller(day), tokens=1, most=1), Charge)
+        assert isinstance(await admitted(other, caller(raised), tokens=80_000), Charge)
+        await resize(database, TENANT, {day.name: raised}, [day])
+        assert await level(database, day) <= day.value
 
 
 async def test_what_died_with_a_process_holds_no_place(database: Database) -> None:

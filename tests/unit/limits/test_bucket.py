@@ -23,20 +23,30 @@ class Row:
     def __init__(self, level: float = CAPACITY) -> None:
         self.level, self.at = level, 0.0
 
+    def filled(self, ask: Ask, now: float) -> float:
+        most = max(ask.capacity, self.level)
+        return min(most, min(most, self.level + ask.rate * (now - self.at)) + ask.change)
+
+    def resize(self, before: float, capacity: float, now: float) -> None:
+        level = min(before, self.level + RATE * (now - self.at))
+        self.level, self.at = min(capacity, level + max(0.0, capacity - before)), now
+
     def answer(self, ask: Ask, now: float) -> tuple[float, float]:
-        filled = min(ask.capacity, self.level + ask.rate * (now - self.at)) + ask.change
-        level = max(-ask.capacity, min(ask.capacity, filled))
+        level = max(-ask.capacity, self.filled(ask, now))
         granted = max(0.0, min(ask.want, level))
         self.level, self.at = level - granted, now
         return granted, self.level
 
 
 class Slices(RuleBasedStateMachine):
-    """Replicas that take, give back, use more than they took, and ask in any order."""
+    """Replicas that take, give back, use more than they took, and ask in any order; meanwhile the
+    limit changes, and each learns it when it does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now, self.row, self.forgiven = 0.0, Row(), 0.0
+        self.capacity, self.raised = CAPACITY, 0.0
         self.buckets = [Bucket(RATE, CAPACITY, 0.0) for _ in range(REPLICAS)]
         self.used = self.held_most = 0.0
 
@@ -57,6 +67,16 @@ class Slices(RuleBasedStateMachine):
         self.buckets[number].give_back(amount, self.now)
         self.used -= amount
 
+    @rule(capacity=st.floats(1, 2 * CAPACITY))
+    def change_limit(self, capacity: float) -> None:
+        self.row.resize(self.capacity, capacity, self.now)
+        self.raised += max(0.0, capacity - self.capacity)
+        self.capacity = capacity
+
+    @rule(number=st.integers(0, REPLICAS - 1))
+    def hear_of_limit(self, number: int) -> None:
+        self.buckets[number].resize(RATE, self.capacity)
+
     @rule(number=st.integers(0, REPLICAS - 1), seconds=st.floats(0, 5), is_lost=st.booleans())
     def sync(self, number: int, seconds: float, is_lost: bool) -> None:
         self.now += seconds
@@ -67,14 +87,13 @@ class Slices(RuleBasedStateMachine):
             bucket.held += ask.change
             bucket.is_asked = False
             return
-        before = min(CAPACITY, self.row.level + RATE * (self.now - self.row.at)) + ask.change
-        self.forgiven += max(0.0, -CAPACITY - before)
+        self.forgiven += max(0.0, -ask.capacity - self.row.filled(ask, self.now))
         bucket.answered(*self.row.answer(ask, self.now), self.now)
 
     @invariant()
     def nobody_made_any(self) -> None:
         held = sum(bucket.held for bucket in self.buckets)
-        made = CAPACITY + RATE * self.now + self.forgiven
+        made = CAPACITY + self.raised + RATE * self.now + self.forgiven
         assert self.used + held + self.row.level <= made + 1e-6 * max(1.0, made, self.used)
 
 
@@ -139,6 +158,31 @@ def test_what_was_refused_is_not_asked_for_before_it_can_be_there() -> None:
     assert bucket.is_worth_asking(50, 4.1)
     assert not bucket.is_worth_asking(CAPACITY + 1, 10_000.0)
     assert ask.want >= 50
+
+
+def test_a_raised_limit_is_asked_for_at_once() -> None:
+    bucket = Bucket(RATE, CAPACITY, 0.0)
+    bucket.need(50)
+    assert bucket.ask(0.0) is not None
+    bucket.answered(0.0, 10.0, 0.0)
+    assert not bucket.is_worth_asking(50, 0.0)
+    bucket.resize(2 * RATE, CAPACITY + 40)
+    assert bucket.available(0.0) == pytest.approx(50)
+    assert bucket.is_worth_asking(50, 0.0)
+
+
+def test_a_limit_that_changes_without_a_database_fills_at_its_own_rate() -> None:
+    bucket = Bucket(RATE, CAPACITY, 0.0)
+    bucket.need(50)
+    ask = bucket.ask(0.0)
+    assert ask is not None
+    bucket.failed(ask, 0.0, replicas=2, until=400.0)
+    bucket.resize(RATE / 10, CAPACITY / 10)
+    assert bucket.held == 0
+    bucket.demand(1, 10.0)
+    assert bucket.held == pytest.approx(RATE / 10 / 2 * 10)
+    bucket.demand(1, 390.0)
+    assert bucket.held == pytest.approx(CAPACITY / 10 / 2)
 
 
 @given(st.integers(1, 8), st.floats(1, 500))
