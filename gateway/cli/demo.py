@@ -245,13 +245,13 @@ async def _project_key(
         AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyRequest("demo")
     )
     assert made is not None, "a key was asked for"
-    place = await services.limits.place(tenant.id, ids.project_id(project.id))
+    owner = await services.limits.of_project(tenant.id, ids.project_id(project.id))
     await services.limits.set(
-        place, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE}, author=COMMAND_LINE
+        owner, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE}, author=COMMAND_LINE
     )
     for model in models:
         await services.limits.limits.set_price(model, PRICE, tenant_id=tenant.id)
-    await services.limits.set_budget(place, PROJECT_BUDGET_NANO, COMMAND_LINE)
+    await services.limits.set_budget(owner, PROJECT_BUDGET_NANO, COMMAND_LINE)
     return made
 
 

@@ -120,7 +120,7 @@ class Limits:
 
     async def set_limits(
         self,
-        place: LimitOwner,
+        owner: LimitOwner,
         values: Mapping[tuple[What, int], int | None],
         *,
         model: str = ALL_MODELS,
@@ -131,13 +131,13 @@ class Limits:
         what is left of them follows.
         """
         model = self._id_of(model)
-        async with self._database.transaction(place.tenant_id) as connection:
-            before = {one.name: one for one in await _limits_of(connection, place, model)}
+        async with self._database.transaction(owner.tenant_id) as connection:
+            before = {one.name: one for one in await _limits_of(connection, owner, model)}
             changed = await set_limits(
-                connection, place, values, model=model, mode=mode, author=author
+                connection, owner, values, model=model, mode=mode, author=author
             )
         new = [one for one in changed if before.get(one.name) != one]
-        await counters.resize(self._database, place.tenant_id, before, new)
+        await counters.resize(self._database, owner.tenant_id, before, new)
         return changed
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
@@ -149,10 +149,10 @@ class Limits:
             found.append(BudgetState(budget, spent))
         return found
 
-    async def budget(self, place: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        """That of a place, if there is one."""
-        wanted = (place.scope, place.scope_id, unit, interval)
-        for one in await self.budgets(place.tenant_id):
+    async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
+        """That of a owner, if there is one."""
+        wanted = (owner.scope, owner.scope_id, unit, interval)
+        for one in await self.budgets(owner.tenant_id):
             budget = one.budget
             if (budget.scope, budget.scope_id, budget.unit, budget.interval) == wanted:
                 return one
@@ -160,7 +160,7 @@ class Limits:
 
     async def set_budget(  # noqa: PLR0913 - all that a budget is
         self,
-        place: LimitOwner,
+        owner: LimitOwner,
         cap: int,
         *,
         unit: Unit = "usd",
@@ -169,7 +169,7 @@ class Limits:
         alert_at: Collection[int] | None = None,
         author: Author = COMMAND_LINE,
     ) -> Budget:
-        """Set the budget of a place, in nano-dollars or tokens. Without a `mode` it keeps the one
+        """Set the budget of a owner, in nano-dollars or tokens. Without a `mode` it keeps the one
         that it has; a new one is enforced. The operator is told at these percentages of it, and at
         no others (None: at the amounts that there are). Raises `InvalidRequest`, and changes
         nothing then: one in money needs prices, for what has none costs nothing, and there may be
@@ -179,29 +179,29 @@ class Limits:
             raise InvalidRequest(
                 f"A budget is from 0 to {CAP_MAX} nano-dollars or tokens.", param="cap"
             )
-        if unit == "usd" and not await self._has_prices(place.tenant_id):
+        if unit == "usd" and not await self._has_prices(owner.tenant_id):
             raise InvalidRequest(
                 "No model has a price, so nothing would ever be spent. Set prices first.",
                 param="unit",
             )
-        budget = Budget(ids.new_uuid(), place.scope, place.scope_id, unit, interval, cap)
-        for one in await rules.budgets(self._database, place.tenant_id):
+        budget = Budget(ids.new_uuid(), owner.scope, owner.scope_id, unit, interval, cap)
+        for one in await rules.budgets(self._database, owner.tenant_id):
             mode = mode or (one.mode if one.meter == budget.meter else None)
         budget = replace(budget, mode=mode or "enforce")
-        event = _budget_changed(place, budget, cap, author)
-        async with self._database.transaction(place.tenant_id) as connection:
-            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
-            await rules.set_budget(connection, place.tenant_id, budget, event)
+        event = _budget_changed(owner, budget, cap, author)
+        async with self._database.transaction(owner.tenant_id) as connection:
+            await take_turns(connection, owner.tenant_id, Quota.ADMINISTRATION)
+            await rules.set_budget(connection, owner.tenant_id, budget, event)
             if alert_at is not None:
                 thresholds = {percent: cap * percent // 100 for percent in alert_at}
                 if max(thresholds.values(), default=0) > CAP_MAX:
                     raise InvalidRequest(f"An alert is at {CAP_MAX} at most.", param="alert_at")
-                await _set_operators_alerts(connection, place, budget, thresholds, author)
+                await _set_operators_alerts(connection, owner, budget, thresholds, author)
         return budget
 
     async def remove_budget(
         self,
-        place: LimitOwner,
+        owner: LimitOwner,
         unit: Unit,
         interval: Interval,
         author: Author = COMMAND_LINE,
@@ -211,22 +211,22 @@ class Limits:
         """Delete the budget of an owner, and with `with_alerts` those of the operator beside it.
         False: there was none.
         """
-        gone = Budget(EVERYONE, place.scope, place.scope_id, unit, interval, 0)
-        event = _budget_changed(place, gone, None, author)
-        async with self._database.transaction(place.tenant_id) as connection:
-            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
+        gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
+        event = _budget_changed(owner, gone, None, author)
+        async with self._database.transaction(owner.tenant_id) as connection:
+            await take_turns(connection, owner.tenant_id, Quota.ADMINISTRATION)
             if with_alerts:
-                await _set_operators_alerts(connection, place, gone, {}, author)
-            return await rules.set_budget(connection, place.tenant_id, gone, event, is_gone=True)
+                await _set_operators_alerts(connection, owner, gone, {}, author)
+            return await rules.set_budget(connection, owner.tenant_id, gone, event, is_gone=True)
 
-    async def alerts(self, place: LimitOwner) -> list[SpendAlert]:
-        """Those of a place, the oldest first."""
-        async with self._database.transaction(place.tenant_id) as connection:
-            return await _alerts_of(connection, place)
+    async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
+        """Those of a owner, the oldest first."""
+        async with self._database.transaction(owner.tenant_id) as connection:
+            return await _alerts_of(connection, owner)
 
     async def add_alert(
         self,
-        place: LimitOwner,
+        owner: LimitOwner,
         threshold: int,
         channel: dict[str, object],
         *,
@@ -236,23 +236,23 @@ class Limits:
     ) -> SpendAlert:
         """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
         new = SpendAlert(
-            ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
+            ids.new_uuid(), owner.scope, owner.scope_id, unit, interval, threshold, channel
         )
-        async with self._database.transaction(place.tenant_id) as connection:
-            await take_turns(connection, place.tenant_id, Quota.ADMINISTRATION)
-            _check_count(len(await _alerts_of(connection, place)) + 1)
-            return await _add_alert(connection, place, new, author)
+        async with self._database.transaction(owner.tenant_id) as connection:
+            await take_turns(connection, owner.tenant_id, Quota.ADMINISTRATION)
+            _check_count(len(await _alerts_of(connection, owner)) + 1)
+            return await _add_alert(connection, owner, new, author)
 
     async def change_alert(
-        self, place: LimitOwner, alert: SpendAlert, author: Author = COMMAND_LINE
+        self, owner: LimitOwner, alert: SpendAlert, author: Author = COMMAND_LINE
     ) -> SpendAlert | None:
-        """Change one; None when there is none of its id in the place. At another threshold somebody
+        """Change one; None when the owner has none of its id. At another threshold somebody
         is told anew.
         """
         event = author.event(
             "harmony.spend_alert.updated",
             ids.spend_alert_id(alert.id),
-            place.project,
+            owner.project,
             changes_requested={
                 "threshold": alert.threshold,
                 # Not who they are: what is in an audit log cannot be erased.
@@ -262,18 +262,18 @@ class Limits:
                 },
             },
         )
-        before = {one.id: one.threshold for one in await self.alerts(place)}
-        changed = await rules.change_alert(self._database, place.tenant_id, alert, event)
+        before = {one.id: one.threshold for one in await self.alerts(owner)}
+        changed = await rules.change_alert(self._database, owner.tenant_id, alert, event)
         if changed is not None and before.get(alert.id) != alert.threshold:
-            await alerts.again(self._database, place.tenant_id, alert.id)
+            await alerts.again(self._database, owner.tenant_id, alert.id)
         return changed
 
     async def remove_alert(
-        self, place: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
+        self, owner: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
     ) -> bool:
         """Delete a spend alert. False: there was none of that id."""
-        async with self._database.transaction(place.tenant_id) as connection:
-            return await _remove_alert(connection, place, alert_id, author)
+        async with self._database.transaction(owner.tenant_id) as connection:
+            return await _remove_alert(connection, owner, alert_id, author)
 
     async def prices(self) -> list[Price]:
         """Every price that there was, the newest last."""
@@ -342,7 +342,7 @@ class Limits:
 
 async def set_limits(
     connection: Connection,
-    place: LimitOwner,
+    owner: LimitOwner,
     values: Mapping[tuple[What, int], int | None],
     *,
     model: str = ALL_MODELS,
@@ -350,35 +350,35 @@ async def set_limits(
     author: Author,
 ) -> list[Limit]:
     """Set limits by what they limit and their window (seconds); None takes one away. `mode` is that
-    of those that are named, or where none is, of all of the place and model; without it each keeps
-    its own, and a new one is observed where all others of them are. Returns those of the place and
+    of those that are named, or where none is, of all of the owner and model; without it each keeps
+    its own, and a new one is observed where all others of them are. Returns those of the owner and
     model that there are then. Raises `InvalidRequest`, also for one that is above that of the scope
     around it: a project is inside of its tenant, a key inside of its project.
     """
-    there = {(one.what, one.window_s): one for one in await _limits_of(connection, place, model)}
+    there = {(one.what, one.window_s): one for one in await _limits_of(connection, owner, model)}
     asked = values
     if not values and mode is not None:
         asked = {what: one.value for what, one in there.items()}
-    named = _requested_limits(place, asked, model, mode, there)
+    named = _requested_limits(owner, asked, model, mode, there)
     if not named:
         raise InvalidRequest("There is nothing to change.")
-    known = await _limits_around(connection, place)
+    known = await _limits_around(connection, owner)
     for limit, value in named:
         limit.check()
         if value is not None and values:
             _check_within(limit, known)
     await rules.set_limits(
         connection,
-        place.tenant_id,
+        owner.tenant_id,
         [limit for limit, value in named if value is not None],
-        _limits_changed(place, values, model, mode, author),
+        _limits_changed(owner, values, model, mode, author),
         gone=[limit for limit, value in named if value is None],
     )
-    return await _limits_of(connection, place, model)
+    return await _limits_of(connection, owner, model)
 
 
 def _requested_limits(
-    place: LimitOwner,
+    owner: LimitOwner,
     values: Mapping[tuple[What, int], int | None],
     model: str,
     mode: Mode | None,
@@ -391,34 +391,34 @@ def _requested_limits(
     for (what, window_s), value in values.items():
         own = there.get((what, window_s))
         kept = new if own is None else own.mode
-        limit = Limit(place.scope, place.scope_id, what, value or 0, window_s, model, mode or kept)
+        limit = Limit(owner.scope, owner.scope_id, what, value or 0, window_s, model, mode or kept)
         found.append((limit, value))
     return found
 
 
-async def _limits_of(connection: Connection, place: LimitOwner, model: str) -> list[Limit]:
+async def _limits_of(connection: Connection, owner: LimitOwner, model: str) -> list[Limit]:
     return [
         one
-        for one in await rules.limits(connection, place.tenant_id)
-        if (one.scope, one.scope_id, one.model) == (place.scope, place.scope_id, model)
+        for one in await rules.limits(connection, owner.tenant_id)
+        if (one.scope, one.scope_id, one.model) == (owner.scope, owner.scope_id, model)
     ]
 
 
-async def _limits_around(connection: Connection, place: LimitOwner) -> list[Limit]:
-    """Limits that those of a place may not be above."""
+async def _limits_around(connection: Connection, owner: LimitOwner) -> list[Limit]:
+    """Limits that those of a owner may not be above."""
     around: set[tuple[Scope, UUID]] = set()
-    if place.scope != "tenant":
-        around.add(("tenant", place.tenant_id))
-    if place.scope == "key":
-        project = await rules.project_of_key(connection, place.tenant_id, place.scope_id)
+    if owner.scope != "tenant":
+        around.add(("tenant", owner.tenant_id))
+    if owner.scope == "key":
+        project = await rules.project_of_key(connection, owner.tenant_id, owner.scope_id)
         if project is not None:
             around.add(("project", project))
-    known = await rules.limits(connection, place.tenant_id)
+    known = await rules.limits(connection, owner.tenant_id)
     return [one for one in known if (one.scope, one.scope_id) in around]
 
 
-async def _alerts_of(connection: Connection, place: LimitOwner) -> list[SpendAlert]:
-    return await rules.alerts(connection, place.tenant_id, place.scope, place.scope_id)
+async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAlert]:
+    return await rules.alerts(connection, owner.tenant_id, owner.scope, owner.scope_id)
 
 
 def _check_count(alerts: int) -> None:
@@ -428,7 +428,7 @@ def _check_count(alerts: int) -> None:
 
 async def _set_operators_alerts(
     connection: Connection,
-    place: LimitOwner,
+    owner: LimitOwner,
     budget: Budget,
     thresholds: Mapping[int, int],
     author: Author,
@@ -438,7 +438,7 @@ async def _set_operators_alerts(
     `InvalidRequest` for too many.
     """
     new, gone = dict(thresholds), []
-    known = await _alerts_of(connection, place)
+    known = await _alerts_of(connection, owner)
     for one in known:
         if one.percent is None or one.meter != budget.meter:
             continue
@@ -448,32 +448,32 @@ async def _set_operators_alerts(
             gone.append(one)
     _check_count(len(known) - len(gone) + len(new))
     for one in gone:
-        await _remove_alert(connection, place, one.id, author)
+        await _remove_alert(connection, owner, one.id, author)
     for percent, threshold in new.items():
         channel = {"type": OPERATORS, "percent": percent}
         unit, interval = budget.unit, budget.interval
         alert = SpendAlert(
-            ids.new_uuid(), place.scope, place.scope_id, unit, interval, threshold, channel
+            ids.new_uuid(), owner.scope, owner.scope_id, unit, interval, threshold, channel
         )
-        await _add_alert(connection, place, alert, author)
+        await _add_alert(connection, owner, alert, author)
 
 
 async def _add_alert(
-    connection: Connection, place: LimitOwner, new: SpendAlert, author: Author
+    connection: Connection, owner: LimitOwner, new: SpendAlert, author: Author
 ) -> SpendAlert:
     told = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
     target = ids.spend_alert_id(new.id)
-    event = author.event("harmony.spend_alert.created", target, place.project, data=told)
-    return await rules.add_alert(connection, place.tenant_id, new, event)
+    event = author.event("harmony.spend_alert.created", target, owner.project, data=told)
+    return await rules.add_alert(connection, owner.tenant_id, new, event)
 
 
 async def _remove_alert(
-    connection: Connection, place: LimitOwner, alert_id: UUID, author: Author
+    connection: Connection, owner: LimitOwner, alert_id: UUID, author: Author
 ) -> bool:
     target = ids.spend_alert_id(alert_id)
-    event = author.event("harmony.spend_alert.deleted", target, place.project)
+    event = author.event("harmony.spend_alert.deleted", target, owner.project)
     return await rules.remove_alert(
-        connection, place.tenant_id, place.scope, place.scope_id, alert_id, event
+        connection, owner.tenant_id, owner.scope, owner.scope_id, alert_id, event
     )
 
 
@@ -483,7 +483,7 @@ def _check_tier(tier: str) -> None:
 
 
 def _limits_changed(
-    place: LimitOwner,
+    owner: LimitOwner,
     values: Mapping[tuple[What, int], int | None],
     model: str,
     mode: Mode | None,
@@ -495,20 +495,20 @@ def _limits_changed(
         f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
     }
     changes |= {} if mode is None else {"mode": mode}
-    if place.project is not None:
+    if owner.project is not None:
         return author.event(
-            "rate_limit.updated", f"rl-{model}", place.project, changes_requested=changes
+            "rate_limit.updated", f"rl-{model}", owner.project, changes_requested=changes
         )
-    told = {"scope": place.scope, "model": model, **changes}
-    return author.event("harmony.limit.changed", str(place.scope_id), changes_requested=told)
+    told = {"scope": owner.scope, "model": model, **changes}
+    return author.event("harmony.limit.changed", str(owner.scope_id), changes_requested=told)
 
 
 def _budget_changed(
-    place: LimitOwner, budget: Budget, cap: int | None, author: Author
+    owner: LimitOwner, budget: Budget, cap: int | None, author: Author
 ) -> AuditEvent:
-    told = {"scope": place.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
+    told = {"scope": owner.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
     return author.event(
-        "harmony.budget.changed", str(place.scope_id), place.project, changes_requested=told
+        "harmony.budget.changed", str(owner.scope_id), owner.project, changes_requested=told
     )
 
 
@@ -517,8 +517,8 @@ def _check_within(limit: Limit, around: Sequence[Limit]) -> None:
     for one in around:
         same = (one.what, one.window_s) == (limit.what, limit.window_s)
         if same and one.model in {ALL_MODELS, limit.model} and limit.value > one.value:
-            owner = "project" if one.scope == "project" else "organization"
+            whose = "project" if one.scope == "project" else "organization"
             raise InvalidRequest(
-                f"{limit.what} may be {one.value} at most, which the {owner} has.",
+                f"{limit.what} may be {one.value} at most, which the {whose} has.",
                 param=limit.what,
             )

@@ -55,8 +55,8 @@ def routes(limits: ProjectLimits) -> list[AdminRoute]:
             spans_slashes=True,
         ),
     ]
-    for base, owner in ((ORGANIZATION, "organization"), (PROJECT, "project")):
-        spending = SpendEndpoints(limits, owner)
+    for base, kind in ((ORGANIZATION, "organization"), (PROJECT, "project")):
+        spending = SpendEndpoints(limits, kind)
         limit, alerts = f"{base}/spend_limit", f"{base}/spend_alerts"
         one = f"{alerts}/{{alert_id}}"
         found += [
@@ -83,8 +83,8 @@ class RateLimitEndpoints:
     async def list(self, call: AdminCall) -> Json:
         """Of every model that is served, and of those that have limits."""
         asked = page_params(call.request.query_params)
-        place = await self._limits.place(call.principal.tenant_id, call.path["project_id"])
-        by_model = await self._limits.by_model(place)
+        owner = await self._limits.of_project(call.principal.tenant_id, call.path["project_id"])
+        by_model = await self._limits.by_model(owner)
         bodies = [rate_limit_body(model, limits) for model, limits in by_model.items()]
         page, has_more = cut(bodies, asked)
         return conversation_page(page, has_more=has_more)
@@ -92,11 +92,11 @@ class RateLimitEndpoints:
     async def update(self, call: AdminCall) -> Json:
         """Other values for one model."""
         asked = await call.body(RateLimitUpdate)
-        place = await self._limits.place(
+        owner = await self._limits.of_project(
             call.principal.tenant_id, call.path["project_id"], is_active=True
         )
         model = call.path["id"].removeprefix(RATE_LIMIT_PREFIX)
-        known = await self._limits.by_model(place)
+        known = await self._limits.by_model(owner)
         if not call.path["id"].startswith(RATE_LIMIT_PREFIX) or model not in {*known, ALL_MODELS}:
             raise ResourceNotFound(
                 f"No rate limit with id '{shown(call.path['id'])}' was found.",
@@ -104,7 +104,7 @@ class RateLimitEndpoints:
                 param="rate_limit_id",
             )
         limits = await self._limits.set(
-            place,
+            owner,
             asked.values,
             author=call.caller.author,
             model=model,
@@ -116,79 +116,77 @@ class RateLimitEndpoints:
 class SpendEndpoints:
     """Endpoints of `…/spend_limit` and `…/spend_alerts` of an organization, or of a project."""
 
-    def __init__(self, limits: ProjectLimits, owner: str) -> None:
+    def __init__(self, limits: ProjectLimits, kind: str) -> None:
         self._limits = limits
-        self._owner = owner
+        self._kind = kind
 
     async def limit(self, call: AdminCall) -> Json:
         """The hard limit of a month."""
-        found = await self._limits.limits.budget(await self._place(call), "usd", "month")
+        found = await self._limits.limits.budget(await self._owner_of(call), "usd", "month")
         if found is None:
             raise _no_spend_limit()
-        return spend_limit_body(self._owner, found.budget.cap, found.spent)
+        return spend_limit_body(self._kind, found.budget.cap, found.spent)
 
     async def set_limit(self, call: AdminCall) -> Json:
         """POST of `…/spend_limit`: cents a month, from which on requests get 429."""
         asked = await call.body(SpendLimitUpdate)
-        place = await self._place(call, is_active=True)
-        await self._limits.set_budget(place, asked.threshold_amount * CENT, call.caller.author)
+        owner = await self._owner_of(call, is_active=True)
+        await self._limits.set_budget(owner, asked.threshold_amount * CENT, call.caller.author)
         return await self.limit(call)
 
     async def delete_limit(self, call: AdminCall) -> Json:
         """DELETE of `…/spend_limit`; 404 where none is set."""
-        place = await self._place(call, is_active=True)
-        if not await self._limits.remove_budget(place, call.caller.author):
+        owner = await self._owner_of(call, is_active=True)
+        if not await self._limits.remove_budget(owner, call.caller.author):
             raise _no_spend_limit()
-        return deleted_body(f"{self._owner}.spend_limit")
+        return deleted_body(f"{self._kind}.spend_limit")
 
     async def alerts(self, call: AdminCall) -> Json:
         """All alerts, the oldest first, or with `order=desc` the newest."""
         asked = page_params(call.request.query_params)
-        found = await self._limits.alerts(await self._place(call))
-        bodies = [
-            spend_alert_body(self._owner, one.id, one.threshold, one.channel) for one in found
-        ]
+        found = await self._limits.alerts(await self._owner_of(call))
+        bodies = [spend_alert_body(self._kind, one.id, one.threshold, one.channel) for one in found]
         page, has_more = cut(bodies, asked)
         return conversation_page(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
         """POST of `…/spend_alerts`: who is told at which sum of cents a month."""
         asked = await call.body(SpendAlertUpdate)
-        place = await self._place(call, is_active=True)
+        owner = await self._owner_of(call, is_active=True)
         made = await self._limits.add_alert(
-            place, asked.threshold_amount * CENT, asked.channel, call.caller.author
+            owner, asked.threshold_amount * CENT, asked.channel, call.caller.author
         )
-        return spend_alert_body(self._owner, made.id, made.threshold, made.channel)
+        return spend_alert_body(self._kind, made.id, made.threshold, made.channel)
 
     async def alert(self, call: AdminCall) -> Json:
         """GET of `…/spend_alerts/{alert_id}`; 404 for one of another scope."""
-        found = await self._limits.alert(await self._place(call), _alert_id(call))
+        found = await self._limits.alert(await self._owner_of(call), _alert_id(call))
         if found is None:
             raise _unknown_alert(call)
-        return spend_alert_body(self._owner, found.id, found.threshold, found.channel)
+        return spend_alert_body(self._kind, found.id, found.threshold, found.channel)
 
     async def update_alert(self, call: AdminCall) -> Json:
         """POST of `…/spend_alerts/{alert_id}`: threshold and recipients, both of them anew."""
         asked = await call.body(SpendAlertUpdate)
-        place = await self._place(call, is_active=True)
-        known = await self._limits.alert(place, _alert_id(call))
+        owner = await self._owner_of(call, is_active=True)
+        known = await self._limits.alert(owner, _alert_id(call))
         if known is None:
             raise _unknown_alert(call)
         new = replace(known, threshold=asked.threshold_amount * CENT, channel=asked.channel)
-        if await self._limits.change_alert(place, new, call.caller.author) is None:
+        if await self._limits.change_alert(owner, new, call.caller.author) is None:
             raise _unknown_alert(call)
-        return spend_alert_body(self._owner, new.id, new.threshold, new.channel)
+        return spend_alert_body(self._kind, new.id, new.threshold, new.channel)
 
     async def delete_alert(self, call: AdminCall) -> Json:
         """DELETE of `…/spend_alerts/{alert_id}`; 404 for one of another scope."""
-        place, alert_id = await self._place(call, is_active=True), _alert_id(call)
-        if not await self._limits.remove_alert(place, alert_id, call.caller.author):
+        owner, alert_id = await self._owner_of(call, is_active=True), _alert_id(call)
+        if not await self._limits.remove_alert(owner, alert_id, call.caller.author):
             raise _unknown_alert(call)
-        return deleted_body(f"{self._owner}.spend_alert", call.path["alert_id"])
+        return deleted_body(f"{self._kind}.spend_alert", call.path["alert_id"])
 
-    async def _place(self, call: AdminCall, *, is_active: bool = False) -> LimitOwner:
-        if self._owner == "project":
-            return await self._limits.place(
+    async def _owner_of(self, call: AdminCall, *, is_active: bool = False) -> LimitOwner:
+        if self._kind == "project":
+            return await self._limits.of_project(
                 call.principal.tenant_id, call.path["project_id"], is_active=is_active
             )
         return self._limits.organization(call.principal.tenant_id)

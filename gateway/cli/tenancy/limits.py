@@ -79,7 +79,9 @@ def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
     return run(answer())
 
 
-async def _place(service: Limits, tenant: str, project: str | None, key: str | None) -> LimitOwner:
+async def _owner_of(
+    service: Limits, tenant: str, project: str | None, key: str | None
+) -> LimitOwner:
     tenant_id = await service.tenant(tenant)
     if key is not None:
         return await service.key(tenant_id, ids.parse_api_key_id(key) or _uuid(key, "--key"))
@@ -130,8 +132,8 @@ def set_limits(  # noqa: PLR0913 - its options
     }
 
     async def question(service: Limits) -> list[Limit]:
-        place = await _place(service, tenant, project, key)
-        return await service.set_limits(place, values, model=model, mode=_mode(observe))
+        owner = await _owner_of(service, tenant, project, key)
+        return await service.set_limits(owner, values, model=model, mode=_mode(observe))
 
     _show_limits(_ask(config, question), as_json=json_)
 
@@ -179,9 +181,9 @@ def set_budget(  # noqa: PLR0913 - its options
     shares = None if alert_at is None else _percentages(alert_at)
 
     async def question(service: Limits) -> None:
-        place = await _place(service, tenant, project, key)
+        owner = await _owner_of(service, tenant, project, key)
         await service.set_budget(
-            place, cap, unit=unit, interval=span, mode=_mode(observe), alert_at=shares
+            owner, cap, unit=unit, interval=span, mode=_mode(observe), alert_at=shares
         )
 
     _ask(config, question)
@@ -203,8 +205,8 @@ def remove_budget(
     chosen, span = _unit(unit), _interval(interval)
 
     async def question(service: Limits) -> bool:
-        place = await _place(service, tenant, project, key)
-        return await service.remove_budget(place, chosen, span, with_alerts=True)
+        owner = await _owner_of(service, tenant, project, key)
+        return await service.remove_budget(owner, chosen, span, with_alerts=True)
 
     terminal.show("removed" if _ask(config, question) else "there was none")
 

@@ -228,13 +228,13 @@ class OperatorIssuerUpdate(_OperatorIssuerFields):
 
 
 class DefaultPermissions(WireModel):
-    """All that the project may."""
+    """A token may do all that a service account of the project may do."""
 
     type: Literal["service_account_default"]
 
 
 class RestrictedPermissions(WireModel):
-    """These scopes alone."""
+    """A token has these scopes, and no others, such as `responses.read`."""
 
     type: Literal["restricted"]
     scopes: Annotated[Many[str], Field(min_length=1, max_length=len(SCOPES))]

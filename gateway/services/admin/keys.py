@@ -261,9 +261,9 @@ class Keys:
         target = ids.api_key_id(new.id)
         await caller.note(connection, "api_key.created", target, made.project_id, data=told)
         if asked.limits:
-            place = LimitOwner(caller.tenant_id, "key", new.id)
+            owner = LimitOwner(caller.tenant_id, "key", new.id)
             mode, author = asked.limits_mode, caller.author
-            await set_limits(connection, place, asked.limits, mode=mode, author=author)
+            await set_limits(connection, owner, asked.limits, mode=mode, author=author)
         return new, secret.value
 
     async def _project(

@@ -63,11 +63,11 @@ class Limited:
     client: httpx2.AsyncClient
     key: str
     limits: Limits
-    place: LimitOwner
+    owner: LimitOwner
     place_name: str
 
     async def set(self, what: What, value: int, window_s: int = DAY_S, **more: Any) -> None:
-        await self.limits.set_limits(self.place, {(what, window_s): value}, **more)
+        await self.limits.set_limits(self.owner, {(what, window_s): value}, **more)
 
     def left(self, what: str) -> float:
         """What is left of the bucket, by the account of the process."""
@@ -75,7 +75,7 @@ class Limited:
         found = [
             bucket.available(gates._clock())
             for (tenant, name), bucket in gates.known()
-            if tenant == self.place.tenant_id and f"/{what}/" in name
+            if tenant == self.owner.tenant_id and f"/{what}/" in name
         ]
         assert len(found) <= 1
         return found[0] if found else A_DAY
@@ -91,7 +91,7 @@ class Limited:
 
     def places(self) -> int:
         gates = self.gateway.process.default.replica.limiter.gates
-        return sum(n for (tenant, _), n in gates.places.items() if tenant == self.place.tenant_id)
+        return sum(n for (tenant, _), n in gates.places.items() if tenant == self.owner.tenant_id)
 
     def openai(self, **options: Any) -> AsyncOpenAI:
         return AsyncOpenAI(
@@ -108,15 +108,15 @@ async def limited(
     name = re.sub(r"[^A-Za-z0-9]", "-", request.node.name)[-60:].strip("-")
     key = await new_key(settings, name)
     service = Limits(gateway.process.default.foundation.database)
-    place = LimitOwner.of_tenant(await service.tenant(name))
+    owner = LimitOwner.of_tenant(await service.tenant(name))
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
-        yield Limited(gateway, client, key, service, place, name)
+        yield Limited(gateway, client, key, service, owner, name)
 
 
 async def usage_lines(limited: Limited) -> int:
     database = limited.gateway.process.default.foundation.database
-    async with database.transaction(limited.place.tenant_id) as connection:
-        rows = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    async with database.transaction(limited.owner.tenant_id) as connection:
+        rows = await connection.execute(COST, {"tenant": limited.owner.tenant_id})
     return len(list(rows))
 
 
@@ -250,7 +250,7 @@ async def test_whatever_its_end_a_response_is_charged_what_is_billed(
     await limited.set("responses", 5, 0)
     await ENDS[end](limited)
     database = limited.gateway.process.default.foundation.database
-    tenant, left, billed = limited.place.tenant_id, 0.0, 0
+    tenant, left, billed = limited.owner.tenant_id, 0.0, 0
     supervisor = limited.gateway.process.default.replica.dependencies.supervisor
     while limited.places() or supervisor._of_tenants[tenant] or supervisor._prepared[tenant]:
         await limited.client.get("/v1/models")
@@ -268,7 +268,7 @@ async def test_limits_change_and_go_while_responses_run(limited: Limited) -> Non
     statuses = []
 
     async def ask(value: int | None) -> None:
-        await limited.limits.set_limits(limited.place, {("tokens", DAY_S): value})
+        await limited.limits.set_limits(limited.owner, {("tokens", DAY_S): value})
         limited.gateway.process.access.forget()
         body = {"model": MODEL, "input": "x", "store": False, "max_output_tokens": 16}
         answer = await limited.client.post("/v1/responses", json=body)
@@ -303,7 +303,7 @@ async def test_a_raised_limit_gives_the_difference_and_a_new_one_all_of_it(
     body = {"model": MODEL, "input": "x", "store": False, "max_output_tokens": 16}
 
     async def ask(limit: int | None) -> int:
-        await limited.limits.set_limits(limited.place, {("tokens", DAY_S): limit})
+        await limited.limits.set_limits(limited.owner, {("tokens", DAY_S): limit})
         limited.gateway.process.access.forget()
         await limited.gateway.process.default.replica.limiter.once()
         return (await limited.client.post("/v1/responses", json=body)).status_code
@@ -312,8 +312,8 @@ async def test_a_raised_limit_gives_the_difference_and_a_new_one_all_of_it(
     await limited.charged(await post(limited, "/v1/responses", input="x"))
     database = limited.gateway.process.default.foundation.database
     async with database.runs_transaction() as connection:
-        await connection.execute(DRAINED, {"tenant": limited.place.tenant_id})
-    del limited.gateway.process.default.replica.limiter.gates._buckets[limited.place.tenant_id]
+        await connection.execute(DRAINED, {"tenant": limited.owner.tenant_id})
+    del limited.gateway.process.default.replica.limiter.gates._buckets[limited.owner.tenant_id]
     assert await ask(A_DAY) == 429
     assert await ask(A_DAY + 10) == 429
     assert await ask(2 * A_DAY) == 200
@@ -364,7 +364,7 @@ async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_t
         while supervisor._prepared.total():
             await limited.client.get("/v1/models")
         assert limited.left("tokens") < A_DAY - 256, "what it may use is still set aside"
-    await let_time_pass(database, limited.place.tenant_id, seconds=60)
+    await let_time_pass(database, limited.owner.tenant_id, seconds=60)
     while (await usage_lines(limited)) != 1:
         pass
     assert limited.left("tokens") <= A_DAY
@@ -381,7 +381,7 @@ async def test_what_limits_refuse_is_not_counted_as_stored(limited: Limited) -> 
         for _ in range(3):
             answer = await limited.client.post(path, json={"model": MODEL, **sent})
             assert answer.status_code == 429
-    (account,) = [key for key, _ in storage.watched() if key[0] == limited.place.tenant_id]
+    (account,) = [key for key, _ in storage.watched() if key[0] == limited.owner.tenant_id]
     assert storage.used(account) == 0
 
 
@@ -402,8 +402,8 @@ async def test_a_summary_that_no_response_came_of_is_charged(limited: Limited) -
     while await usage_lines(limited) < 4:
         pass
     database = limited.gateway.process.default.foundation.database
-    async with database.transaction(limited.place.tenant_id) as connection:
-        rows = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    async with database.transaction(limited.owner.tenant_id) as connection:
+        rows = await connection.execute(COST, {"tenant": limited.owner.tenant_id})
     tokens = sum(row.input_tokens + row.output_tokens for row in rows)
     await limited.charged(tokens)
 
@@ -464,7 +464,7 @@ async def test_counting_a_prompt_is_a_request(limited: Limited) -> None:
 
 async def test_what_stores_something_without_a_model_is_a_request(limited: Limited) -> None:
     await limited.set("requests", 3, MINUTE_S)
-    await limited.limits.set_limits(limited.place, {("requests", MINUTE_S): 1}, model=MODEL)
+    await limited.limits.set_limits(limited.owner, {("requests", MINUTE_S): 1}, model=MODEL)
     items = {"items": [{"role": "user", "content": "Hello"}]}
     made = await limited.client.post("/v1/conversations", json=items)
     path = f"/v1/conversations/{made.json()['id']}"
@@ -532,7 +532,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
         # What was stored within a second before a measurement counts beside it. A meter of another
         # gateway may have measured it, for a long time.
         async with base.counters.runs_transaction() as connection:
-            await connection.execute(DUE, {"tenant": limited.place.tenant_id})
+            await connection.execute(DUE, {"tenant": limited.owner.tenant_id})
         await meter.once()
         await limited.gateway.process.default.replica.limiter.once()
     metrics = (await limited.client.get("/metrics")).text
@@ -541,12 +541,12 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
 
 
 async def test_of_a_project_so_many_wait_and_run_in_background(limited: Limited) -> None:
-    place = LimitOwner(limited.place.tenant_id, "project", limited.place.tenant_id)
+    owner = LimitOwner(limited.owner.tenant_id, "project", limited.owner.tenant_id)
     bounds: dict[tuple[What, int], int | None] = {
         ("background_running", 0): 1,
         ("background_queued", 0): 2,
     }
-    await limited.limits.set_limits(place, bounds)
+    await limited.limits.set_limits(owner, bounds)
     slow = "[[sim tokens_per_s=50 tokens=100000 think=none]] go"
     body = {"model": MODEL, "background": True, "input": "x"}
     first = await limited.client.post("/v1/responses", json={**body, "input": slow})
@@ -599,7 +599,7 @@ async def test_what_is_only_observed_refuses_nothing(limited: Limited) -> None:
 
 
 async def test_a_spent_budget_is_tried_once_by_openais_client(limited: Limited) -> None:
-    await limited.limits.set_budget(limited.place, 100, unit="tokens")
+    await limited.limits.set_budget(limited.owner, 100, unit="tokens")
     assert await post(limited, "/v1/responses", input="x", max_output_tokens=16) > 50
     asked: list[str] = []
 
@@ -622,8 +622,8 @@ async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Lim
     gates = limited.gateway.process.default.replica.limiter.gates
     database = limited.gateway.process.default.foundation.counters
     async with database.runs_transaction() as connection:
-        await connection.execute(DRAINED, {"tenant": limited.place.tenant_id})
-    del gates._buckets[limited.place.tenant_id]
+        await connection.execute(DRAINED, {"tenant": limited.owner.tenant_id})
+    del gates._buckets[limited.owner.tenant_id]
     statuses: list[tuple[int, str | None]] = []
 
     async def note(response: httpx2.Response) -> None:
@@ -639,9 +639,9 @@ async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Lim
 
 async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     nano = {"input": 50, "input_cached": 5, "output": 200}
-    tenant = limited.place.tenant_id
+    tenant = limited.owner.tenant_id
     price = await limited.limits.set_price(MODEL, nano, tenant_id=tenant)  # type: ignore[arg-type]
-    await limited.limits.set_budget(limited.place, NANO)
+    await limited.limits.set_budget(limited.owner, NANO)
     limited.gateway.process.default.replica.limiter._prices_at = float("-inf")
     await post(limited, "/v1/responses", input="Hello there")
     database = limited.gateway.process.default.foundation.database
@@ -658,22 +658,22 @@ async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     parts = row.input_cost_nano + row.cached_cost_nano + row.output_cost_nano + row.tools_cost_nano
     assert parts == cost
     await limited.gateway.process.default.replica.limiter.once()
-    state = await limited.limits.budget(limited.place, "usd", "month")
+    state = await limited.limits.budget(limited.owner, "usd", "month")
     assert state is not None
     assert state.spent == cost
 
 
 async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> None:
-    await limited.limits.set_budget(limited.place, 10**9, unit="tokens")
+    await limited.limits.set_budget(limited.owner, 10**9, unit="tokens")
     tokens = await post(limited, "/v1/responses", input="Hello there")
     replica = limited.gateway.process.default.replica
     await replica.limiter.once()
     database = limited.gateway.process.default.foundation.counters
     async with database.runs_transaction() as connection:
-        await connection.execute(DOUBLED, {"tenant": limited.place.tenant_id})
+        await connection.execute(DOUBLED, {"tenant": limited.owner.tenant_id})
 
     async def spent() -> int:
-        state = await limited.limits.budget(limited.place, "tokens", "month")
+        state = await limited.limits.budget(limited.owner, "tokens", "month")
         assert state is not None
         return state.spent
 
@@ -688,14 +688,14 @@ async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     limited: Limited, settings: Settings
 ) -> None:
     await limited.limits.set_price(
-        MODEL, {"input": 50, "output": 200}, tenant_id=limited.place.tenant_id
+        MODEL, {"input": 50, "output": 200}, tenant_id=limited.owner.tenant_id
     )
     limited.gateway.process.default.replica.limiter._prices_at = float("-inf")
     await limited.set("tokens", A_DAY)
     await limited.set("requests", 60, MINUTE_S)
-    await limited.limits.set_limits(limited.place, {("responses", 0): 7})
-    await limited.limits.set_budget(limited.place, NANO)
-    await limited.limits.set_budget(limited.place, 10**6, unit="tokens", interval="day")
+    await limited.limits.set_limits(limited.owner, {("responses", 0): 7})
+    await limited.limits.set_budget(limited.owner, NANO)
+    await limited.limits.set_budget(limited.owner, 10**6, unit="tokens", interval="day")
     limited.gateway.process.access.forget()
     before = (await limited.client.get("/v1/key")).json()["data"]
     assert (before["limit"], before["limit_remaining"], before["limit_reset"]) == (1, 1, "monthly")
@@ -703,8 +703,8 @@ async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     spent = sum([await streamed(limited), await background(limited)])
     told = (await limited.client.get("/v1/key")).json()["data"]
     database = limited.gateway.process.default.foundation.database
-    async with database.transaction(limited.place.tenant_id) as connection:
-        lines = await connection.execute(COST, {"tenant": limited.place.tenant_id})
+    async with database.transaction(limited.owner.tenant_id) as connection:
+        lines = await connection.execute(COST, {"tenant": limited.owner.tenant_id})
     cost = sum(line.cost_nano for line in lines) / NANO
     assert cost > 0
     for name in ("usage", "usage_daily", "usage_weekly", "usage_monthly"):
