@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.entries import (
@@ -19,6 +19,7 @@ from gateway.entries import (
     Hop,
     Queued,
     Repair,
+    Singles,
     Text,
     Tokens,
     ToolEnded,
@@ -29,6 +30,7 @@ from gateway.entries import (
     TurnEnded,
     TurnStarted,
     pack,
+    portions,
     unpack,
 )
 from gateway.generation import FinishReason, TextLogprob, TextToken, TokenLogprob
@@ -118,6 +120,18 @@ LOG: list[Entry] = [
 @given(st.lists(_entries, max_size=10))
 def test_unpacking_gives_what_was_packed(entries: list[Entry]) -> None:
     assert unpack(pack(entries)) == entries
+
+
+@laws
+@given(st.lists(_entries, max_size=10), st.integers(0, 12))
+@example([Alive(), *(Tokens((number,)) for number in range(4)), Hold()], 3)
+def test_what_is_skipped_is_all_that_is_missing(entries: list[Entry], skipped: int) -> None:
+    found: list[Entry] = []
+    for portion in portions(pack(entries), skipped):
+        found += (
+            [Tokens((one,)) for one in portion.ids] if isinstance(portion, Singles) else [portion]
+        )
+    assert found == entries[skipped:]
 
 
 @given(_optional, _optional, _optional)
