@@ -29,7 +29,7 @@ class Exchange:
 
 class Recorder:
     """Passes requests on as they are; understands streams with `token_ids`, and those of SGLang's
-    `/generate` whose events have all ids so far.
+    `/generate`: their events have all ids so far, with `--incremental-streaming-output` new ones.
     """
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
@@ -80,7 +80,9 @@ def _note(exchange: Exchange, received: bytes) -> None:
         if data.startswith(b"{"):
             event = orjson.loads(data)
             meta = event.get("meta_info") or {}
-            exchange.output = event.get("output_ids") or exchange.output
+            if ids := event.get("output_ids"):
+                is_all = len(ids) == meta.get("completion_tokens")
+                exchange.output = ids if is_all else exchange.output + ids
             exchange.cached = meta.get("cached_tokens", exchange.cached)
             for choice in event.get("choices", ()):
                 exchange.output += choice.get("token_ids") or []

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
@@ -51,6 +51,8 @@ SCHEMAS = st.recursive(LEAVES, lambda inner: objects(inner) | lists(inner), max_
 
 @settings(max_examples=examples(400))
 @given(SCHEMAS, VALUES, st.integers(2, 120))
+@example({"items": {"type": "integer"}, "minItems": 1}, [1], 30)  # what is inside is small
+@example({"items": {"type": "integer"}, "minItems": 1}, ["x"], 30)
 def test_all_parts_allow_what_the_whole_allows(schema: Schema, value: Any, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validators, "PART_BYTES", size)

@@ -50,6 +50,17 @@ def test_text_streams_as_soon_as_the_header_is_complete() -> None:
     assert parser.recoveries == {}
 
 
+def test_text_streams_id_by_id() -> None:
+    header, body = script_ids("<|channel|>final<|message|>"), script_ids("One two three")
+    parser = _parser()
+    assert parser.feed_each(header) == []
+    parser.feed([*header, *body[:1]])
+    assert parser.feed_each([*body[1:], *script_ids("<|return|>")]) == [" two", " three"]
+    traced = Parser(vocabulary(), TOOLS, trace=True)
+    traced.feed([*header, *body[:1]])
+    assert traced.feed_each(body[1:]) == []
+
+
 @pytest.mark.requirement("stream.kind-is-known-first")
 def test_a_call_is_announced_before_its_first_argument() -> None:
     parser = _parser()

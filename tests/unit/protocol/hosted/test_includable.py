@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.protocol.hosted.grants import Grants
@@ -37,6 +37,8 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(TYPES, FIELDS, VALUES, VALUES)
+@example("code_interpreter_call", {"outputs": ["a"]}, set(), {OUTPUTS})
+@example("web_search_call", {"action": {"type": "search", "sources": "a"}}, set(), {SOURCES})
 def test_what_is_asked_for_later_is_what_would_have_been_shown(
     kind: str, fields: dict[str, Any], first: set[str], later: set[str]
 ) -> None:
