@@ -35,6 +35,7 @@ pytestmark = pytest.mark.vllm
 LOGPROBS = "message.output_text.logprobs"
 SEALED = "reasoning.encrypted_content"
 SEEDS = 4
+SAMPLES_MAX = 10
 SEARCHES = 16
 HEADER_IDS = 3
 """Channel, its name, the beginning of the text."""
@@ -56,21 +57,26 @@ async def test_logprobs_spell_the_answer_byte_for_byte(
     client: httpx2.AsyncClient, model: str, alternatives: int, stream: bool
 ) -> None:
     body: dict[str, Any] = {"include": [LOGPROBS], "top_logprobs": alternatives, "model": model}
-    body |= {"input": LONG_ASKED, "temperature": 1, "seed": 4}
-    if stream:
-        response = (await streamed(client, **body)).response
-    else:
-        response = await create(client, **body)
-    part = answer_of(response)
-    entries = part["logprobs"]
-    assert b"".join(bytes(entry["bytes"]) for entry in entries) == part["text"].encode()
-    assert any(map(_is_part_of_a_character, entries))
-    for entry in entries:
-        assert entry["logprob"] <= 0
-        assert len(entry["top_logprobs"]) <= alternatives
-        likely = {bytes(other["bytes"]): other["logprob"] for other in entry["top_logprobs"]}
-        assert likely.get(bytes(entry["bytes"]), entry["logprob"]) == entry["logprob"]
-    assert any(entry["top_logprobs"] for entry in entries) == (alternatives > 0)
+    body |= {"input": LONG_ASKED, "temperature": 1}
+    is_divided = False
+    for seed in range(4, 4 + SAMPLES_MAX):  # not all engines keep to it
+        if stream:
+            response = (await streamed(client, **body, seed=seed)).response
+        else:
+            response = await create(client, **body, seed=seed)
+        part = answer_of(response)
+        entries = part["logprobs"]
+        assert b"".join(bytes(entry["bytes"]) for entry in entries) == part["text"].encode()
+        for entry in entries:
+            assert entry["logprob"] <= 0
+            assert len(entry["top_logprobs"]) <= alternatives
+            likely = {bytes(other["bytes"]): other["logprob"] for other in entry["top_logprobs"]}
+            assert likely.get(bytes(entry["bytes"]), entry["logprob"]) == entry["logprob"]
+        assert any(entry["top_logprobs"] for entry in entries) == (alternatives > 0)
+        is_divided = is_divided or any(map(_is_part_of_a_character, entries))
+        if is_divided:
+            break
+    assert is_divided, "no answer had a character of several ids"
 
 
 async def test_logprobs_are_told_of_an_answer_that_a_grammar_holds(
