@@ -127,8 +127,9 @@ class Limits:
         mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
-        """`set_limits` in a transaction of its own, of a model under whichever of its names; and
-        what is left of them follows.
+        """`set_limits` in a transaction of its own, of a model under whichever of its names; then
+        what is left in their buckets is brought in step. Where only that fails (`StoreError`) the
+        limits hold all the same, and their buckets fill at their rates.
         """
         model = self._id_of(model)
         async with self._database.transaction(owner.tenant_id) as connection:
@@ -150,7 +151,7 @@ class Limits:
         return found
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        """That of a owner, if there is one."""
+        """That of an owner, if there is one."""
         wanted = (owner.scope, owner.scope_id, unit, interval)
         for one in await self.budgets(owner.tenant_id):
             budget = one.budget
@@ -169,7 +170,7 @@ class Limits:
         alert_at: Collection[int] | None = None,
         author: Author = COMMAND_LINE,
     ) -> Budget:
-        """Set the budget of a owner, in nano-dollars or tokens. Without a `mode` it keeps the one
+        """Set the budget of an owner, in nano-dollars or tokens. Without a `mode` it keeps the one
         that it has; a new one is enforced. The operator is told at these percentages of it, and at
         no others (None: at the amounts that there are). Raises `InvalidRequest`, and changes
         nothing then: one in money needs prices, for what has none costs nothing, and there may be
@@ -220,7 +221,7 @@ class Limits:
             return await rules.set_budget(connection, owner.tenant_id, gone, event, is_gone=True)
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        """Those of a owner, the oldest first."""
+        """Those of an owner, the oldest first."""
         async with self._database.transaction(owner.tenant_id) as connection:
             return await _alerts_of(connection, owner)
 
@@ -405,7 +406,7 @@ async def _limits_of(connection: Connection, owner: LimitOwner, model: str) -> l
 
 
 async def _limits_around(connection: Connection, owner: LimitOwner) -> list[Limit]:
-    """Limits that those of a owner may not be above."""
+    """Limits that those of an owner may not be above."""
     around: set[tuple[Scope, UUID]] = set()
     if owner.scope != "tenant":
         around.add(("tenant", owner.tenant_id))

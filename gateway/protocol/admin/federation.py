@@ -176,7 +176,7 @@ class _ProviderFields(NullableModel):
 
 
 class ProviderCreate(_ProviderFields):
-    """`POST /organization/workload_identity_providers`."""
+    """`POST /organization/workload_identity_providers`: an issuer whose tokens are to be taken."""
 
     name: DisplayName
     type: Literal["oidc"]
@@ -258,7 +258,7 @@ class _RuleFields(NullableModel):
 
 
 class RuleCreate(_RuleFields):
-    """`POST …/federation_rules`."""
+    """`POST …/federation_rules`: which tokens of a provider stand for a service account."""
 
     attribute_matchers: Matchers
     project_id: ShortText
@@ -280,7 +280,7 @@ def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
 
 
 def provider_body(provider: IdentityProvider) -> Json:
-    """`organization.workload_identity_provider`."""
+    """`organization.workload_identity_provider`; uploaded keys are public ones, and shown."""
     keys, terms = provider.keys, provider.terms
     return {
         "id": ids.identity_provider_id(provider.id),

@@ -271,6 +271,8 @@ async def resize(
     more than it allows. A limit that was not there begins full. Raises `StoreError`.
     """
     windows = [one for one in limits if one.window_s]
+    if not windows:
+        return
     changed = [one for one in windows if one.name in before]
     new = [one for one in windows if one.name not in before]
     async with database.runs_transaction(durable=False) as connection:

@@ -64,7 +64,7 @@ class Limited:
     key: str
     limits: Limits
     owner: LimitOwner
-    place_name: str
+    tenant_name: str
 
     async def set(self, what: What, value: int, window_s: int = DAY_S, **more: Any) -> None:
         await self.limits.set_limits(self.owner, {(what, window_s): value}, **more)
@@ -509,7 +509,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
         "insufficient_quota", "insufficient_quota", None
     )  # fmt: skip
     assert re.search(
-        rf"stored bytes of organization {limited.place_name} are used up: Limit 30000, Used 2\d+, "
+        rf"stored bytes of organization {limited.tenant_name} are used up: Limit 30000, Used 2\d+, "
         r"Requested 14\d+\. Delete stored responses",
         error["message"],
     )
@@ -723,7 +723,7 @@ async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     assert budgets["tokens"]["remaining"] == 10**6 - spent
     assert budgets["usd"]["spent"] == pytest.approx(cost)
     assert budgets["usd"]["reserved"] == 0
-    other = await new_key(settings, limited.place_name)
+    other = await new_key(settings, limited.tenant_name)
     headers = {"authorization": f"Bearer {other}"}
     async with http_client(limited.gateway.url, headers=headers) as client:
         told = (await client.get("/v1/key")).json()["data"]
