@@ -71,7 +71,6 @@ test-fast: $(READY) ## the pure core, and one create, resume and cancel through 
 
 test-e2e: $(READY) $(E2E_READY) ## the tests against real clients, each in an environment of its own
 	$(PYTEST) $(SPREAD) -m client tests/e2e tests/integration/api
-	$(PYTEST) $(SPREAD) tests/integration/tools/test_jupyter.py
 
 # An environment for every client, made once: their dependencies contradict each other and ours.
 $(UV): | $(BIN)/python

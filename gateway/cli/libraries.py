@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 CORE: Final = ("cryptography.hazmat.primitives.ciphers.aead", "jsonschema_rs", "llguidance")
-_ENGINES: Final = {"monty": ("pydantic_monty",), "wasm": ("eryx",)}
+_ENGINES: Final = {"monty": ("pydantic_monty",)}
 """Of the engines of Python, those that are libraries."""
 
 

@@ -49,12 +49,10 @@ NAME_PATTERN = r"^[^\s\x00-\x1f]+$"
 KEY_ID_PATTERN = r"^[A-Za-z0-9_-]{1,32}$"
 DATABASE_PATTERN = r"^[a-z][a-z0-9-]{0,31}$"
 ID_RANGE_PATTERN = r"^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"
-KERNEL_FOLDER_PATTERN = r"^/[\w./-]*(\{id\}[\w./-]*)?$"
 PATTERNS = {
     NAME_PATTERN: "expected a name without spaces",
     KEY_ID_PATTERN: "expected 1 to 32 letters, digits, `_` and `-`",
     DATABASE_PATTERN: "expected a letter, then up to 31 small letters, digits and `-`",
-    KERNEL_FOLDER_PATTERN: "expected the path of a folder, such as /tmp/kernels/{id}",
     ID_RANGE_PATTERN: "expected two numbers from 1 on, such as 61184-61439",
 }
 """Patterns in words."""

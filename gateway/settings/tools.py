@@ -12,8 +12,6 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 
 from gateway.settings.sections import (
     ID_RANGE_PATTERN,
-    KERNEL_FOLDER_PATTERN,
-    Name,
     Network,
     Secret,
     Section,
@@ -43,13 +41,11 @@ class Python(Section):
         "refused where code in it may do one thing that it must not.",
     )
     tenants: ToolAccess = tenant_default("code_interpreter")
-    engine: Literal["auto", "linux", "wasm", "monty", "remote", "jupyter"] = Field(
+    engine: Literal["auto", "linux", "monty", "remote"] = Field(
         "auto",
         description="What runs it: `linux` (bubblewrap or gVisor, on this machine), `remote` "
-        "(`containers serve`, elsewhere), `jupyter` (kernels of a Jupyter Kernel Gateway), `wasm` "
-        "(CPython in WebAssembly, without packages) or `monty` (a part of Python, for demos). "
-        "`auto`: remote where remote_url is set, jupyter where jupyter_url is, else linux, else "
-        "wasm, else monty.",
+        "(`containers serve`, elsewhere) or `monty` (a part of Python, for demos). `auto`: remote "
+        "where remote_url is set, else linux, else monty.",
     )
     interpreter: Path | None = Field(
         None,
@@ -71,27 +67,6 @@ class Python(Section):
         None, description="Where the containers of the engine `remote` are."
     )
     remote_token: Secret | None = Field(None, description="What that server is shown.")
-    jupyter_url: Annotated[str, AfterValidator(http_url)] | None = Field(
-        None, description="Where the Jupyter Kernel Gateway of the engine `jupyter` is."
-    )
-    jupyter_token: Secret | None = Field(None, description="What that server is shown.")
-    jupyter_kernel: Name | None = Field(
-        None,
-        description="Name of the kernelspec, which must be of Python; default: the server's own.",
-    )
-    jupyter_folder: str = Field(
-        "/mnt/data",
-        pattern=KERNEL_FOLDER_PATTERN,
-        max_length=200,
-        description="Folder of a kernel for files. Where kernels share a file system, `{id}` in it "
-        "stands for a name of each kernel's own, as in /tmp/kernels/{id}.",
-    )
-    jupyter_unproven: bool = Field(
-        default=False,
-        description="Use that server although code in its kernels may do what the attacks at the "
-        "start try: you answer for what is around it. The log lists what code may do. Kernels that "
-        "are root, or see secrets, are refused nonetheless.",
-    )
     timeout_s: float = Field(60.0, gt=0, le=120, description="Seconds that code may run.")
     code_bytes_max: PositiveInt = Field(65_536, description="Of the code of one call.")
     result_ids_max: PositiveInt = Field(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
-    from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
     from gateway.tools.python.engine import ContainerEngine, EngineName
     from gateway.tools.python.linux import LinuxEngine
@@ -62,24 +61,19 @@ def _uids(python: Python) -> range:
 def engines(python: Python) -> Sequence[ContainerEngine]:
     """Those that are tried, the first one first."""
     from gateway.tools.python.monty import MontyEngine
-    from gateway.tools.python.wasm import WasmEngine
 
     kinds: Mapping[EngineName, Callable[[], ContainerEngine]] = {
         "linux": lambda: linux_engine(python),
-        "wasm": lambda: WasmEngine(_uids(python)),
         "monty": lambda: MontyEngine(containers_max=python.open_max + python.warm_max + 1),
         "remote": lambda: _remote(python),
-        "jupyter": lambda: _jupyter(python),
     }
     names: tuple[EngineName, ...]
     if python.engine != "auto":
         names = (python.engine,)
     elif python.remote_url is not None:
         names = ("remote",)
-    elif python.jupyter_url is not None:
-        names = ("jupyter",)
     else:
-        names = ("linux", "wasm", "monty")
+        names = ("linux", "monty")
     return [kinds[name]() for name in names]
 
 
@@ -95,41 +89,10 @@ def _remote(python: Python) -> ContainerEngine:
         )
     token = python.remote_token.get_secret_value()
     body_bytes_max = python.file_bytes_max + ANSWER_BYTES_MAX
-    client, _ = _reaching(python.remote_url, f"Bearer {token}", body_bytes_max)
-    return RemoteEngine(client)
+    return RemoteEngine(_client(python.remote_url, f"Bearer {token}", body_bytes_max))
 
 
-def _jupyter(python: Python) -> ContainerEngine:
-    """A Jupyter Kernel Gateway, wherever the operator has it."""
-    from gateway.tools.egress.websocket import WebSocketLimits
-    from gateway.tools.python.attacks import ALWAYS_DENIED, ATTACKS
-    from gateway.tools.python.jupyter.engine import JupyterEngine, JupyterServer
-
-    if python.jupyter_url is None or python.jupyter_token is None:
-        raise ConfigError(
-            "the engine `jupyter` needs a Jupyter Kernel Gateway",
-            where="tools.python.jupyter_url",
-            remedy="Set tools.python.jupyter_url and jupyter_token, as docs/python.md tells.",
-        )
-    shown = f"token {python.jupyter_token.get_secret_value()}"
-    client, policy = _reaching(python.jupyter_url, shown, ANSWER_BYTES_MAX)
-    server = JupyterServer(
-        client=client,
-        url=python.jupyter_url,
-        headers={"authorization": shown},
-        policy=policy,
-        sockets=WebSocketLimits(frame_bytes_max=ANSWER_BYTES_MAX),
-        kernel=python.jupyter_kernel,
-        folder=python.jupyter_folder,
-        accepted=frozenset(ATTACKS) - ALWAYS_DENIED if python.jupyter_unproven else frozenset(),
-    )
-    return JupyterEngine(server)
-
-
-def _reaching(
-    url: str, authorization: str, body_bytes_max: int
-) -> tuple[EgressClient, NetworkPolicy]:
-    """A client of the operator's server, and what it may connect to."""
+def _client(url: str, authorization: str, body_bytes_max: int) -> EgressClient:
     from ipaddress import ip_network
 
     from gateway.tools.egress.network_policy import NetworkPolicy
@@ -141,7 +104,7 @@ def _reaching(
     connected = client(policy, EgressLimits(body_bytes_max=body_bytes_max))
     connected.base_url = url
     connected.headers["authorization"] = authorization
-    return connected, policy
+    return connected
 
 
 def _policy(python: Python) -> ContainerPolicy:

@@ -6,7 +6,6 @@ import shutil
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ from gateway.tools.python.linux import LinuxEngine, LinuxOptions
 from gateway.tools.python.monty import MontyEngine
 from gateway.tools.python.remote import RemoteEngine, port_of
 from gateway.tools.python.tool import NAME, PythonLimits, PythonTools
-from gateway.tools.python.wasm import WasmEngine
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
 from tests.fakes.serving import serving
 
@@ -40,9 +38,6 @@ SYSTEM_PYTHON = Path("/usr/bin/python3")
 HAS_BUBBLEWRAP = shutil.which("bwrap") is not None and SYSTEM_PYTHON.exists()
 ENGINES: dict[str, Callable[[], ContainerEngine]] = {"monty": lambda: MontyEngine(containers_max=8)}
 """Those that can be tried here, by name."""
-HAS_WASM = find_spec("eryx") is not None
-if HAS_WASM:
-    ENGINES["wasm"] = lambda: WasmEngine(range(61_184, 61_440))
 if HAS_BUBBLEWRAP:
     ENGINES["linux"] = lambda: LinuxEngine(
         LinuxOptions(interpreter=SYSTEM_PYTHON, cgroups=Cgroups.find())

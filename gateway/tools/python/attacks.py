@@ -113,27 +113,6 @@ ATTACKS: Final[Mapping[str, str]] = {
     ),
 }
 
-EXHAUSTING: Final = frozenset({"fill the disk", "start processes without end"})
-"""What harms a machine that has no bounds: not tried where the operator answers for it."""
-ALWAYS_DENIED: Final = frozenset(
-    {
-        "read the host's secrets",
-        "see the gateway's environment",
-        "write to the root",
-        "change the kernel's core pattern",
-        "change the host's name",
-        "open a packet socket",
-        "read the machine's memory",
-        "end the first process",
-        "mount",
-        "load a program into the kernel",
-        "become root",
-        "keep a capability",
-        "use more memory than there is",
-    }
-)
-"""What no operator can answer for: code that may do it is root, or has the gateway's secrets."""
-
 
 def script(attack: str) -> str:
     """The lines of an attack, framed: they print `DENIED` if they raise."""

@@ -25,7 +25,7 @@ PATH_CHARS_MAX: Final = 512
 INTERRUPT_GRACE_S: Final = 2.0
 """So long code has to end after it was interrupted, before its container is killed."""
 
-EngineName = Literal["linux", "wasm", "monty", "remote", "jupyter"]
+EngineName = Literal["linux", "monty", "remote"]
 RunStatus = Literal["ok", "error", "interrupted", "killed"]
 
 
@@ -67,8 +67,7 @@ class ContainerCapabilities:
     `language` is what the interpreter is, with its version. `packages` can be imported. Without
     `has_files` nothing is kept in `/mnt/data`. `is_movable`: another process can go on with a
     container by its handle. `is_whole`: it is CPython on a machine, and what it lacks are packages
-    only; else `missing` tells the model what else is not there. `accepted` are attacks that do not
-    refuse the engine: its operator answers for them.
+    only; else `missing` tells the model what else is not there.
     """
 
     language: str
@@ -77,7 +76,6 @@ class ContainerCapabilities:
     is_movable: bool = False
     is_whole: bool = True
     missing: str = ""
-    accepted: frozenset[str] = frozenset()
 
 
 class Ran(BaseModel):

@@ -2,7 +2,7 @@
 
 The self-test opens a container, sees that it works at all, and runs every attack in it. An engine
 in which one line is allowed is refused, whatever the settings say: a wall that is missing here is
-not seen otherwise. Only the engine `jupyter` has attacks that its operator may answer for.
+not seen otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from gateway.tools.python.attacks import ATTACKS, DENIED, EXHAUSTING, script
+from gateway.tools.python.attacks import ATTACKS, DENIED, script
 from gateway.tools.python.engine import ContainerLimits, EngineBroken, Ran
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ class Chosen:
     engine: ContainerEngine | None
     capabilities: ContainerCapabilities | None
     refused: tuple[str, ...] = ()
-    accepted: tuple[str, ...] = ()
-    """Attacks that succeed in it, for which its operator answers."""
 
     @override
     def __str__(self) -> str:
@@ -41,10 +39,9 @@ class Chosen:
         if self.engine is None or self.capabilities is None:
             return f"python is off: no engine is safe here{why}"
         packages = ", ".join(self.capabilities.packages) or "no packages"
-        accepted = f"; as the settings accept, code may {', '.join(self.accepted)}"
         return (
             f"python runs in the engine {self.engine.name}: {self.capabilities.language}, "
-            f"{packages}{accepted if self.accepted else ''}{why}"
+            f"{packages}{why}"
         )
 
 
@@ -53,32 +50,26 @@ async def choose(engines: Sequence[ContainerEngine]) -> Chosen:
     refused: list[str] = []
     chosen: ContainerEngine | None = None
     capabilities: ContainerCapabilities | None = None
-    accepted: tuple[str, ...] = ()
     for engine in engines:
         if chosen is not None:
             await engine.close()
             continue
         try:
             capabilities = await engine.describe()
-            attacks = [one for one in ATTACKS if one not in capabilities.accepted & EXHAUSTING]
-            allowed = await allowed_attacks(engine, is_whole=capabilities.is_whole, attacks=attacks)
+            allowed = await allowed_attacks(engine, is_whole=capabilities.is_whole)
         except EngineBroken as error:
             refused.append(f"{engine.name}: {error}")
             await engine.close()
             continue
-        accepted = tuple(one for one in allowed if one in capabilities.accepted)
-        if len(accepted) < len(allowed):
-            denied = (one for one in allowed if one not in accepted)
-            refused.append(f"{engine.name}: code may {', '.join(denied)}")
+        if allowed:
+            refused.append(f"{engine.name}: code may {', '.join(allowed)}")
             await engine.close()
         else:
             chosen = engine
-    return Chosen(chosen, capabilities if chosen else None, tuple(refused), accepted)
+    return Chosen(chosen, capabilities if chosen else None, tuple(refused))
 
 
-async def allowed_attacks(
-    engine: ContainerEngine, *, is_whole: bool = True, attacks: Sequence[str] = tuple(ATTACKS)
-) -> list[str]:
+async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> list[str]:
     """The attacks that succeed in a container of the engine. Raises `EngineBroken`.
 
     One that kills its container is denied. In an interpreter that is not `is_whole`, so is one that
@@ -90,7 +81,7 @@ async def allowed_attacks(
         if works.output.strip() != "42":
             raise EngineBroken("it does not run a simple program")
         allowed: list[str] = []
-        for attack in attacks:
+        for attack in ATTACKS:
             ran, container = await _tried(engine, container, attack)
             is_denied = ran.output.strip() == DENIED or ran.status == "killed"
             if not is_denied and (is_whole or ran.status != "error"):

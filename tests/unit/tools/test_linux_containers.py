@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 FORGED = "import os\nfor fd in range(3, 20):\n    try: os.write(fd, {!r})\n    except OSError: pass"
 """Code that speaks for its worker."""
-PARTIAL = {"monty", "wasm"}
+PARTIAL = {"monty"}
 """Engines without all that CPython has on a machine: what they lack raises."""
 pytestmark = pytest.mark.skipif(
     not HAS_BUBBLEWRAP, reason="bubblewrap and /usr/bin/python3 are not both here"
