@@ -112,8 +112,8 @@ class Told:
 def list_backends(config: Config = None, json_: Json = False) -> None:
     """Every backend, asked now from here: what it serves, and whether it takes requests.
 
-    What is in flight is what replicas tell each other, `-` where they do not. Of Kubernetes only a
-    process in the cluster can ask. Exit code 1: a source could not say what there is.
+    What is in flight is what replicas tell each other, `-` where they do not. Exit code 1: a source
+    could not say what there is.
     """
     rows, faults = run(_list(load_settings(config)))
     if json_:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
-from gateway.errors import ConfigError
-from gateway.settings.sections import Backend, BearerKey, Name, Section, http_url
+from gateway.settings.sections import Backend, BearerKey, Name, Section
 
 if TYPE_CHECKING:
     from typing import Self
 
-ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its service account: `token`, `ca.crt`, `namespace`."""
 PORT_MAX: Final = 65_535
 _NEEDED: Final = {
     "file": ("path",),
     "dns": ("host",),
     "srv": ("host",),
-    "kubernetes": ("service",),
 }
 
 
@@ -36,32 +31,17 @@ class Discovery(Section):
     """A source of backends. All that it finds are treated alike, but those of a file."""
 
     name: Name = Field(description="Its name in logs, metrics and health checks.")
-    kind: Literal["file", "dns", "srv", "kubernetes"] = Field(
+    kind: Literal["file", "dns", "srv"] = Field(
         description="file: a list of backends in a file that is watched; dns: the addresses of a "
-        "host, such as a headless service; srv: its SRV records; kubernetes: the ready endpoints "
-        "of a service, told by the API server.",
+        "host, such as a headless service; srv: its SRV records.",
     )
     path: Path | None = Field(None, description="file: `backends`, as in gateway.yaml.")
     host: Name | None = Field(None, description="dns, srv: the name to look up.")
     servers: tuple[Annotated[str, AfterValidator(_named_server)], ...] = Field(
         (), description="dns, srv: addresses and ports of name servers; default: the system's."
     )
-    service: Name | None = Field(None, description="kubernetes: the name of the service.")
-    namespace: Name | None = Field(
-        None, description="kubernetes: where the service is; default: where the gateway is."
-    )
-    api_url: Annotated[str, AfterValidator(http_url)] | None = Field(
-        None, description="kubernetes: the API server; default: as every pod is told."
-    )
-    account_folder: Path = Field(
-        ACCOUNT_FOLDER, description="kubernetes: the folder with token, ca.crt and namespace."
-    )
     port: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="dns: the port of all backends (default 8000); kubernetes: which of the "
-        "endpoints' ports, where there are several.",
+        None, ge=1, le=65535, description="dns: the port of all backends (default 8000)."
     )
     scheme: Literal["http", "https"] = Field(
         "http", description="How they are spoken to; https by address needs certificates for it."
@@ -89,21 +69,6 @@ class Discovery(Section):
             priorities=self.priorities,
         )
 
-    @property
-    def api_server(self) -> str:
-        """The URL of the API server. Raises `ConfigError` outside of a cluster."""
-        if self.api_url is not None:
-            return self.api_url
-        host = os.environ.get("KUBERNETES_SERVICE_HOST")
-        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        if not host:
-            raise ConfigError(
-                "this process is in no Kubernetes cluster",
-                where=f"discovery {self.name}",
-                remedy="Set api_url, or run the gateway in a pod with a service account.",
-            )
-        return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-
 
 class Membership(Section):
     """Backends that join and leave."""
@@ -115,7 +80,7 @@ class Membership(Section):
         60.0, ge=0, description="Seconds for which an answer of DNS without addresses is doubted."
     )
     answer_s: PositiveFloat = Field(
-        5.0, description="Seconds that a name server or an API server may take to answer."
+        5.0, description="Seconds that a name server may take to answer."
     )
     leave_s: float = Field(
         600.0,

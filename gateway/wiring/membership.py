@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gateway.errors import ConfigError
 from gateway.models.registry import PASSTHROUGH
 from gateway.settings.backends_file import read_backends
 from gateway.upstreams.backend import Backend, Prefill
-from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource, DnsTiming
 from gateway.upstreams.membership.file import FileSource
-from gateway.upstreams.membership.kubernetes import KubernetesService, KubernetesSource, PodAccount
 from gateway.upstreams.membership.membership import SETTINGS
-from gateway.upstreams.membership.resolver import Resolver
-from gateway.upstreams.membership.source import BackendTemplate, SourceError
+from gateway.upstreams.membership.source import BackendTemplate
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -48,15 +43,9 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
             return tuple(_backend(settings, one, name).checked() for one in read_backends(path))
 
         return FileSource(name, read, refresh_s=membership.refresh_s)
-    if (service := found_by.service) is not None and found_by.kind == "kubernetes":
-        known = KubernetesService(
-            service,
-            api_url=partial(_api_url, found_by),
-            account=PodAccount.of(found_by.account_folder),
-            namespace=found_by.namespace,
-            port=found_by.port,
-        )
-        return KubernetesSource(name, known, template, answer_s=membership.answer_s)
+    from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource, DnsTiming
+    from gateway.upstreams.membership.resolver import Resolver
+
     assert found_by.host is not None, "the settings see to it"
     return DnsSource(
         name,
@@ -66,13 +55,6 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
         DnsTiming(membership.refresh_s, membership.empty_s),
         port=None if found_by.kind == "srv" else found_by.port or DEFAULT_PORT,
     )
-
-
-def _api_url(found_by: Discovery) -> str:
-    try:
-        return found_by.api_server
-    except ConfigError as error:
-        raise SourceError(str(error)) from error
 
 
 def _backend(settings: Settings, backend: BackendSettings, source: str) -> Backend:

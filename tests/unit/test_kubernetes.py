@@ -30,18 +30,9 @@ def test_everything_is_in_one_namespace_and_there_once() -> None:
     assert {one["metadata"]["namespace"] for one in THINGS} == {"llm"}
 
 
-def test_the_gateway_may_read_endpoints_and_nothing_else() -> None:
-    assert BY_NAME["Role", "gateway-endpoints"]["rules"] == [
-        {
-            "apiGroups": ["discovery.k8s.io"],
-            "resources": ["endpointslices"],
-            "verbs": ["get", "list", "watch"],
-        }
-    ]
-    binding = BY_NAME["RoleBinding", "gateway-endpoints"]
-    assert binding["roleRef"]["name"] == "gateway-endpoints"
-    assert [one["name"] for one in binding["subjects"]] == [GATEWAY["serviceAccountName"]]
-    for pod in (MIGRATION, MAINTENANCE, ENGINE):
+def test_no_pod_has_rights_in_the_cluster() -> None:
+    assert not {"ServiceAccount", "Role", "RoleBinding"} & {kind for kind, _ in BY_NAME}
+    for pod in (GATEWAY, MIGRATION, MAINTENANCE, ENGINE):
         assert pod["automountServiceAccountToken"] is False
 
 
@@ -50,14 +41,18 @@ def test_its_settings_are_valid_and_find_the_engines(tmp_path: Path) -> None:
     file.write_text(settings_file())
     settings = load_settings(file, environ={})
     (found_by,) = settings.discovery
-    assert found_by.kind == "kubernetes"
-    service = BY_NAME["Service", found_by.service or ""]
+    assert found_by.kind == "srv"
+    port_label, _, name, rest = (found_by.host or "").split(".", 3)
+    service = BY_NAME["Service", name]
+    assert rest == f"{service['metadata']['namespace']}.svc.cluster.local"
     assert service["spec"]["clusterIP"] == "None"
     pods = BY_NAME["StatefulSet", "vllm"]["spec"]
     assert service["spec"]["selector"] == pods["template"]["metadata"]["labels"]
-    assert pods["serviceName"] == found_by.service
+    assert pods["serviceName"] == name
     (port,) = ENGINE["containers"][0]["ports"]
-    assert found_by.port == port["containerPort"] == service["spec"]["ports"][0]["port"]
+    (served,) = service["spec"]["ports"]
+    assert served["port"] == port["containerPort"]
+    assert port_label == f"_{served['name']}"
     assert settings.server.host == "0.0.0.0"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.upstreams.membership.dns_message import AAAA, SRV, A
+import dns.name
+from dns.rdtypes.IN.SRV import SRV
+
 from gateway.upstreams.membership.source import polled
 
 if TYPE_CHECKING:
@@ -63,19 +65,20 @@ class DnsSource:
 
     async def _addresses(self) -> list[str]:
         """Those of IPv6 where there are no others: a server with both is one server."""
-        found = await self._resolver.ask(self._host, A)
-        if found is not None:
-            return list(found.addresses)
-        found = await self._resolver.ask(self._host, AAAA)
-        return [] if found is None else [f"[{one}]" for one in found.addresses]
+        if found := await self._resolver.lookup(self._host, "A"):
+            return [one.to_text() for one in found]
+        return [f"[{one.to_text()}]" for one in await self._resolver.lookup(self._host, "AAAA")]
 
     async def _services(self) -> list[str]:
-        found = await self._resolver.ask(self._host, SRV)
-        services = () if found is None else found.services
+        services = [
+            one for one in await self._resolver.lookup(self._host, "SRV") if isinstance(one, SRV)
+        ]
         first = min((one.priority for one in services), default=0)
         # A single `.` says that there is no such service.
         return [
-            f"{one.target}:{one.port}" for one in services if one.priority == first and one.target
+            f"{one.target.to_text(omit_final_dot=True)}:{one.port}"
+            for one in services
+            if one.priority == first and one.target != dns.name.root
         ]
 
     def _backends(self, places: Iterable[str]) -> tuple[Backend, ...]:

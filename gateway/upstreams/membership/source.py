@@ -1,4 +1,4 @@
-"""The interface of a source of backends: a file, DNS, Kubernetes."""
+"""The interface of a source of backends: a file, or DNS."""
 
 from __future__ import annotations
 
