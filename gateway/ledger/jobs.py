@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from gateway.ledger.log_audit import LogAudit
-    from gateway.ledger.sinks import Sink
+    from gateway.ledger.sinks import CloudEventsSink
     from gateway.store.ledger.reconciliation import Found
     from gateway.store.ledger.rollup import RollupTerms
     from gateway.store.postgres.database import Database
@@ -119,7 +119,7 @@ class Delivery:
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
         database: Database,
-        sink: Sink,
+        sink: CloudEventsSink,
         *,
         holder: str,
         lines_max: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import (
     AfterValidator,
@@ -19,47 +19,23 @@ if TYPE_CHECKING:
     from typing import Self
 
 _DAY_S = 86_400
-Component = Literal[
-    "requests",
-    "input_tokens",
-    "uncached_input_tokens",
-    "cached_input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "web_searches",
-    "tool_calls",
-]
 
 
 class Sink(Section):
     """Where usage lines are sent as they come."""
 
     name: Name = Field(description="What it is called; its place in the lines is kept under it.")
-    kind: Literal["cloudevents", "stripe"] = Field(
-        "cloudevents", description="CloudEvents 1.0 in batches, or Stripe's meter events."
-    )
-    url: Annotated[str, AfterValidator(http_url)] | None = Field(
-        None, description="What is posted to. Stripe's is known."
+    url: Annotated[str, AfterValidator(http_url)] = Field(
+        description="What batches of CloudEvents 1.0 are posted to."
     )
     secret: Secret | None = Field(None, description="Sent as a bearer token.")
     customers: dict[str, str] = Field(
         default_factory=dict,
-        description="What it calls tenants, by their names or ids. Stripe is told of no others.",
-    )
-    meters: dict[Component, str] = Field(
-        default_factory=dict, description="Event names of Stripe's meters, by what they count."
+        description="What it calls tenants, by their names or ids.",
     )
     lines_max: PositiveInt = Field(500, le=20_000, description="Lines in one batch.")
     interval_s: PositiveFloat = Field(15.0, description="Seconds between two looks for new lines.")
     timeout_s: PositiveFloat = Field(30.0, description="Seconds that one answer may take.")
-
-    @model_validator(mode="after")
-    def _has_what_it_needs(self) -> Self:
-        if self.kind == "cloudevents" and self.url is None:
-            raise ValueError("a sink of CloudEvents needs a url")
-        if self.kind == "stripe" and not (self.secret and self.meters):
-            raise ValueError("a sink of Stripe needs secret and meters")
-        return self
 
 
 class Ledger(Section):

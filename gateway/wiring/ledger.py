@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.ledger.jobs import Adding, Delivery, Reconciliation, again_and_again
 from gateway.ledger.log_audit import LogAudit
-from gateway.ledger.sinks import CloudEventsSink, SinkTarget, StripeSink
+from gateway.ledger.sinks import CloudEventsSink, SinkTarget
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.engine.row_mapping import NewFoldFor
-    from gateway.ledger.sinks import Sink
     from gateway.settings import Settings
     from gateway.settings.ledger import Sink as SinkSettings
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
 
-STRIPE_URL = "https://api.stripe.com/v1/billing/meter_events"
 LEASE_TIMEOUTS = 4
 """How many times as long as one answer may take others wait for whoever exports."""
 
@@ -81,16 +79,13 @@ def reconciliation(
     )
 
 
-def sink_of(settings: Settings, sink: SinkSettings) -> Sink:
+def sink_of(settings: Settings, sink: SinkSettings) -> CloudEventsSink:
     """The sink that these settings describe."""
     target = SinkTarget(
         name=sink.name,
-        url=sink.url or STRIPE_URL,
+        url=sink.url,
         secret=sink.secret.get_secret_value() if sink.secret else None,
         timeout_s=sink.timeout_s,
         customers=sink.customers,
     )
-    if sink.kind == "stripe":
-        meters = {str(component): event for component, event in sink.meters.items()}
-        return StripeSink(target, meters=meters)
     return CloudEventsSink(target, source=settings.ledger.source)

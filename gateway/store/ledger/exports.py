@@ -53,19 +53,18 @@ SET holder = :holder, held_until = now() + make_interval(secs => :lease_s)
 WHERE {_OWN} AND stopped IS NULL
   AND (holder IS NULL OR holder = :holder OR held_until < now())
 RETURNING CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch,
-    CAST(CAST(end_tx AS text) AS bigint) AS end_tx, end_tenant, end_response, end_seq,
-    extract(epoch FROM now() - begun_at)::double precision AS under_way_s
+    CAST(CAST(end_tx AS text) AS bigint) AS end_tx, end_tenant, end_response, end_seq
 """)  # noqa: S608 - constants only
 _BOUND: Final = Statement(f"""
 UPDATE usage_cursors
 SET end_tx = CAST(CAST(:tx AS text) AS xid8), end_tenant = :tenant, end_response = :response,
-    end_seq = :seq, begun_at = now()
+    end_seq = :seq
 WHERE {_OWN} AND holder = :holder AND batch = :batch
 """)  # noqa: S608 - constants only
 _DONE: Final = Statement(f"""
 UPDATE usage_cursors
 SET tx = end_tx, of_tenant = end_tenant, response_id = end_response, seq = end_seq,
-    batch = batch + 1, lines = lines + :lines, moved_at = now(), begun_at = NULL,
+    batch = batch + 1, lines = lines + :lines, moved_at = now(),
     end_tx = NULL, end_tenant = NULL, end_response = NULL, end_seq = NULL
 WHERE {_OWN} AND holder = :holder AND batch = :batch AND end_tx IS NOT NULL
 """)  # noqa: S608 - constants only
@@ -75,12 +74,12 @@ _STOP: Final = Statement(
 _SKIP: Final = Statement(f"""
 UPDATE usage_cursors
 SET tx = end_tx, of_tenant = end_tenant, response_id = end_response, seq = end_seq,
-    batch = batch + 1, moved_at = now(), begun_at = NULL,
+    batch = batch + 1, moved_at = now(),
     end_tx = NULL, end_tenant = NULL, end_response = NULL, end_seq = NULL
 WHERE {_OWN} AND end_tx IS NOT NULL AND stopped IS NOT NULL
 """)  # noqa: S608 - constants only
 _GO_ON: Final = Statement(f"""
-UPDATE usage_cursors SET stopped = NULL, begun_at = now() WHERE {_OWN} AND stopped IS NOT NULL
+UPDATE usage_cursors SET stopped = NULL WHERE {_OWN} AND stopped IS NOT NULL
 """)  # noqa: S608 - constants only
 _STATES: Final = Statement(f"""
 SELECT name, batch, lines, moved_at, stopped, end_tx IS NOT NULL AS is_under_way
@@ -91,13 +90,10 @@ WHERE tenant_id = '{EVERYONE}' AND name LIKE '{SINK_PREFIX}%' ORDER BY name
 
 @dataclass(frozen=True, slots=True)
 class LineBatch:
-    """Lines to send, at least one, as batch `number` of a sink; `under_way_s`: since when it has
-    been tried, in seconds.
-    """
+    """Lines to send, at least one, as batch `number` of a sink."""
 
     number: int
     lines: Sequence[Row]
-    under_way_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +151,13 @@ async def next_batch(
         if taken.end_tx is not None:
             end = LinePosition(taken.end_tx, taken.end_tenant, taken.end_response, taken.end_seq)
             rows = await _read_lines(connection, after, end, lines_max=None)
-            return LineBatch(taken.batch, rows, taken.under_way_s)
+            return LineBatch(taken.batch, rows)
         rows = await _read_lines(connection, after, LinePosition(horizon.tx), lines_max=lines_max)
         if not rows:
             return None
         bound = {**whose, "batch": taken.batch, **_parameters(place_of(rows[-1]))}
         await connection.execute(_BOUND, bound)
-        return LineBatch(taken.batch, rows, 0.0)
+        return LineBatch(taken.batch, rows)
 
 
 async def batch_done(database: Database, sink: str, holder: str, batch: LineBatch) -> bool:

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway import ids
 from gateway.generation import TokenUsage
 from gateway.ledger.jobs import Delivery
-from gateway.ledger.sinks import CloudEventsSink, SinkTarget, StripeSink
+from gateway.ledger.sinks import CloudEventsSink, SinkTarget
 from gateway.metering import Metering
 from gateway.store import usage
 from gateway.store.ledger import exports
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import Metered
 from gateway.telemetry.metrics import Metrics
-from tests.conftest import new_tenant
 from tests.fakes.serving import serving
 from tests.fakes.usage_lines import line
-from tests.fakes.usage_receivers import METER_EVENTS, EventReceiver, StripeReceiver
+from tests.fakes.usage_receivers import EventReceiver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.ledger.sinks import Sink
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-METERS = {"input_tokens": "tokens_in", "output_tokens": "tokens_out", "requests": "calls"}
-CUSTOMER = "cus_1"
 
-
-def delivery_to(database: Database, sink: Sink, *, lines_max: int = 4) -> Delivery:
+def delivery_to(database: Database, sink: CloudEventsSink, *, lines_max: int = 4) -> Delivery:
     """Of a process of its own: a lease of nothing is lapsed when the next one looks."""
     return Delivery(
         database, sink, holder=ids.new_replica_id(), lines_max=lines_max, interval_s=1, lease_s=0,
@@ -43,96 +37,77 @@ def delivery_to(database: Database, sink: Sink, *, lines_max: int = 4) -> Delive
 
 
 @pytest.fixture
-async def stripe(database: Database, tenant: TenantId) -> AsyncIterator[StripeReceiver]:
-    receiver = StripeReceiver(now=time.time(), names=frozenset(METERS.values()))
+async def receiver(database: Database, tenant: TenantId) -> AsyncIterator[EventReceiver]:
+    receiver = EventReceiver()
     async with serving(receiver.app()) as url:
-        receiver.url = url + METER_EVENTS
+        receiver.url = f"{url}/events"
         yield receiver
 
 
-def stripe_sink(receiver: StripeReceiver, tenant: TenantId, *, secret: str = "") -> StripeSink:
-    target = SinkTarget(
-        name="stripe",
-        url=receiver.url,
-        secret=secret or receiver.secret,
-        customers={ids.tenant_id(tenant): CUSTOMER},
-    )
-    return StripeSink(target, meters=METERS)
+def events_sink(receiver: EventReceiver, **options: Any) -> CloudEventsSink:
+    return CloudEventsSink(SinkTarget(name="events", url=receiver.url, **options), source="here")
 
 
-async def test_stripe_is_told_each_hour_once_though_it_fails_and_processes_die(
-    database: Database, tenant: TenantId, stripe: StripeReceiver
+async def test_each_line_is_kept_once_though_the_receiver_fails_and_processes_die(
+    database: Database, tenant: TenantId, receiver: EventReceiver
 ) -> None:
-    sink = stripe_sink(stripe, tenant)
-    other = await new_tenant(database)
+    sink = events_sink(receiver)
     now = datetime.now(UTC)
     lines = [line(now - timedelta(minutes=40 * number)) for number in range(11)]
     await delivery_to(database, sink).round()
     await usage.record_all(database, [(tenant, one) for one in lines])
-    await usage.record_all(database, [(other, line(now))])
-    stripe.faults = [500, 503]  # it has the events, and says that it failed
-    for _ in range(4):
+    receiver.statuses = [500, 503]  # it has the events, and says that it failed
+    for _ in range(5):
         await delivery_to(database, sink).round()
-    # A process that dies behind the last event of a batch: the next one sends all of it again.
+    # A process that dies behind a batch: the next one sends all of it again.
     await usage.record_all(database, [(tenant, line(now)) for _ in range(3)])
-    batch = await exports.next_batch(database, "stripe", "dead", lease_s=0, lines_max=2)
+    batch = await exports.next_batch(database, "events", "dead", lease_s=0, lines_max=2)
     assert batch is not None
     await sink.send(batch)
     await delivery_to(database, sink).round()
     await sink.close()
-    assert stripe.duplicates > 2
-    assert stripe.total("calls", CUSTOMER) == 14
-    assert stripe.total("tokens_in", CUSTOMER) == 140
-    assert stripe.total("tokens_out", CUSTOMER) == 70
+    assert len(receiver.events) == 14
+    assert sum(receiver.seen.values()) - len(receiver.seen) > 2
     (state,) = await exports.states(database)
-    assert (state.lines, state.stopped, state.is_under_way) == (15, None, False)
+    assert (state.lines, state.stopped, state.is_under_way) == (14, None, False)
 
 
-async def test_what_stripe_never_takes_stops_the_sink_until_an_operator_has_looked(
-    database: Database, tenant: TenantId, stripe: StripeReceiver
+async def test_a_receiver_that_refuses_stops_the_sink_until_an_operator_has_looked(
+    database: Database, tenant: TenantId, receiver: EventReceiver
 ) -> None:
-    sink = stripe_sink(stripe, tenant)
+    sink = events_sink(receiver)
     await delivery_to(database, sink).round()
-    old = line(datetime.now(UTC) - timedelta(days=36))
-    await usage.record_all(database, [(tenant, old)])
-    await delivery_to(database, sink).round()
-    await usage.record_all(database, [(tenant, line(datetime.now(UTC)))])
-    await delivery_to(database, sink).round()
-    assert stripe.events == {}
+    receiver.statuses = [422]
+    for _ in range(2):
+        await usage.record_all(database, [(tenant, line(datetime.now(UTC)))])
+        await delivery_to(database, sink).round()
+    assert len(receiver.events) == 1
     (state,) = await exports.states(database)
     assert state.stopped is not None
-    assert "35 days" in state.stopped
-    assert await exports.resume(database, "stripe", is_delivered=True)
+    assert "422" in state.stopped
+    assert await exports.resume(database, "events", is_delivered=True)
     assert not await exports.resume(database, "another", is_delivered=True)
-    assert not await exports.resume(database, "stripe", is_delivered=True), "it is not stopped"
+    assert not await exports.resume(database, "events", is_delivered=True), "it is not stopped"
     await delivery_to(database, sink).round()
     await sink.close()
-    assert stripe.total("calls", CUSTOMER) == 1
+    assert (len(receiver.events), set(receiver.seen.values())) == (2, {1})
 
 
-async def test_a_batch_of_yesterday_is_not_sent_blindly(
-    database: Database, tenant: TenantId, stripe: StripeReceiver
+async def test_a_secret_that_is_refused_can_be_mended(
+    database: Database, tenant: TenantId, receiver: EventReceiver
 ) -> None:
-    sink = stripe_sink(stripe, tenant, secret="sk_test_wrong")
+    receiver.secret = "s3cret"
+    sink = events_sink(receiver, secret="wrong")
     await delivery_to(database, sink).round()
     await usage.record_all(database, [(tenant, line(datetime.now(UTC)))])
     await delivery_to(database, sink).round()
     await sink.close()
     (state,) = await exports.states(database)
-    assert (state.stopped, state.is_under_way) == (None, True)  # a secret can be mended
-    async with database.runs_transaction() as connection:
-        later = "UPDATE usage_cursors SET begun_at = now() - interval '24 hours'"
-        await connection.execute(Statement(later))
-    sink = stripe_sink(stripe, tenant)
-    await delivery_to(database, sink).round()
-    (state,) = await exports.states(database)
-    assert state.stopped is not None
-    assert "under way" in state.stopped
-    # Stripe's dashboard does not show it: it is sent again.
-    await exports.resume(database, "stripe", is_delivered=False)
+    assert (state.stopped, state.is_under_way) == (None, True)
+    sink = events_sink(receiver, secret="s3cret")
     await delivery_to(database, sink).round()
     await sink.close()
-    assert stripe.total("calls", CUSTOMER) == 1
+    assert len(receiver.events) == 1
 
 
 async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
