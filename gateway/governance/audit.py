@@ -72,7 +72,7 @@ OWN_TYPES: Final = frozenset(
         *("spend_alert.created", "spend_alert.updated", "spend_alert.deleted"),
         *("operator.created", "operator.disabled", "mcp_server.added", "mcp_server.removed"),
         *("issuer.created", "issuer.updated", "issuer.deleted"),
-        *("pages.added", "pages.removed", "usage.repriced", "usage.reconciled", "sink.resumed"),
+        *("pages.added", "pages.removed", "usage.reconciled", "sink.resumed"),
     )
 )
 """Types of what OpenAI has no type for."""

@@ -9,6 +9,5 @@ figures  what is left, for whoever asks
 refusal  what a refused request is told
 pacing   buckets of one process: reads, and what was refused
 storage  what is stored, since it was measured
-repricing what recorded usage costs at the prices of today
 money    prices in integer nano-dollars, and intervals of budgets
 """

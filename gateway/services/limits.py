@@ -291,8 +291,8 @@ class Limits:
         author: Author = COMMAND_LINE,
     ) -> Price:
         """Set what a model costs from then on (now), for one tenant or for all, until a price that
-        begins later. For a time that is over, lines that are written keep what they cost
-        (`services.repricing`). Raises `InvalidRequest`, also for a tier that no response can have.
+        begins later. Lines that are written keep what they cost. Raises `InvalidRequest`, also for
+        a tier that no response can have.
         """
         _check_tier(tier)
         # Responses end at whole seconds.

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.limits.money import Component, Price
     from gateway.limits.terms import Budget, Limit, Mode, What
     from gateway.services.limits import BudgetState
-    from gateway.services.repricing import Repriced
     from gateway.store.limits.rules import SpendAlert
     from gateway.tenancy import TenantId
 
@@ -265,7 +264,7 @@ def set_price(  # noqa: PLR0913 - its options
     ] = None,
     config: Config = None,
 ) -> None:
-    """Set what a model costs from now on. What has been used keeps what it cost: see reprice."""
+    """Set what a model costs from now on. What has been used keeps what it cost."""
     tokens: tuple[tuple[Component, str | None], ...] = (
         ("input", input_), ("input_cached", cached), ("output", output)
     )  # fmt: skip
@@ -302,52 +301,6 @@ def end_price(
         return await service.end_price(model, tenant_id=tenant_id, tier=tier)
 
     terminal.show("ended" if _ask(config, question) else "it has no such price")
-
-
-@prices.command("reprice")
-def reprice(
-    begin: Annotated[
-        datetime, typer.Option("--from", formats=_TIMES, help="Responses that ended then, in UTC")
-    ],
-    until: Annotated[
-        datetime, typer.Option("--until", formats=_TIMES, help="or later, but before this.")
-    ],
-    tenant: OfTenant = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, and book nothing.")] = False,
-    config: Config = None,
-    json_: Json = False,
-) -> None:
-    """Book what recorded usage would have cost at the prices that are set for its time by now.
-
-    Lines stay as they are: what differs is booked by lines of its own, once, however often this is
-    run. Budgets follow.
-    """
-    from gateway.services.repricing import reprice_usage
-
-    async def answer() -> list[Repriced]:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            span = begin.replace(tzinfo=UTC), until.replace(tzinfo=UTC)
-            return await reprice_usage(database, *span, tenant=tenant, is_dry=dry_run)
-
-    found = run(answer())
-    rows = [
-        {"tenant": one.tenant, "model": model, "lines": count, "usd": dollars(one.nano[model])}
-        for one in found
-        for model, count in sorted(one.lines.items())
-    ]
-    if json_:
-        terminal.show(json.dumps(rows))
-        return
-    terminal.table(
-        ("TENANT", "MODEL", "LINES", "USD"),
-        [tuple(map(str, row.values())) for row in rows],
-    )
-    total = sum(one.nano.total() for one in found)
-    verb = "would be booked" if dry_run else "booked"
-    terminal.show(f"{sum(one.seen for one in found)} responses, ${dollars(total)} {verb}")
 
 
 @prices.command("list")

@@ -238,22 +238,6 @@ def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
     assert (rows("budgets list acme"), said("audit list --tenant acme --json")) == before
 
 
-def test_recorded_usage_is_repriced_once(database_url: str) -> None:
-    asyncio.run(add_lines(database_url))
-    said("prices set gpt-oss-20b --input 1 --output 10 --from 2026-11-01")
-    span = "--from 2026-11-22 --until 2026-11-23T00:00"
-    dry = said(f"prices reprice {span} --tenant acme --dry-run")
-    assert "3 responses, $0.00018 would be booked" in dry
-    (row,) = rows(f"prices reprice {span}")
-    assert row == {"tenant": "acme", "model": "gpt-oss-20b", "lines": 3, "usd": "0.00018"}
-    assert rows(f"prices reprice {span}") == []
-    assert "3 responses, $0.00 booked" in said(f"prices reprice {span}")
-    with pytest.raises(ResourceNotFound):
-        said(f"prices reprice {span} --tenant nobody")
-    with pytest.raises(InvalidRequest, match="ends before"):
-        said("prices reprice --from 2026-11-23 --until 2026-11-22")
-
-
 async def add_lines(database_url: str) -> None:
     """Three of `acme`, with 10 tokens in and 5 out each, from before there was a price."""
     database = Database(
