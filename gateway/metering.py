@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,43 +47,6 @@ class Metering:
 
 
 NOBODY: Final = Metering()
-
-
-class CounterReading(NamedTuple):
-    """What a backend's own counter says of the tokens that it has generated, since its process
-    began at `epoch` (Unix seconds; None: it does not say when).
-    """
-
-    tokens: int
-    epoch: int | None = None
-
-    def follow(self, before: CounterReading | None) -> tuple[int, CounterReading]:
-        """How many tokens more than `before` that is, and from which reading to count on.
-
-        A counter begins anew with its process. One that is only somewhat less was read by another
-        replica before `before` was: it adds nothing. Nothing is known of the time before the first.
-        """
-        if before is None:
-            return 0, self
-        if self.epoch is None or before.epoch is None or self.epoch == before.epoch:
-            is_late = before.tokens // 2 <= self.tokens < before.tokens
-            has_restarted = self.tokens < before.tokens
-        else:
-            is_late = self.epoch < before.epoch
-            has_restarted = not is_late
-        if is_late:
-            return 0, before
-        return self.tokens - (0 if has_restarted else before.tokens), self
-
-
-class BackendTally(NamedTuple):
-    """What came of one backend since the tally before: the tokens that this process `received`, and
-    what it says itself, if it has since.
-    """
-
-    backend: str
-    received: int
-    reading: CounterReading | None = None
 
 
 def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, str]) -> Metering:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.errors import SinkFailed, SinkRefused, StoreError
-from gateway.metering import BackendTally
-from gateway.store.ledger import backends, exports, reconciliation, rollup
+from gateway.store.ledger import exports, reconciliation, rollup
 from gateway.store.limits import reconciliation as spending
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from gateway.ledger.log_audit import LogAudit
     from gateway.ledger.sinks import CloudEventsSink
@@ -76,41 +74,6 @@ class Adding:
                 break
         self._metrics.ledger_behind(await rollup.behind_s(self._database))
         return lines
-
-
-class Tallying:
-    """Tells what came of each backend, and what these say that it was."""
-
-    def __init__(
-        self,
-        database: Database,
-        take: Callable[[float], Iterable[BackendTally]],
-        *,
-        interval_s: float,
-    ) -> None:
-        """`take` returns what came since it was called last; its argument is for how many seconds
-        what a backend said counts.
-        """
-        self._database = database
-        self._take = take
-        self._interval_s = interval_s
-        self._untold: Counter[str] = Counter()
-
-    async def run(self) -> None:
-        """Work in rounds until cancelled."""
-        await again_and_again(self.round, self._interval_s, "counting tokens of backends")
-
-    async def round(self) -> None:
-        """Tell it now; what cannot be told was received all the same, and is told the next time.
-        Raises `StoreError`.
-        """
-        readings = dict.fromkeys(self._untold)
-        for name, received, reading in self._take(self._interval_s):
-            self._untold[name] += received
-            readings[name] = reading or readings.get(name)
-        tallies = [BackendTally(name, self._untold[name], read) for name, read in readings.items()]
-        if tallies and await backends.add(self._database, tallies):
-            self._untold.clear()
 
 
 class Delivery:
@@ -198,11 +161,9 @@ class Reconciliation:
         back_s: float,
         metrics: Metrics,
         logs: LogAudit | None = None,
-        with_backends: bool = True,
     ) -> None:
         """`back_s`: how far back it looks. Without `logs` lines are not held against these."""
         self._logs = logs
-        self._with_backends = with_backends
         self._database = database
         self._interval_s = interval_s
         self._back_s = back_s
@@ -220,7 +181,6 @@ class Reconciliation:
             self._database,
             back_s=self._back_s,
             rows_max=FOUND_MAX,
-            with_backends=self._with_backends,
         )
         for tenant_id, hour in found.wrong_hours if repairs else ():
             await rollup.add_hour_again(self._database, TenantId(tenant_id), hour)
@@ -238,15 +198,7 @@ class Reconciliation:
         self._metrics.ledger_found("wrong_hours", len(found.wrong_hours))
         self._metrics.ledger_found("unbilled_responses", found.unbilled)
         self._metrics.ledger_found("wrong_logs", len(found.wrong_logs))
-        self._metrics.ledger_found("past_gateway", len(found.past_gateway))
         self._metrics.spend_corrected(len(found.corrected))
-        for one in found.past_gateway[:10]:
-            _log.error(
-                "a backend has generated more than came here",
-                upstream=one.backend,
-                reason=f"hour {one.hour.isoformat()}",
-                count=one.generated - one.received,
-            )
         for _, response in found.wrong_logs[:10]:
             _log.error(
                 "a usage line is not what its log has", response_id=ids.response_id(response)

@@ -44,7 +44,6 @@ class LedgerOperations:
             "wrong_hours": len(found.wrong_hours),
             "wrong_logs": len(found.wrong_logs),
             "corrected": len(found.corrected),
-            "past_gateway": len(found.past_gateway),
         }
         await self._tell(author.event("harmony.usage.reconciled", "usage", data=told))
         return found

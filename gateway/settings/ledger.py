@@ -56,11 +56,6 @@ class Ledger(Section):
     reconcile_logs_max: NonNegativeInt = Field(
         200, description="Lines that such a comparison holds against the logs of their responses."
     )
-    reconcile_backends: bool = Field(
-        default=True,
-        description="Whether such a comparison looks at what backends say to have generated. Not "
-        "where others use them, too, or where several answer under one URL.",
-    )
     lines_s: PositiveInt = Field(
         400 * _DAY_S,
         ge=2 * _DAY_S,

@@ -133,7 +133,6 @@ CONTENT: Final[Mapping[str, Mapping[str, Kept]]] = {
     "usage_days": dict.fromkeys(("model", "service_tier", "kind"), Kept.WORD),
     "usage_end_user_days": {"end_user": Kept.DIGEST, "model": Kept.WORD},
     "usage_cursors": dict.fromkeys(("name", "holder", "stopped"), Kept.WORD),
-    "backend_tokens": {"backend": Kept.WORD},
     "limits": dict.fromkeys(("scope", "model", "what", "mode"), Kept.WORD),
     "budgets": dict.fromkeys(("scope", "unit", "span", "mode"), Kept.WORD),
     "spend_alerts": dict.fromkeys(("scope", "unit", "span", "channel"), Kept.WORD),

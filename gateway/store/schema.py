@@ -22,7 +22,7 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "3d9e6b10f4a7"
+REVISION: Final = "c4f8d20a917e"
 """The newest revision of the schema (`migrations`)."""
 OLDER_REVISIONS: Final = (
     *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
@@ -35,7 +35,7 @@ OLDER_REVISIONS: Final = (
     *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
     *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60", "d8f40a7b2e93", "f5b2e81c6a04"),
     *("41c7e0d9b8a5", "a2f60d7c41e8", "9e2b64f1d07c", "c7d15e80b3a9", "4b7f02c9d1e8"),
-    "5c80a3e1d2f9",
+    *("5c80a3e1d2f9", "3d9e6b10f4a7"),
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
@@ -214,17 +214,12 @@ COLUMNS: Final = {
     f" model text!, {_SUMS}",
     # How far a reader of lines of all tenants has come (rows under the nil tenant): behind the
     # line of this place. `batch`: how many batches; `moved_at`: when. `end_*`: where the batch ends
-    # that is under way since `begun_at`, by `holder`, whose turn it is until `held_until`.
+    # that is under way, by `holder`, whose turn it is until `held_until`.
     # `stopped`: why it goes on only when an operator says so.
     "usage_cursors": "tenant_id uuid!, name text!, tx xid8!, of_tenant uuid!, response_id uuid!,"
     " seq integer!, batch bigint!, lines bigint!, moved_at timestamptz!, end_tx xid8,"
-    " end_tenant uuid, end_response uuid, end_seq integer, begun_at timestamptz, holder text,"
+    " end_tenant uuid, end_response uuid, end_seq integer, holder text,"
     " held_until timestamptz, stopped text",
-    # By the hour `at` and of all tenants (rows under the nil one): tokens that replicas `received`
-    # of a backend, those that it says to have `generated` (null: it did not say), and what its own
-    # counter was last (`metering.CounterReading`).
-    "backend_tokens": "tenant_id uuid!, backend text!, at timestamptz!, received bigint!,"
-    " generated bigint, reading bigint, epoch bigint",
     # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
     "run_secrets": "tenant_id uuid!, response_id uuid!, sealed bytea!",
     # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces

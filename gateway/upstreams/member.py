@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
-from gateway.metering import BackendTally
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.metering import CounterReading
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend, Listed, ServedModel
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
@@ -273,9 +271,6 @@ class Member:
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
-        self._received = 0
-        self._reading: CounterReading | None = None
-        self._read_at = 0.0
         self._reached = False
         self.has_failed_check = False
         """The last health check went wrong."""
@@ -357,7 +352,7 @@ class Member:
                 sink,
                 on_first=partial(self._on_first_ids, started_at, listener),
                 on_finish=finish,
-                on_end=partial(self._on_end, listener),
+                on_end=None if listener is None else listener.on_end,
             )
         except UpstreamError as error:
             if listener is not None and isinstance(error, BackendBusy):
@@ -381,19 +376,6 @@ class Member:
         self._metrics.upstream_finished(self.name, outcome)
         if on_trial:
             self.health.end_trial()
-
-    def counts(self, reading: CounterReading) -> None:
-        """Keep the backend's own count of the tokens that it has generated."""
-        self._reading, self._read_at = reading, self._clock()
-
-    def take_tally(self, fresh_s: float) -> BackendTally:
-        """Tokens received since the last call, and the backend's own count if that was read within
-        `fresh_s`: an older one may be of another process.
-        """
-        is_fresh = self._clock() - self._read_at <= fresh_s
-        tally = BackendTally(self.name, self._received, self._reading if is_fresh else None)
-        self._received, self._reading = 0, None
-        return tally
 
     def served_as(self, model: str) -> str:
         """Its own name of a model that it serves."""
@@ -500,11 +482,6 @@ class Member:
         count = self._server.hang_up_on_silent(silent_s, begun_only=begun_only)
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
-
-    def _on_end(self, listener: RequestListener | None, tokens: int) -> None:
-        self._received += tokens
-        if listener is not None:
-            listener.on_end(tokens)
 
     def _on_first_ids(self, started_at: float, listener: RequestListener | None) -> None:
         """The first ids came of a request that was sent at `started_at`, by the clock."""

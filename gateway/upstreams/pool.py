@@ -17,7 +17,6 @@ from gateway.errors import (
     UpstreamRecalled,
     UpstreamUnavailable,
 )
-from gateway.metering import CounterReading
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.admission.placed import PlacedRequest
 from gateway.upstreams.admission.policy import WorkClass, class_of
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
-    from gateway.metering import BackendTally
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.admission.admission import Admission
     from gateway.upstreams.backend import Backend
@@ -273,10 +271,6 @@ class Pool:
         for member in (*self._members.values(), *self._left):
             counts[member.name] = counts.get(member.name, 0) + member.in_flight
         return counts
-
-    def take_tallies(self, fresh_s: float) -> list[BackendTally]:
-        """What came of each backend since the last time: see `Member.take_tally`."""
-        return [one.take_tally(fresh_s) for one in (*self._members.values(), *self._left)]
 
     async def poll(self) -> None:
         """Ask every backend once whether it is there."""
@@ -680,8 +674,6 @@ class Pool:
         """Ask a backend what it has to do, where it tells that."""
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
-        if load.generated is not None:
-            member.counts(CounterReading(load.generated, load.epoch))
         if self.admission is not None:
             self.admission.slots(member.name).reported(load.waiting, load.running, load.places)
         if router is None:

@@ -158,7 +158,7 @@ async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> Re
                 status, body = await _get(client, backend, LOADS_PATH, timeout_s)
                 told = from_loads(body, backend.dp_rank) if status == 200 else NO_LOAD
                 if told.waiting is not None:
-                    load = replace(told, epoch=load.epoch, generated=load.generated)
+                    load = replace(told, epoch=load.epoch)
     return load
 
 

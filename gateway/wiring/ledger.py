@@ -75,7 +75,6 @@ def reconciliation(
         back_s=ledger.reconcile_back_s,
         metrics=metrics,
         logs=LogAudit(database, new_fold_for, responses_max=ledger.reconcile_logs_max),
-        with_backends=ledger.reconcile_backends,
     )
 
 

@@ -20,7 +20,6 @@ from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_watcher import LogWatcher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
-from gateway.ledger.jobs import Tallying
 from gateway.replication.alert_delivery import AlertDelivery
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
@@ -224,17 +223,7 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         Purging(database, TenantData(database, tenant_keys)).run,
         *_resealing(base, tenant_keys),
         *ledger_jobs(settings, database, metrics, owner=base.owner, new_fold_for=base.new_fold_for),
-        *_tallying(base),
     ]
-
-
-def _tallying(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What came of backends is of all databases, and told in the first one."""
-    ledger = base.settings.ledger
-    if not ledger.reconcile_backends or not _is_first(base):
-        return []
-    interval_s = ledger.rollup_interval_s
-    return [Tallying(base.database, base.pool.take_tallies, interval_s=interval_s).run]
 
 
 def _resealing(

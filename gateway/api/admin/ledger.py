@@ -85,20 +85,6 @@ class LedgerEndpoints:
                 }
                 for one in found.corrected
             ],
-            "past_gateway": [
-                {
-                    "backend": one.backend,
-                    "hour": int(one.hour.timestamp()),
-                    "generated_tokens": one.generated,
-                    "received_tokens": one.received,
-                }
-                for one in found.past_gateway
-            ],
-            "fleet": {
-                "generated_tokens": found.fleet.generated,
-                "received_tokens": found.fleet.received,
-                "metered_tokens": found.fleet.metered,
-            },
             "unbilled_responses": found.unbilled,
             "behind_seconds": found.behind_s,
             "stopped_sinks": list(found.stopped_sinks),

@@ -160,24 +160,8 @@ def _show(found: Found, *, repaired: bool) -> None:
     )
     for _, response in found.wrong_logs[:10]:
         terminal.show(f"      {ids.response_id(response)}")
-    _show_backends(found)
     terminal.step(terminal.OK, "budgets", f"{len(found.corrected)} were put right")
     terminal.step(terminal.OK, "failed", f"{found.unbilled} responses failed without usage")
     terminal.step(terminal.OK, "behind", f"{found.behind_s:.0f} s")
     for name in found.stopped_sinks:
         terminal.step(terminal.BAD, name, "is stopped: harmony-gateway usage sinks")
-
-
-def _show_backends(found: Found) -> None:
-    fleet = found.fleet
-    terminal.step(
-        terminal.BAD if found.past_gateway else terminal.OK,
-        "backends",
-        f"say to have generated {fleet.generated} tokens; {fleet.received} came here, and lines "
-        f"have {fleet.metered}",
-    )
-    for one in found.past_gateway[:10]:
-        terminal.show(
-            f"      {one.backend}, {one.hour:%F %H:%M %Z}: {one.generated} generated, "
-            f"{one.received} came here"
-        )

@@ -81,7 +81,6 @@ LIFETIMES: Final[Mapping[str, Lifetime]] = {
             "backend_drains",
             "drain_reports",
             "usage_cursors",
-            "backend_tokens",
         ),
         _NOT_OF_A_TENANT,
     ),

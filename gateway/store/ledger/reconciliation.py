@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.store.ledger import backends, cursors
-from gateway.store.ledger.backends import NO_TOKENS
+from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX, Cursor
 from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.ledger.backends import BackendHour, FleetTokens
     from gateway.store.limits.reconciliation import Correction
     from gateway.store.postgres.database import Database, Row
 
@@ -100,8 +98,7 @@ class Found:
     hours of tenants whose sums are not those of their lines. `unbilled` counts responses that
     failed without a line: mostly foreground ones whose process was lost with what it knew.
     `compared_logs` lines were held against the logs of their responses, and those of `wrong_logs`
-    say something else. `corrected` is what was told as spent, and put right. In hours that are
-    `past_gateway` a backend has generated more than came here; `fleet` has the sums of all.
+    say something else. `corrected` is what was told as spent, and put right.
     """
 
     unmetered: tuple[tuple[UUID, UUID], ...] = ()
@@ -112,13 +109,11 @@ class Found:
     compared_logs: int = 0
     wrong_logs: tuple[tuple[UUID, UUID], ...] = ()
     corrected: tuple[Correction, ...] = ()
-    past_gateway: tuple[BackendHour, ...] = ()
-    fleet: FleetTokens = NO_TOKENS
 
     @property
     def agrees(self) -> bool:
-        """Whether lines, responses, logs, sums and backends said the same."""
-        return not (self.unmetered or self.wrong_hours or self.wrong_logs or self.past_gateway)
+        """Whether lines, responses, logs and sums said the same."""
+        return not (self.unmetered or self.wrong_hours or self.wrong_logs)
 
 
 async def sample(database: Database, *, back_s: float, rows_max: int) -> Sequence[Row]:
@@ -129,12 +124,8 @@ async def sample(database: Database, *, back_s: float, rows_max: int) -> Sequenc
         return await connection.execute(_SAMPLE, {"back_s": back_s, "rows_max": rows_max})
 
 
-async def compare(
-    database: Database, *, back_s: float, rows_max: int, with_backends: bool
-) -> Found:
-    """Hold lines against responses and sums, and what came of backends against what these say.
-    Raises `StoreUnavailable`.
-    """
+async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
+    """Hold lines against responses and sums. Raises `StoreUnavailable`."""
     async with database.runs_transaction() as connection:
         asked = {"back_s": back_s, "rows_max": rows_max}
         unmetered = await connection.execute(_UNMETERED, asked)
@@ -144,17 +135,10 @@ async def compare(
         cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
         behind_s = await cursors.behind_s(connection, cursor.place)
         stopped = await connection.scalars(_STOPPED)
-        past_gateway, fleet = (
-            await backends.compare(connection, back_s=back_s, rows_max=rows_max)
-            if with_backends
-            else ((), NO_TOKENS)
-        )
     return Found(
         unmetered=tuple((row.tenant_id, row.id) for row in unmetered),
         wrong_hours=tuple(dict.fromkeys((row.tenant_id, row.hour) for row in hours)),
         unbilled=unbilled,
         behind_s=behind_s,
         stopped_sinks=tuple(name.removeprefix(SINK_PREFIX) for name in stopped),
-        past_gateway=past_gateway,
-        fleet=fleet,
     )

@@ -90,14 +90,6 @@ DELETE FROM usage_end_user_days AS gone USING (
 WHERE gone.tenant_id = expired.tenant_id AND gone.day = expired.day AND gone.ctid = expired.place
 """)
 
-_BACKENDS: Final = Statement("""
-DELETE FROM backend_tokens
-WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM backend_tokens
-    WHERE at < now() - make_interval(secs => CAST(:kept_s AS integer)) LIMIT :rows_max
-))
-""")
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerRetention:
@@ -125,7 +117,6 @@ async def remove_expired(
         _sums("usage_minutes"): keep.minutes_s,
         _sums("usage_days"): keep.days_s,
         _DAYS: keep.end_user_days_s,
-        _BACKENDS: keep.days_s,
     }
     removed = await _hours_to_days(database, keep, rows_max=rows_max, batches_max=batches_max)
     for statement, kept_s in kinds.items():

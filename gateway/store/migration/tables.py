@@ -294,7 +294,6 @@ _table("usage_minutes", " ".join(SUMMED_BY), postgresql_with=_ROOM_FOR_UPDATES)
 _table("usage_days", " ".join(SUMMED_BY))
 _table("usage_end_user_days", "tenant_id day project_id end_user model")
 _table("usage_cursors", "tenant_id name")
-_table("backend_tokens", "tenant_id backend at")
 _table("run_secrets", "tenant_id response_id", _of_parent("response_id", "responses"))
 _table("tool_calls", "tenant_id response_id ordinal attempt", Index(None, "tenant_id", "at"))
 _table(

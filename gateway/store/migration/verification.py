@@ -62,7 +62,7 @@ CONFLICTS: Final = (
     *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
     *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes", "pk_usage_days"),
     *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
-    *("pk_reseals", "pk_stored_bytes", "pk_background_shares", "pk_backend_tokens"),
+    *("pk_reseals", "pk_stored_bytes", "pk_background_shares"),
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -106,7 +106,6 @@ _OF_RUNS: Final = (
     "usage_days",
     "usage_end_user_days",
     "usage_cursors",
-    "backend_tokens",
     *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
     *("buckets", "limit_reports", "stored_bytes", "background_shares"),
 )
@@ -191,7 +190,6 @@ GRANTS: Final = {
         "usage_days": _EVERYTHING,
         "usage_end_user_days": _EVERYTHING,
         "usage_cursors": _EVERYTHING,
-        "backend_tokens": _EVERYTHING,
         **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
         **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
         "api_keys": "SELECT (tenant_id, id, replaced_by)",

@@ -23,14 +23,13 @@ SGLANG: Final = "\nsglang:"
 BYTES_MAX: Final = 1 << 20
 _WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
 _RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
-_GENERATED: Final = frozenset({"vllm:generation_tokens_total", "sglang:generation_tokens_total"})
 _BEGAN: Final = "process_start_time_seconds"
 _CAPACITY: Final = "sglang:max_total_num_tokens"
 _CACHE: Final = "vllm:cache_config_info"
 _SAMPLE: Final = re.compile(
     r"^(?P<name>vllm:(?:num_requests_waiting|num_requests_running|cache_config_info)"
     r"|sglang:(?:num_queue_reqs|num_running_reqs|max_total_num_tokens)"
-    r"|(?:vllm|sglang):generation_tokens_total|process_start_time_seconds)"
+    r"|process_start_time_seconds)"
     r"(?:\{(?P<labels>[^}\n]*)\})? (?P<value>[0-9.eE+-]{1,32})",
     re.MULTILINE,
 )
@@ -43,14 +42,13 @@ _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
     """Requests that wait and that run, when the process began (unix seconds), how many tokens it
-    keeps, how many it has generated, and how many requests it runs at once. None: it does not say.
+    keeps, and how many requests it runs at once. None: it does not say.
     """
 
     waiting: int | None = None
     running: int | None = None
     epoch: int | None = None
     kv_tokens: int | None = None
-    generated: int | None = None
     places: int | None = None
 
 
@@ -78,7 +76,6 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
         running=_first(sums, _RUNNING),
         epoch=_whole(sums.get(_BEGAN)),
         kv_tokens=capacity or None,
-        generated=_first(sums, _GENERATED),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway.services.limits import LimitOwner, Limits
-from gateway.store.ledger.backends import add
 from gateway.store.postgres.statements import Statement
 from gateway.wiring.admin import ledger_of
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -22,9 +21,6 @@ LINES_OF = Statement("SELECT response_id FROM usage WHERE tenant_id = :tenant OR
 TAMPERED = Statement("""
 UPDATE usage SET output_tokens = output_tokens + 1 WHERE tenant_id = :tenant AND response_id = :id
 """)
-BACKENDS_AN_HOUR_AGO = Statement("UPDATE backend_tokens SET at = at - interval '1 hour'")
-SUMS_AN_HOUR_AGO = Statement("UPDATE usage_hours SET at = at - interval '1 hour'")
-LONG = "[[sim tokens=3000 think=none]] go"
 SPENT_MORE = Statement("""
 INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
 SELECT tenant_id, meter, starts_at, 'gone', 1000000, at FROM spend
@@ -82,51 +78,3 @@ async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
         found = await ledger.reconcile()
         assert found.corrected == ()
         assert found.wrong_hours == ()
-
-
-async def test_tokens_that_somebody_else_had_generated_are_found(
-    database_url: str, backends: Backends
-) -> None:
-    # Its own job takes what is to be told here at most once.
-    settings = gateway_settings(database_url, backends.urls, ledger={"rollup_interval_s": 3_600})
-    async with running_gateway(settings) as gateway:
-        foundation = gateway.process.default.foundation
-        database, pool = foundation.database, foundation.pool
-        ledger = ledger_of(foundation)
-
-        async def tell(*statements: Statement) -> None:
-            """As if it had been in the hour before, which is over."""
-            told: set[str] = set()
-            while len(told) < len(backends.urls):  # who was slow to answer has said nothing
-                await pool.poll()
-                tallies = pool.take_tallies(60)
-                while not await add(database, tallies):
-                    await pool.poll()
-                told |= {one.backend for one in tallies if one.reading is not None}
-            async with database.runs_transaction() as connection:
-                for statement in statements:
-                    await connection.execute(statement)
-
-        await tell()
-        headers = {"authorization": f"Bearer {await new_key(settings, 'counted')}"}
-        body: dict[str, Any] = {"model": MODEL, "input": LONG, "user": "counted"}
-        async with http_client(gateway.url, headers=headers) as user:
-            for more in ({}, {"stream": True}, {"background": True, "stream": True}):
-                answer = await user.post("/v1/responses", json=body | more)
-                assert answer.status_code == 200, answer.text
-            await until_settled(gateway, user)
-        await ledger.reconcile()
-        await tell(BACKENDS_AN_HOUR_AGO, SUMS_AN_HOUR_AGO)
-        found = await ledger.reconcile(repairs=False)
-        assert found.fleet.generated == found.fleet.received == found.fleet.metered > 9_000
-        assert found.past_gateway == ()
-
-        (seen, *_) = [row for row in await backends.seen() if len(row["sent_ids"]) > 2_000]
-        past = {"model": seen["model"], "prompt": seen["prompt_ids"], "max_tokens": 4_000}
-        answer = await backends.client.post(f"{backends.urls[0]}/v1/completions", json=past)
-        assert answer.status_code == 200, answer.text
-        await tell(BACKENDS_AN_HOUR_AGO)
-        found = await ledger.reconcile(repairs=False)
-        (beyond,) = found.past_gateway
-        assert beyond.generated - beyond.received > 2_000
-        assert not found.agrees

@@ -223,7 +223,7 @@ CLOSED = frozenset(
     {
         *("api_keys", "operator_keys", "operator_issuers", "placements", "backend_drains"),
         *("drain_reports", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
-        *("reseals", "background_shares", "backend_tokens"),
+        *("reseals", "background_shares"),
     }
 )
 """Tables of which tenants see nothing at all."""

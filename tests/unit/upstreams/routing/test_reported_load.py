@@ -51,27 +51,27 @@ LOADS = {
 
 
 def test_vllm_tells_it_among_its_metrics() -> None:
-    assert from_metrics(VLLM) == ReportedLoad(2, 3, 1_763_880_000, 16_000, 1_000_648)
+    assert from_metrics(VLLM) == ReportedLoad(2, 3, 1_763_880_000, 16_000)
 
 
 def test_engines_behind_one_server_are_added_up() -> None:
     second = VLLM.replace('engine="0"', 'engine="1"')
-    assert from_metrics(VLLM + second) == ReportedLoad(4, 6, 1_763_880_000, 32_000, 2_001_296)
+    assert from_metrics(VLLM + second) == ReportedLoad(4, 6, 1_763_880_000, 32_000)
 
 
 def test_of_one_rank_only_what_is_told_of_it_is_known() -> None:
     second = VLLM.replace('engine="0"', 'engine="1"').replace("} 3.0", "} 5.0")
-    assert from_metrics(VLLM + second, 1) == ReportedLoad(2, 5, 1_763_880_000, 16_000, 1_000_648)
+    assert from_metrics(VLLM + second, 1) == ReportedLoad(2, 5, 1_763_880_000, 16_000)
     assert from_metrics(VLLM + second, 2) == ReportedLoad(epoch=1_763_880_000)
     assert from_metrics(SGLANG, 0) == NO_LOAD
     ranked = SGLANG.replace("{", '{dp_rank="1",engine_type="unified",')
-    assert from_metrics(SGLANG + ranked, 1) == ReportedLoad(4, 1, None, 65_536, generated=337)
+    assert from_metrics(SGLANG + ranked, 1) == ReportedLoad(4, 1, None, 65_536)
     assert from_loads(orjson.dumps(LOADS), 1) == ReportedLoad(5, 0, None, 4096, places=48)
     assert from_loads(orjson.dumps(LOADS), 2) == NO_LOAD
 
 
 def test_sglang_tells_it_among_its_metrics_or_on_a_path_of_its_own() -> None:
-    assert from_metrics(SGLANG) == ReportedLoad(4, 1, None, 65_536, generated=337)
+    assert from_metrics(SGLANG) == ReportedLoad(4, 1, None, 65_536)
     assert from_loads(orjson.dumps(LOADS)) == ReportedLoad(6, 2, None, 8192, places=96)
 
 
