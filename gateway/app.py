@@ -40,9 +40,9 @@ from gateway.wiring.admin import admin_services, operator_services
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from gateway.settings import Settings
     from gateway.tenancy import Network
@@ -58,26 +58,20 @@ class Gateway(RequestContext):
     Starlette's own application would add its middlewares for errors, which are answered here.
     """
 
-    def __init__(self, process: Process, routes: Mapping[str, Sequence[BaseRoute]]) -> None:
-        """`routes` of the services of each database, by its name."""
+    def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         # A redirect would name the scheme and the host that this process sees behind its proxy.
-        apps = {
-            name: Router(served, redirect_slashes=False, lifespan=lambda _: process.running()).app
-            for name, served in routes.items()
-        }
-        first, served = next(iter(apps.values())), next(iter(routes.values()))
-        app = first if len(apps) == 1 else ByDatabase(apps, first)
+        app = Router(routes, redirect_slashes=False, lifespan=lambda _: process.running()).app
         proxies = _trusted_proxies(process)
         super().__init__(
             Authentication(
                 app,
                 process.access,
-                served,
+                routes,
                 trusted_proxies=proxies,
                 reads_per_minute=process.shared.settings.rate_limits.reads_per_minute_max,
             ),
             process.shared.metrics,
-            served,
+            routes,
         )
         self.process = process
 
@@ -85,7 +79,7 @@ class Gateway(RequestContext):
 class BrowserGateway(Gateway):
     """The same where pages of other origins may call: what browsers ask comes before all else."""
 
-    def __init__(self, process: Process, routes: Mapping[str, Sequence[BaseRoute]]) -> None:
+    def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         super().__init__(process, routes)
         server = process.shared.settings.server
         self._cross_origin = cross_origin(
@@ -105,39 +99,17 @@ class AdminGateway(RequestContext):
         services = operator_services(process)
         of_operators = starlette_routes(
             operator_routes(services),
-            _bodies(process.default, process.shared.settings),
+            _bodies(process.services, process.shared.settings),
             _trusted_proxies(process),
         )
-        of_tenants = _admin_routes(process)
-        apps = {
-            name: Router([*probes, *own, *of_operators], redirect_slashes=False).app
-            for name, own in of_tenants.items()
-        }
-        served = [*probes, *next(iter(of_tenants.values())), *of_operators]
-        first = next(iter(apps.values()))
-        app = first if len(apps) == 1 else ByDatabase(apps, first)
+        served = [*probes, *_admin_routes(process), *of_operators]
         authentication = AdminAuthentication(
-            app,
+            Router(served, redirect_slashes=False).app,
             process.access,
             services.operators,
             trusted_proxies=_trusted_proxies(process),
         )
         super().__init__(authentication, process.shared.metrics, served)
-
-
-class ByDatabase:
-    """ASGI application: each request goes to the services of the database that its tenant is in,
-    and one of nobody, as those of health checks, to the `first` ones.
-    """
-
-    def __init__(self, apps: Mapping[str, ASGIApp], first: ASGIApp) -> None:
-        self._apps = apps
-        self._first = first
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal = scope.get("principal")
-        app = self._first if principal is None else self._apps[principal.database]
-        await app(scope, receive, send)
 
 
 def create_app(settings: Settings) -> Gateway:
@@ -147,15 +119,9 @@ def create_app(settings: Settings) -> Gateway:
     are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
-    admin = _admin_routes(process) if settings.admin.public else {}
+    admin = _admin_routes(process) if settings.admin.public else []
     made = BrowserGateway if settings.server.cors_origins else Gateway
-    return made(
-        process,
-        {
-            name: [*admin.get(name, ()), *routes(process, services)]
-            for name, services in process.services.items()
-        },
-    )
+    return made(process, [*admin, *routes(process)])
 
 
 def create_admin_app(process: Process) -> AdminGateway:
@@ -163,21 +129,13 @@ def create_admin_app(process: Process) -> AdminGateway:
     return AdminGateway(process)
 
 
-def _admin_routes(process: Process) -> dict[str, list[Route]]:
-    """Those of the plane of tenants, for each database."""
-    settings = process.shared.settings
-    return {
-        name: starlette_routes(
-            admin_routes(
-                admin_services(
-                    settings, services.foundation.database, process.access, services.models
-                )
-            ),
-            _bodies(services, settings),
-            _trusted_proxies(process),
-        )
-        for name, services in process.services.items()
-    }
+def _admin_routes(process: Process) -> list[Route]:
+    """Those of the plane of tenants."""
+    settings, services = process.shared.settings, process.services
+    admin = admin_services(settings, services.foundation.database, process.access, services.models)
+    return starlette_routes(
+        admin_routes(admin), _bodies(services, settings), _trusted_proxies(process)
+    )
 
 
 def _trusted_proxies(process: Process) -> list[Network]:
@@ -186,7 +144,7 @@ def _trusted_proxies(process: Process) -> list[Network]:
 
 def _probes(process: Process) -> list[Route]:
     """What needs no key on the admin listener."""
-    system = SystemEndpoints(process.default.models, process.health)
+    system = SystemEndpoints(process.services.models, process.health)
     openapi = OpenApiEndpoints(ADMIN_FILE)
     return [
         Route("/openapi.json", openapi.document, methods=["GET"]),
@@ -198,9 +156,9 @@ def _probes(process: Process) -> list[Route]:
     ]
 
 
-def routes(process: Process, services: Services) -> list[BaseRoute]:
+def routes(process: Process) -> list[BaseRoute]:
     """Every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
-    settings = process.shared.settings
+    settings, services = process.shared.settings, process.services
     creation, bodies = services.creation, _bodies(services, settings)
     streams = settings.stream.fill(StreamLimits, comment_interval_s=COMMENT_INTERVAL_S)
     metrics, connection_limits = process.shared.metrics, _connection_limits(settings)

@@ -19,7 +19,6 @@ from gateway.cli.provision import connected, provisioned
 from gateway.errors import StartupError, UpstreamUnavailable
 from gateway.settings import load_settings
 from gateway.store.replicas import drains
-from gateway.tenancy import FIRST_DATABASE
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
@@ -186,9 +185,7 @@ def undrain_backend(
 async def _on(
     settings: Settings, act: Callable[[Database, Settings], Coroutine[Any, Any, Any]]
 ) -> Any:
-    """What comes of acting on the first database, where drains are."""
-    first = settings.of_database(FIRST_DATABASE) if settings.database.others else settings
-    async with provisioned(first) as complete, connected(complete) as database:
+    async with provisioned(settings) as complete, connected(complete) as database:
         return await act(database, complete)
 
 

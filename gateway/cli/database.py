@@ -28,23 +28,19 @@ commands = typer.Typer(
 
 @commands.command("upgrade")
 def upgrade_schema(config: Config = None) -> None:
-    """Bring each database to the schema of this release, and see that it can be served from.
+    """Bring the database to the schema of this release, and see that it can be served from.
 
     Roles, grants and policies that a restored dump came without are made again. Exit code 1: it
     cannot be served from, and what is missing is told.
 
     Safe to run from several places at once, and while the previous release is serving.
     """
-    databases = load_settings(config).databases
-    for name, settings in databases.items():
-        if len(databases) > 1:
-            terminal.show(f"database {name}")
-        repaired = run(_upgrade(settings))
-        terminal.step(terminal.OK, "schema", f"at {REVISION}")
-        for fact in repaired.mended:
-            terminal.step(terminal.OK, "mended", fact)
-        for fact in repaired.lacking:
-            terminal.step(terminal.BAD, "missing", fact)
+    repaired = run(_upgrade(load_settings(config)))
+    terminal.step(terminal.OK, "schema", f"at {REVISION}")
+    for fact in repaired.mended:
+        terminal.step(terminal.OK, "mended", fact)
+    for fact in repaired.lacking:
+        terminal.step(terminal.BAD, "missing", fact)
 
 
 async def _upgrade(settings: Settings) -> Repaired:

@@ -45,7 +45,6 @@ from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.telemetry.logs import configure_logging
-from gateway.tenancy import FIRST_DATABASE
 from gateway.wiring.admin import admin_services
 from gateway.wiring.foundation import access
 
@@ -142,7 +141,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             async with _client(base_url, keys[API_KEY]) as client:
                 await _answer(client, options.models[0])
                 examples = await tools.show(
-                    client, options.models[0], app.process.default.containers.engine
+                    client, options.models[0], app.process.services.containers.engine
                 )
             _invite(environment, options.models[0], examples)
             if not once:
@@ -211,7 +210,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
 async def _keys(settings: Settings) -> dict[str, str]:
     """Keys that work, by their variables: those of the last time, or new ones."""
     async with connected(settings) as database:
-        accounts = access(settings, {FIRST_DATABASE: database})
+        accounts = access(settings, database)
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
         services = admin_services(settings, database, accounts)

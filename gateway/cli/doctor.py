@@ -123,8 +123,7 @@ async def examine(config: Path | None) -> list[Finding]:
         return [_failed("config", error)]
     findings = [Finding("config", ok=True, detail="no mistakes"), *_libraries(settings)]
     formats = _formats(settings, findings)
-    for name, one in settings.databases.items():
-        await _database(one, findings, "" if len(settings.databases) == 1 else f" {name}")
+    await _database(settings, findings)
     if settings.tools.web.enabled:
         await _web_search(settings, findings)
     if formats is None:
@@ -167,19 +166,19 @@ def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
     return formats
 
 
-async def _database(settings: Settings, findings: list[Finding], name: str) -> None:
+async def _database(settings: Settings, findings: list[Finding]) -> None:
     kind = "external" if settings.database.url else "embedded"
-    looking_at = f"database{name}"
+    looking_at = "database"
     try:
         async with provisioned(settings) as complete, connected(complete) as database:
             detail = f"{kind}, schema at {REVISION}"
             findings.append(Finding(looking_at, ok=True, detail=detail))
             await _shortcomings(database, findings)
-            looking_at = f"isolation{name}"
+            looking_at = "isolation"
             async with database.transaction(NOBODY):
                 detail = "the unprivileged role of tenants can be taken"
             findings.append(Finding(looking_at, ok=True, detail=detail))
-            looking_at = f"mcp servers{name}"
+            looking_at = "mcp servers"
             findings += await _mcp_servers(complete, database)
     except (StartupError, StoreError) as error:
         findings.append(_failed(looking_at, error))

@@ -16,7 +16,6 @@ from gateway.errors import StartupError
 from gateway.settings import load_settings
 from gateway.store.tools import documents
 from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import FIRST_DATABASE
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ async def _list(
     async with provisioned(settings) as complete, connected(complete) as database:
         tenant_id = await _tenant_id(complete, database, tenant)
         rows = await documents.documents_of(database, tenant_id, rows_max=LISTED_MAX)
-        known = await access(complete, {FIRST_DATABASE: database}).list_tenants()
+        known = await access(complete, database).list_tenants()
     return rows, {one.id: one.name for one in known}
 
 
@@ -199,4 +198,4 @@ async def _tenant_id(settings: Settings, database: Database, name: str | None) -
     """Raises `RequestError` for a tenant that is not there."""
     if name is None:
         return None
-    return (await access(settings, {FIRST_DATABASE: database}).show_tenant(name)).tenant.id
+    return (await access(settings, database).show_tenant(name)).tenant.id

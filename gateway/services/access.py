@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway import ids
-from gateway.concurrency import start_task
 from gateway.errors import (
     AuthenticationError,
     InvalidRequest,
@@ -51,7 +50,7 @@ from gateway.tenancy import (
 from gateway.tenancy.secrets import HINT_CHARS, Pepper, is_mistyped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
     from datetime import datetime
 
     from gateway.governance.audit import Author
@@ -111,7 +110,7 @@ class Access:
 
     def __init__(  # noqa: PLR0913 - what it knows, three bounds of its cache, a clock
         self,
-        databases: Mapping[str, Database],
+        database: Database,
         pepper: bytes,
         cache_ttl_s: float,
         cache_keys_max: int,
@@ -123,9 +122,7 @@ class Access:
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`databases` by name; tenants and keys that operators make are those of the first one.
-
-        `cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
+        """`cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
 
         `defaults` count where a tenant has no policy of its own.
 
@@ -137,12 +134,11 @@ class Access:
         Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
         flood of wrong keys must not drive out the right ones.
         """
-        self._databases = databases
-        self._database = next(iter(databases.values()))
+        self._database = database
         self.peppers = Peppers(
             Pepper(pepper), None if previous_pepper is None else Pepper(previous_pepper)
         )
-        self.uses = KeyUses(databases, interval_s=key_use_interval_s)
+        self.uses = KeyUses(database, interval_s=key_use_interval_s)
         self._federation = federation
         # Copied for each request, which is quicker than to begin one.
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
@@ -355,7 +351,7 @@ class Access:
                 return lookup.decision
         lookup = self._lookups[mark] = _Lookup()
         try:
-            lookup.decision = await self._look_up(*given, known, now)
+            lookup.decision = await self._look_up(*given, now)
             # Not what the database said before a tenant or a key was changed.
             if self._lookups.get(mark) is lookup:
                 self._keep(mark, lookup.decision)
@@ -373,52 +369,16 @@ class Access:
             lookup.over.set()
         return lookup.decision
 
-    async def _look_up(
-        self, secret: str, organization: str | None, known: _Decision | None, now: float
-    ) -> _Decision:
+    async def _look_up(self, secret: str, organization: str | None, now: float) -> _Decision:
         if self._federation is None or not self._federation.knows(secret):
-            return _Decision(await self._principal(secret, known), now)
+            return _Decision(await self._principal(secret), now)
         try:
             return _Decision(await self._federation.principal(secret, organization), now)
         except TokenRefused as refusal:
             return _Decision(None, now, refusal=refusal.message)
 
-    async def _principal(self, secret: str, known: _Decision | None) -> Principal | None:
-        """Whose key this is: of the databases, the one that it was in is asked first, then all
-        others at once. Raises `StoreUnavailable` where it is in none that answers.
-        """
-        names = list(self._databases)
-        if known is not None and known.principal is not None:
-            names.remove(known.principal.database)
-            names.insert(0, known.principal.database)
-        elif len(names) > 1:
-            return await self._principal_in_any(names, secret)
-        first, *others = names
-        principal = await self._principal_in(first, secret)
-        if principal is None and others:
-            return await self._principal_in_any(others, secret)
-        return principal
-
-    async def _principal_in_any(self, names: Sequence[str], secret: str) -> Principal | None:
-        asked = {start_task(self._principal_in(name, secret)) for name in names}
-        failure: BaseException | None = None
-        try:
-            while asked:
-                done, asked = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    failure = task.exception() or failure
-                    if task.exception() is None and (principal := task.result()) is not None:
-                        return principal
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-        if failure is not None:
-            raise failure
-        return None
-
-    async def _principal_in(self, name: str, secret: str) -> Principal | None:
-        database = self._databases[name]
+    async def _principal(self, secret: str) -> Principal | None:
+        database = self._database
         current, previous = self.peppers.current, self.peppers.previous
         found = await tenants.find_principal(database, current.hash(secret), self._defaults)
         if found is None and previous is not None:
@@ -428,7 +388,7 @@ class Access:
         if found is None:
             return None
         terms = await rules.terms_of(database, found)
-        return replace(found, database=name, terms=terms)
+        return replace(found, terms=terms)
 
     def forget(self) -> None:
         """A tenant or a key was changed: requests from now on must not see earlier decisions."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +12,7 @@ from gateway.telemetry.metrics import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
@@ -132,14 +131,13 @@ class Health:
 
     def __init__(
         self,
-        databases: Mapping[str, DatabaseCheck],
+        database: DatabaseCheck,
         pool: Pool,
         metrics: Metrics,
         membership: Membership | None = None,
     ) -> None:
-        """`databases` by name. While one of them answers, its tenants are to be served."""
         self._membership = membership
-        self._databases = databases
+        self._database = database
         self._pool = pool
         self._metrics = metrics
         self._is_draining = False
@@ -152,16 +150,8 @@ class Health:
         """Ask the database, look at the backends; when the process is about to end, say only so."""
         if self._is_draining:
             return HealthReport(["this process is about to end"], is_draining=True)
-        found = await asyncio.gather(*(check.reasons() for check in self._databases.values()))
-        named = [
-            reason if len(found) == 1 else f"{name}: {reason}"
-            for name, reasons in zip(self._databases, found, strict=True)
-            for reason in reasons
-        ]
-        is_one_well = not all(found)
         states = self._pool.snapshot()
-        reasons = [] if is_one_well else list(named)
-        reasons += self._backends_missing(states)
+        reasons = [*await self._database.reasons(), *self._backends_missing(states)]
         backends = [
             {
                 "name": state.name,
@@ -173,7 +163,7 @@ class Health:
             for state in states
         ]
         sources = () if self._membership is None else self._membership.warnings
-        warnings = [*(named if is_one_well else ()), *sources, *self._pool.warnings]
+        warnings = [*sources, *self._pool.warnings]
         return HealthReport(reasons, backends, warnings, admission=self._admission())
 
     def _admission(self) -> dict[str, Any] | None:

@@ -56,8 +56,7 @@ def load_settings(
         mistakes += [_located(detail, layers, values) for detail in details]
     else:
         if not mistakes:
-            selected = settings.database.selected
-            return settings if selected is None else settings.of_database(selected)
+            return settings
     raise _as_error(list(dict.fromkeys(mistakes)))
 
 

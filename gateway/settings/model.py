@@ -47,7 +47,7 @@ from gateway.settings.tools import Tools
 from gateway.tenancy import TenantPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 
 def default_data_dir() -> Path:
@@ -152,17 +152,6 @@ class Settings(BaseModel):
                 remedy="Set DATABASE_URL=postgresql://USER:PASSWORD@HOST:5432/DATABASE.",
             )
         return self.database.url.get_secret_value()
-
-    @property
-    def databases(self) -> Mapping[str, Settings]:
-        """The settings of a process that has one database alone, for each that there is."""
-        if self.database.selected is not None:
-            return {self.database.selected: self.of_database(self.database.selected)}
-        return {name: self.of_database(name) for name in self.database.names}
-
-    def of_database(self, name: str) -> Settings:
-        """The same settings with that database for the only one."""
-        return self.model_copy(update={"database": self.database.alone(name)})
 
     @property
     def pepper(self) -> bytes:

@@ -21,11 +21,9 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SecretStr,
-    model_validator,
 )
 
 from gateway.tenancy import (
-    FIRST_DATABASE,
     POLICY_VALUES,
     OnDisconnect,
     ReasoningSummary,
@@ -33,8 +31,6 @@ from gateway.tenancy import (
 )
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from _typeshed import DataclassInstance
     from pydantic import ValidationInfo
 
@@ -47,12 +43,10 @@ Secret = Annotated[SecretStr, Field(min_length=1)]
 _IPV4 = re.compile(r"\d+(\.\d+){3}")
 NAME_PATTERN = r"^[^\s\x00-\x1f]+$"
 KEY_ID_PATTERN = r"^[A-Za-z0-9_-]{1,32}$"
-DATABASE_PATTERN = r"^[a-z][a-z0-9-]{0,31}$"
 ID_RANGE_PATTERN = r"^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"
 PATTERNS = {
     NAME_PATTERN: "expected a name without spaces",
     KEY_ID_PATTERN: "expected 1 to 32 letters, digits, `_` and `-`",
-    DATABASE_PATTERN: "expected a letter, then up to 31 small letters, digits and `-`",
     ID_RANGE_PATTERN: "expected two numbers from 1 on, such as 61184-61439",
 }
 """Patterns in words."""
@@ -256,17 +250,6 @@ class Server(Section):
 
 
 PostgresUrl = Annotated[SecretStr, AfterValidator(postgres_url)]
-DatabaseName = Annotated[str, Field(pattern=DATABASE_PATTERN)]
-
-
-class OtherDatabase(Section):
-    """A database of its own for a group of tenants."""
-
-    name: DatabaseName = Field(description="What it is called in settings, logs and health checks.")
-    url: PostgresUrl = Field(description="postgresql://…")
-    listen_url: PostgresUrl | None = Field(
-        None, description="A direct connection for LISTEN; default: url."
-    )
 
 
 class Database(Section):
@@ -299,39 +282,6 @@ class Database(Section):
         description="Prepared statements a connection keeps; default: as many as are useful on one "
         "that is found to be direct, and none behind a pooler such as PgBouncer.",
     )
-    others: tuple[OtherDatabase, ...] = Field(
-        (),
-        description="Further databases, each whole, with tenants and keys of its own: "
-        "serve finds a key in the one that its tenant is in.",
-    )
-    selected: DatabaseName | None = Field(
-        None,
-        description="The only one of others that commands work on, or default for url. Without one "
-        "serve and db upgrade use all of them, and other commands that of url.",
-    )
-
-    @model_validator(mode="after")
-    def _names_exist(self) -> Self:
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"names must differ, also from {FIRST_DATABASE!r}, which is url")
-        if self.others and self.url is None:
-            raise ValueError("others stand beside a database of yours: set url, too")
-        if self.selected not in (None, *self.names):
-            raise ValueError(f"selected names none of: {', '.join(self.names)}")
-        return self
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all databases, that of `url` first."""
-        return (FIRST_DATABASE, *(other.name for other in self.others))
-
-    def alone(self, name: str) -> Database:
-        """The same section with the database of that name for its only one."""
-        changes: dict[str, object] = {"others": (), "selected": None}
-        for other in self.others:
-            if other.name == name:
-                changes |= {"url": other.url, "listen_url": other.listen_url}
-        return self.model_copy(update=changes)
 
 
 class Auth(Section):

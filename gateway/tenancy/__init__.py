@@ -35,7 +35,6 @@ from gateway.tenancy.policy import (
 from gateway.tenancy.principals import (
     DEFAULT_PROJECT,
     DEFAULT_PROJECT_NAME,
-    FIRST_DATABASE,
     PLAIN_KEY,
     ApiKey,
     Credential,
@@ -63,7 +62,6 @@ __all__ = (
     "DEFAULT_POLICY",
     "DEFAULT_PROJECT",
     "DEFAULT_PROJECT_NAME",
-    "FIRST_DATABASE",
     "HOUR_S",
     "PLAIN_KEY",
     "POLICY_VALUES",

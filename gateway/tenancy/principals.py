@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 TenantId = NewType("TenantId", UUID)
 ProjectId = NewType("ProjectId", UUID)
-FIRST_DATABASE: Final = "default"
-"""The name of the database of `database.url`."""
 Dialect = Literal["openai", "openresponses"]
 """How responses and events are spelled: as OpenAI does, or as Open Responses 2026-04-24 has it."""
 KeyKind = Literal["project", "admin"]
@@ -166,9 +164,8 @@ DEFAULT_PROJECT: Final = ProjectTerms()
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The authenticated caller of one request. `dialect` is that of its key, `database` the name of
-    the one that its tenant is in. `project_id` None: the default project. `terms` are the limits
-    and budgets of its tenant, its project and its key.
+    """The authenticated caller of one request. `dialect` is that of its key. `project_id` None: the
+    default project. `terms` are the limits and budgets of its tenant, its project and its key.
     """
 
     tenant_id: TenantId
@@ -176,7 +173,6 @@ class Principal:
     key_id: UUID
     policy: TenantPolicy = DEFAULT_POLICY
     dialect: Dialect = "openai"
-    database: str = FIRST_DATABASE
     project_id: ProjectId | None = None
     key: KeyTerms = PLAIN_KEY
     project_terms: ProjectTerms = DEFAULT_PROJECT

@@ -76,8 +76,8 @@ def admin_services(
 
 
 def ledger_operations(process: Process) -> LedgerOperations:
-    """What operators do with the usage of the tenants of the first database."""
-    foundation = process.default.foundation
+    """What operators do with usage."""
+    foundation = process.services.foundation
     return ledger_of(foundation)
 
 
@@ -93,7 +93,7 @@ def ledger_of(foundation: Foundation) -> LedgerOperations:
 
 def operator_services(process: Process) -> OperatorServices:
     """What answers operators of this process."""
-    database = process.default.foundation.database
+    database = process.services.foundation.database
     return OperatorServices(
         operations=operations(process),
         operators=Operators(database, process.access.peppers),
@@ -113,7 +113,7 @@ def operator_issuers(settings: Settings, database: Database, access: Access) -> 
 def operations(process: Process) -> Operations:
     """What operators see and decide of a process and of what it serves from."""
     settings = process.shared.settings
-    database = process.default.foundation.database
+    database = process.services.foundation.database
     data = TenantData(
         database,
         end_user_secret=settings.cache_salt_key,

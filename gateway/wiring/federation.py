@@ -13,8 +13,6 @@ from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gateway.sealing import Sealer
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
@@ -22,9 +20,8 @@ if TYPE_CHECKING:
 
 
 def federation(
-    settings: Settings, databases: Mapping[str, Database], sealer: Sealer, metrics: Metrics
+    settings: Settings, database: Database, sealer: Sealer, metrics: Metrics
 ) -> Federation:
-    """For the tenants of these databases."""
     chosen = settings.federation
     policy = NetworkPolicy(
         networks=tuple(map(ip_network, chosen.allowed_networks)),
@@ -49,7 +46,7 @@ def federation(
         ),
     )
     return Federation(
-        databases,
+        database,
         key_sets,
         sealer,
         FederationPolicy(chosen.token_bytes_max, chosen.exchanged_token_s),

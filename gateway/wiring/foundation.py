@@ -16,7 +16,7 @@ from gateway.store.retention import RetentionPolicy
 from gateway.wiring.python import containers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gateway.constraints.rules import OutputRules
     from gateway.encryption.keyring import Keyring
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """`shared` is what other databases of the process use, too.
-
-    Claims are renewed over connections of their own (`lifeline`), logs written over another
+    """Claims are renewed over connections of their own (`lifeline`), logs written over another
     (`journal`), announced and looked for over two more (`notices`), limits kept in step over one
     (`counters`): requests that wait for a connection must not cost this process its claims, nor the
     clients of others their tokens.
@@ -60,7 +58,7 @@ class Foundation:
 
     @classmethod
     def of(cls, settings: Settings, shared: Shared) -> Foundation:
-        """`settings` have one database. Connects to nothing."""
+        """Connects to nothing."""
         keyring = shared.keyring
         database = connect(settings, keyring=keyring)
         return cls(
@@ -137,15 +135,13 @@ def connect(
     )
 
 
-def access(
-    settings: Settings, databases: Mapping[str, Database], federation: Federation | None = None
-) -> Access:
-    """Tenants and keys in these databases; `settings` must have the pepper. A command, which no
-    request is sent to, has no `federation`.
+def access(settings: Settings, database: Database, federation: Federation | None = None) -> Access:
+    """Tenants and keys; `settings` must have the pepper. A command, which no request is sent to,
+    has no `federation`.
     """
     auth = settings.auth
     return Access(
-        databases,
+        database,
         settings.pepper,
         auth.key_cache_ttl_s,
         auth.key_cache_entries_max,

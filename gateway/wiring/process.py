@@ -1,8 +1,7 @@
-"""A whole gateway without its HTTP: the services of each of its databases, and what they share."""
+"""A whole gateway without its HTTP."""
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import gc
 import os
@@ -20,7 +19,7 @@ from gateway.wiring.services import Services
 from gateway.wiring.shared import Shared
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from gateway.services.access import Access
     from gateway.services.federation.federation import Federation
@@ -41,10 +40,10 @@ LIBRARIES = ("cryptography", "jsonschema_rs", "llguidance")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`services` are those of each database, by its name; nearly always there is one."""
+    """What serves requests, and what runs beside them."""
 
     shared: Shared
-    services: Mapping[str, Services]
+    services: Services
     access: Access
     federation: Federation
     health: Health
@@ -53,22 +52,16 @@ class Process:
     def of(cls, settings: Settings) -> Process:
         """Raises `StartupError` for settings that are not complete; connects to nothing."""
         shared = Shared.of(settings)
-        services = {name: Services.of(one, shared) for name, one in settings.databases.items()}
-        databases = {name: one.foundation.database for name, one in services.items()}
-        tokens = federation(settings, databases, shared.sealer, shared.metrics)
-        checks = {name: one.database_check for name, one in services.items()}
+        services = Services.of(settings, shared)
+        database = services.foundation.database
+        tokens = federation(settings, database, shared.sealer, shared.metrics)
         return cls(
             shared=shared,
             services=services,
-            access=access(settings, databases, tokens),
+            access=access(settings, database, tokens),
             federation=tokens,
-            health=Health(checks, shared.pool, shared.metrics, shared.membership),
+            health=Health(services.database_check, shared.pool, shared.metrics, shared.membership),
         )
-
-    @property
-    def default(self) -> Services:
-        """The services of the first database."""
-        return next(iter(self.services.values()))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -77,8 +70,7 @@ class Process:
         async with AsyncExitStack() as stack:
             helpers = (self.access.run, self.access.uses.run)
             await stack.enter_async_context(self.shared.running(*helpers))
-            for services in self.services.values():
-                await stack.enter_async_context(services.running())
+            await stack.enter_async_context(self.services.running())
             stack.push_async_callback(self.federation.close)
             _keep_pauses_short()
             try:
@@ -93,15 +85,14 @@ class Process:
         with its durable runs. Returns when they may; everything else goes on. May be repeated.
         """
         self.health.begin_drain()
-        await asyncio.gather(*(services.begin_drain() for services in self.services.values()))
+        await self.services.begin_drain()
 
     def end_streams(self) -> None:
         """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
 
         They would keep the process from ending for as long as others generate.
         """
-        for services in self.services.values():
-            services.end_streams()
+        self.services.end_streams()
         self.shared.sessions.close()
 
 

@@ -124,7 +124,7 @@ class Replica:
     scheduler: TakeoverScheduler
     notifier: Notifier
     rooms: Rooms
-    drains: Drains | None
+    drains: Drains
     limiter: Limiter
     helpers: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
@@ -189,7 +189,7 @@ class Replica:
                 limiter.run,
                 *_listening(settings, notifier, router),
                 *_exchanging(base),
-                *([drained.run] if drained is not None else []),
+                drained.run,
                 *([rooms.run] if rooms.executor is not None else []),
                 *_accounting(base),
             ),
@@ -361,19 +361,16 @@ def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]
 
 
 def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Where there is no choice there is nothing to tell. Replicas meet in the first database."""
+    """Where there is no choice there is nothing to tell."""
     settings = base.settings
     is_alone = len(settings.backends) < 2 and not settings.discovery
-    if base.pool.router is None or is_alone or not _is_first(base):
+    if base.pool.router is None or is_alone:
         return []
     board = partial(placements.exchange, base.notices, base.owner)
     return [Exchange(base.pool.router, board).run]
 
 
-def _drains(base: Foundation) -> Drains | None:
-    """What operators drain is in the first database, whatever others there are."""
-    if not _is_first(base):
-        return None
+def _drains(base: Foundation) -> Drains:
     return Drains(
         base.pool,
         partial(drains.drained, base.notices),
@@ -381,10 +378,6 @@ def _drains(base: Foundation) -> Drains | None:
         interval_s=base.settings.membership.drain_poll_s,
         metrics=base.metrics,
     )
-
-
-def _is_first(base: Foundation) -> bool:
-    return base.settings.database_url == base.shared.settings.database_url
 
 
 def _listening(

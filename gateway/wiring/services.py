@@ -139,8 +139,7 @@ class Services:
         base, replica = self.foundation, self.replica
         try:
             await replica.rooms.start()
-            if replica.drains is not None:
-                await replica.drains.once()  # before the first request is taken
+            await replica.drains.once()  # before the first request is taken
             async with asyncio.TaskGroup() as group:
                 helpers = [group.create_task(helper()) for helper in replica.helpers]
                 try:

@@ -1,4 +1,4 @@
-"""What all databases of a process have in common: its backends, its vocabulary, its threads."""
+"""What needs no database of the tenants: backends, the vocabulary, threads, sealing keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """`owner` is the name under which this process claims responses, in each database."""
+    """`owner` is the name under which this process claims responses."""
 
     settings: Settings
     metrics: Metrics

@@ -284,7 +284,7 @@ async def test_a_key_can_be_made_for_the_dialect(
     gateway: RunningGateway, checker: Document
 ) -> None:
     key = await new_key(
-        gateway.process.default.foundation.settings, "acme", dialect="openresponses"
+        gateway.process.services.foundation.settings, "acme", dialect="openresponses"
     )
     headers = {"authorization": f"Bearer {key}"}
     async with http_client(gateway.url, headers=headers) as client:

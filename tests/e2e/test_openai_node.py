@@ -129,7 +129,7 @@ async def trusted(database_url: str, key: SigningKey) -> tuple[str, str]:
     """
     settings = gateway_settings(database_url, [])
     database = Database(database_url, command_timeout_s=30, connect_timeout_s=30, pool_size_max=2)
-    services = admin_services(settings, database, access(settings, {"default": database}))
+    services = admin_services(settings, database, access(settings, database))
     caller = AdminCaller(await Limits(database).tenant("acme"))
     account, _ = await services.keys.create_account(
         caller, ids.project_id(caller.tenant_id), "node", None

@@ -79,7 +79,7 @@ async def new_key(
         connect_timeout_s=30,
     )
     try:
-        access = Access({"default": database}, PEPPER.encode(), 5, 100)
+        access = Access(database, PEPPER.encode(), 5, 100)
         if tenant not in {known.name for known in await access.list_tenants()}:
             await access.create_tenant(tenant)
         if policy is not None:

@@ -17,7 +17,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.settings import load_settings
-from gateway.tenancy import DAY_S, FIRST_DATABASE, HOUR_S, POLICY_VALUES, Dialect
+from gateway.tenancy import DAY_S, HOUR_S, POLICY_VALUES, Dialect
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _ask(config: Path | None, question: Callable[[Access], Awaitable[T]]) -> T:
             provisioned(load_settings(config)) as settings,
             connected(settings) as database,
         ):
-            return await question(access(settings, {FIRST_DATABASE: database}))
+            return await question(access(settings, database))
 
     return run(answer())
 

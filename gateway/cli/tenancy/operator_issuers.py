@@ -14,7 +14,6 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.admin.federation import OperatorIssuerCreate, operator_issuer_body
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
-from gateway.tenancy import FIRST_DATABASE
 from gateway.tenancy.federation import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
 from gateway.wiring.admin import operator_issuers
 from gateway.wiring.foundation import access
@@ -39,7 +38,7 @@ def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awa
             provisioned(load_settings(config)) as settings,
             connected(settings) as database,
         ):
-            known = access(settings, {FIRST_DATABASE: database})
+            known = access(settings, database)
             return await question(operator_issuers(settings, database, known))
 
     return run(answer())

@@ -15,7 +15,6 @@ from gateway.protocol.admin.requests import OperatorCreate
 from gateway.protocol.request_errors import validated
 from gateway.services.admin.operators import Operators
 from gateway.settings import load_settings
-from gateway.tenancy import FIRST_DATABASE
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 from gateway.wiring.foundation import access
 
@@ -35,7 +34,7 @@ def _ask(config: Path | None, question: Callable[[Operators], Awaitable[T]]) -> 
             provisioned(load_settings(config)) as settings,
             connected(settings) as database,
         ):
-            known = access(settings, {FIRST_DATABASE: database})
+            known = access(settings, database)
             return await question(Operators(database, known.peppers))
 
     return run(answer())

@@ -18,7 +18,6 @@ from gateway.services.admin.keys import KeyRequest
 from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import load_settings
 from gateway.store import tenants
-from gateway.tenancy import FIRST_DATABASE
 from gateway.wiring.admin import admin_services
 from gateway.wiring.foundation import access
 
@@ -51,7 +50,7 @@ def ask(
             found = await tenants.find_tenant(database, tenant)
             if found is None:
                 raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
-            known = access(settings, {FIRST_DATABASE: database})
+            known = access(settings, database)
             return await question(admin_services(settings, database, known), found.id)
 
     return run(answer())

@@ -35,7 +35,7 @@ LOADS_FRESH_S: Final = 30.0
 
 
 class Operations:
-    """One for the process: its first database has the tenants and the drains."""
+    """Tenants and drains, for operators."""
 
     def __init__(  # noqa: PLR0913 - its dependencies
         self,

@@ -43,7 +43,7 @@ _OPERATORS: Final = TenantId(EVERYONE)
 
 
 class OperatorIssuers:
-    """Of the first database. Only who owns the tables may use it: all methods raise
+    """Only who owns the tables may use it: all methods raise
     `PermissionDenied` else, and `ResourceNotFound` for an unknown issuer, tenant or provider.
     """
 

@@ -37,7 +37,7 @@ class AdminServices:
 
 @dataclass(frozen=True, slots=True)
 class OperatorServices:
-    """All that answers the plane of operators, for the tenants of the first database."""
+    """All that answers the plane of operators."""
 
     operations: Operations
     operators: Operators

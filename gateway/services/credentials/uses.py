@@ -14,11 +14,10 @@ from gateway.store import tenants
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from uuid import UUID
 
     from gateway.store.postgres.database import Database
-    from gateway.tenancy import Principal
+    from gateway.tenancy import Principal, TenantId
 
 _log = EventLog(__name__)
 
@@ -34,9 +33,9 @@ class Rehash:
 class KeyUses:
     """Keys that were used since they were last written down, at most as many as are cached."""
 
-    def __init__(self, databases: Mapping[str, Database], *, interval_s: float) -> None:
-        """`databases` by name; written every `interval_s`."""
-        self._databases = databases
+    def __init__(self, database: Database, *, interval_s: float) -> None:
+        """`interval_s` is the pause between two writes."""
+        self._database = database
         self._interval_s = interval_s
         self._used: dict[UUID, Principal] = {}
         self._rehashes: dict[UUID, Rehash] = {}
@@ -61,10 +60,10 @@ class KeyUses:
         """
         used, self._used = self._used, {}
         rehashes, self._rehashes = self._rehashes, {}
-        groups: dict[tuple[str, UUID], list[Principal]] = {}
+        by_tenant: dict[TenantId, list[Principal]] = {}
         for principal in used.values():
-            groups.setdefault((principal.database, principal.tenant_id), []).append(principal)
-        for (name, _), principals in groups.items():
+            by_tenant.setdefault(principal.tenant_id, []).append(principal)
+        for tenant_id, principals in by_tenant.items():
             hashed = {
                 one.key_id: (rehashes[one.key_id].hash, rehashes[one.key_id].pepper_id)
                 for one in principals
@@ -72,8 +71,8 @@ class KeyUses:
             }
             try:
                 await tenants.note_uses(
-                    self._databases[name],
-                    principals[0].tenant_id,
+                    self._database,
+                    tenant_id,
                     [one.key_id for one in principals],
                     hashed,
                     interval_s=self._interval_s,

@@ -8,17 +8,15 @@ it is sealed, nothing of it is stored, and it is good for as long as its rule ho
 
 from __future__ import annotations
 
-import asyncio
 import os
 import struct
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway import ids
-from gateway.concurrency import start_task
 from gateway.errors import TokenNotAdmitted, TokenRefused
 from gateway.sealing import Binding, SealBroken
 from gateway.services.federation.verification import is_token, read, verified
@@ -40,7 +38,7 @@ from gateway.tenancy.federation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Sequence
 
     from gateway.sealing import Sealer
     from gateway.services.federation.key_sets import KeySets
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantPolicy
     from gateway.tenancy.federation import IdentityProvider, OperatorIssuer
-
-T = TypeVar("T")
 
 PREFIX: Final = "sk-wif-"
 """Of the tokens that are ours; no key begins so."""
@@ -98,19 +94,19 @@ class Exchanged:
 
 
 class Federation:
-    """For all databases of a process."""
+    """Verifies tokens, and finds whose they are."""
 
     def __init__(
         self,
-        databases: Mapping[str, Database],
+        database: Database,
         key_sets: KeySets,
         sealer: Sealer,
         policy: FederationPolicy,
         *,
         defaults: TenantPolicy = DEFAULT_POLICY,
     ) -> None:
-        """`databases` by name. `defaults` count where a tenant has no policy of its own."""
-        self._databases = databases
+        """`defaults` count where a tenant has no policy of its own."""
+        self._database = database
         self._key_sets = key_sets
         self._sealer = sealer
         self._policy = policy
@@ -136,11 +132,11 @@ class Federation:
         issuer = await self._operator_issuer(said)
         if issuer is not None:
             return await self._of_operator(secret, said, issuer)
-        name, provider = await self._bearer_provider(said, organization)
+        provider = await self._bearer_provider(said, organization)
         token = await verified(secret, said, provider, self._key_sets)
         attributes = attributes_of(token.claims, provider.transformations)
-        admitted = await self._admit(name, provider, token, None)
-        principal = await self._complete(name, admitted.principal, token.expires_at)
+        admitted = await self._admit(provider, token, None)
+        principal = await self._complete(admitted.principal, token.expires_at)
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
     async def exchange(self, asked: ExchangeRequest) -> Exchanged:
@@ -152,12 +148,12 @@ class Federation:
         said = read(asked.token, bytes_max=self._policy.token_bytes_max)
         if provider_id is None or account_id is None:
             raise _not_admitted()
-        found = await self._everywhere(lambda database: rows.find_issuers(database, provider_id))
+        found = await rows.find_issuers(self._database, provider_id)
         if len(found) != 1:
             raise _not_admitted()
-        name, provider = found[0]
+        provider = found[0]
         token = await verified(asked.token, said, provider, self._key_sets)
-        admitted = await self._admit(name, provider, token, account_id)
+        admitted = await self._admit(provider, token, account_id)
         now = int(time.time())
         # It does not outlive the token that it is given for.
         ends_at = min(now + self._policy.token_lifetime_s, int(token.claims["exp"]))
@@ -196,15 +192,13 @@ class Federation:
             raise TokenRefused("The token has expired. Exchange another one.")
         tenant_id, rule_id = TenantId(UUID(bytes=tenant)), UUID(bytes=rule)
         given = frozenset(content[_FORM.size :].decode().split())
-        for name, one in await self._everywhere(
-            lambda database: rows.find_federated(
-                database, tenant_id, self._defaults, rule_id=rule_id
-            )
+        for one in await rows.find_federated(
+            self._database, tenant_id, self._defaults, rule_id=rule_id
         ):
             scopes = narrowed(one.rule.scopes, given) if given else one.rule.scopes
             if scopes is not None:
                 admitted = with_scopes(one, scopes)
-                principal = await self._complete(name, admitted.principal, float(ends_at))
+                principal = await self._complete(admitted.principal, float(ends_at))
                 return replace(principal, credential="exchanged")
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
@@ -212,8 +206,7 @@ class Federation:
         """The operator's issuer that the token may be of, which is no tenant's then, whatever a
         tenant says. Raises `TokenNotAdmitted` where it is disabled.
         """
-        database = next(iter(self._databases.values()))
-        found = await issuers.find_for_token(database, said.issuer, said.audiences)
+        found = await issuers.find_for_token(self._database, said.issuer, said.audiences)
         if not found:
             return None
         if len(found) > 1 or not found[0].provider.enabled:
@@ -223,7 +216,6 @@ class Federation:
     async def _of_operator(
         self, secret: str, said: Unverified, issuer: OperatorIssuer
     ) -> Principal:
-        name, database = next(iter(self._databases.items()))
         token = await verified(secret, said, issuer.provider, self._key_sets)
         attributes = attributes_of(token.claims, issuer.provider.transformations)
         tenant, scopes = text_of(attributes, TENANT), issuer.scopes(attributes)
@@ -233,46 +225,44 @@ class Federation:
             tenant = None if project_id is None else tenant
         if tenant is None or scopes is None or "\0" in tenant:
             raise TokenNotAdmitted(_UNNAMED)
-        found = await issuers.find_principal(database, issuer, tenant, project_id, self._defaults)
+        found = await issuers.find_principal(
+            self._database, issuer, tenant, project_id, self._defaults
+        )
         if found is None or not issuer.speaks_for(found.tenant_name):
             raise TokenNotAdmitted(_UNNAMED)
         principal = replace(found, key=replace(found.key, scopes=scopes))
-        completed = await self._complete(name, principal, token.expires_at)
+        completed = await self._complete(principal, token.expires_at)
         return replace(completed, credential="token", end_user=end_user_of(attributes))
 
     async def _bearer_provider(
         self, said: Unverified, organization: str | None
-    ) -> tuple[str, IdentityProvider]:
-        """The provider whose bearer tokens look like this one, and the name of the database that it
-        is in: of the organization that is named, or the one that needs no name.
+    ) -> IdentityProvider:
+        """The provider whose bearer tokens look like this one: of the organization that is named,
+        or the one that needs no name.
         """
-        found: list[tuple[str, IdentityProvider]] = []
+        found: Sequence[IdentityProvider] = ()
         if organization is not None:
-            found = await self._everywhere(
-                lambda database: rows.find_bearers(
-                    database, said.issuer, said.audiences, organization
-                )
+            found = await rows.find_bearers(
+                self._database, said.issuer, said.audiences, organization
             )
         if not found:
-            found = await self._everywhere(
-                lambda database: rows.find_issuers(database, None, said.issuer, said.audiences)
-            )
+            found = await rows.find_issuers(self._database, None, said.issuer, said.audiences)
         if len(found) > 1:
-            # Only where a token is for several audiences, or in two databases: it could be anybody.
+            # Only where a token is for several audiences: it could be anybody.
             _log.warning("several identity providers trust one token")
         if len(found) != 1:
             raise TokenNotAdmitted(_UNKNOWN)
         return found[0]
 
     async def _admit(
-        self, name: str, provider: IdentityProvider, token: Verified, account_id: UUID | None
+        self, provider: IdentityProvider, token: Verified, account_id: UUID | None
     ) -> Federated:
         """The first rule that admits the token, of this service account if one is named; its
         principal has the scopes that are granted.
         """
         attributes = attributes_of(token.claims, provider.transformations)
         for one in await rows.find_federated(
-            self._databases[name], provider.tenant_id, self._defaults, provider_id=provider.id
+            self._database, provider.tenant_id, self._defaults, provider_id=provider.id
         ):
             rule = one.rule
             is_meant = account_id is None or rule.service_account_id == account_id
@@ -283,31 +273,11 @@ class Federation:
                 return with_scopes(one, scopes)
         raise _not_admitted()
 
-    async def _complete(self, name: str, admitted: Principal, expires_at: float) -> Principal:
+    async def _complete(self, principal: Principal, expires_at: float) -> Principal:
         """With the limits that hold for it. One that is renewed before is verified again."""
-        principal = replace(admitted, database=name)
-        terms = await limits.terms_of(self._databases[name], principal)
+        terms = await limits.terms_of(self._database, principal)
         ends = datetime.fromtimestamp(expires_at, UTC)
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))
-
-    async def _everywhere(
-        self, ask: Callable[[Database], Coroutine[Any, Any, list[T]]]
-    ) -> list[tuple[str, T]]:
-        """What the databases know, each with the name of its database. Raises what one of them
-        raises where the others know nothing.
-        """
-        asked = {name: start_task(ask(one)) for name, one in self._databases.items()}
-        answers = await asyncio.gather(*asked.values(), return_exceptions=True)
-        failures = [one for one in answers if isinstance(one, BaseException)]
-        found = [
-            (name, known)
-            for name, answer in zip(asked, answers, strict=True)
-            if not isinstance(answer, BaseException)
-            for known in answer
-        ]
-        if failures and not found:
-            raise failures[0]
-        return found
 
 
 def with_scopes(admitted: Federated, scopes: frozenset[str]) -> Federated:

@@ -30,7 +30,7 @@ WHERE tenant_id = :tenant LIMIT 1
 
 async def until_settled(gateway: RunningGateway, user: httpx2.AsyncClient) -> None:
     """A follower sees an end before its process has settled it."""
-    supervisor = gateway.process.default.replica.dependencies.supervisor
+    supervisor = gateway.process.services.replica.dependencies.supervisor
     while supervisor._running:
         await user.get("/v1/models")
 
@@ -41,7 +41,7 @@ async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
     settings = gateway_settings(database_url, backends.urls)
     async with running_gateway(settings) as gateway:
         key = await new_key(settings, "reconciled")
-        foundation = gateway.process.default.foundation
+        foundation = gateway.process.services.foundation
         database, limits = foundation.database, Limits(foundation.database)
         tenant = await limits.tenant("reconciled")
         await limits.set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
@@ -54,7 +54,7 @@ async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
             for one in more:
                 assert (await user.post("/v1/responses", json=body | one)).status_code == 200
             await until_settled(gateway, user)
-        await gateway.process.default.replica.limiter.flush()
+        await gateway.process.services.replica.limiter.flush()
         ledger = ledger_of(foundation)
         found = await ledger.reconcile()
         # The first one has no log of its own: a stored foreground response keeps its end alone.

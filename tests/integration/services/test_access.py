@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def access(database: Database, clock: Clock) -> Access:
-    return Access({"default": database}, b"pepper", 5.0, 3, cache_stale_s=100.0, clock=clock)
+    return Access(database, b"pepper", 5.0, 3, cache_stale_s=100.0, clock=clock)
 
 
 async def new_secret(access: Access, tenant: str = "acme") -> str:
@@ -74,7 +74,7 @@ async def test_the_database_holds_no_secret(
 async def test_another_pepper_knows_none_of_the_keys(access: Access, database: Database) -> None:
     secret = await new_secret(access)
     with pytest.raises(AuthenticationError):
-        await Access({"default": database}, b"other", 5.0, 3).authenticate(secret)
+        await Access(database, b"other", 5.0, 3).authenticate(secret)
 
 
 async def test_names_are_unique_and_plain(access: Access) -> None:
@@ -191,7 +191,7 @@ async def test_a_disabled_tenant_gets_no_new_keys(access: Access) -> None:
 async def test_another_replica_forgets_a_disabled_key_after_the_ttl(
     access: Access, database: Database, clock: Clock
 ) -> None:
-    replica = Access({"default": database}, b"pepper", 5.0, 3, clock=clock)
+    replica = Access(database, b"pepper", 5.0, 3, clock=clock)
     secret = await new_secret(access)
     await replica.authenticate(secret)
     await access.disable_tenant("acme")
@@ -293,7 +293,7 @@ DEFAULTS = TenantPolicy(log_retention_s=7200, background_queued_max=5)
 async def test_the_caller_has_its_tenant_s_policy_and_the_settings_for_the_rest(
     database: Database,
 ) -> None:
-    access = Access({"default": database}, b"pepper", 5.0, 3, defaults=DEFAULTS)
+    access = Access(database, b"pepper", 5.0, 3, defaults=DEFAULTS)
     secret = await new_secret(access)
     assert (await access.authenticate(secret)).policy == DEFAULTS
     detail = await access.set_policy("acme", {"on_disconnect": "continue", "log_retention_s": 60})
@@ -308,7 +308,7 @@ async def test_the_caller_has_its_tenant_s_policy_and_the_settings_for_the_rest(
 async def test_another_replica_follows_a_policy_after_the_ttl(
     access: Access, database: Database, clock: Clock
 ) -> None:
-    replica = Access({"default": database}, b"pepper", 5.0, 3, clock=clock)
+    replica = Access(database, b"pepper", 5.0, 3, clock=clock)
     secret = await new_secret(access)
     await replica.authenticate(secret)
     await access.set_policy("acme", {"background_running_max": 1})

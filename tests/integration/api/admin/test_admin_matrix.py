@@ -110,7 +110,7 @@ GOOD_ALERT: Final[dict[str, Any]] = next(
 
 @pytest.fixture(scope="module")
 async def victim(site: AdminSite) -> Belongings:
-    limits = Limits(site.gateway.process.default.foundation.database)
+    limits = Limits(site.gateway.process.services.foundation.database)
     for tenant in ("acme", "globex"):
         await limits.set_price("gpt-oss-20b", {"output": 1}, tenant_id=await limits.tenant(tenant))
     async with client(site, site.admin_key) as owner:
@@ -119,7 +119,7 @@ async def victim(site: AdminSite) -> Belongings:
 
 def table(site: AdminSite) -> list[AdminRoute]:
     process = site.gateway.process
-    settings, database = process.shared.settings, process.default.foundation.database
+    settings, database = process.shared.settings, process.services.foundation.database
     return admin_routes(admin_services(settings, database, process.access))
 
 

@@ -154,7 +154,7 @@ async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
     keys = admin.admin.organization.projects.api_keys
     short = await keys.update(key.id, project_id=project.id, expires_in_seconds=3600)
     assert short.expires_at is not None
-    database = site.gateway.process.default.foundation.database
+    database = site.gateway.process.services.foundation.database
     owner = await tenants.find_tenant(database, "acme")
     assert owner is not None
     uuid = ids.parse_api_key_id(key.id)
@@ -183,7 +183,7 @@ async def test_what_is_set_for_a_rotated_key_takes_the_place_of_what_it_had(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
     project, key = await made(admin, "Raised")
-    database = site.gateway.process.default.foundation.database
+    database = site.gateway.process.services.foundation.database
     service = Limits(database)
     tenant = await service.tenant("acme")
 
@@ -236,7 +236,7 @@ async def test_a_key_that_has_expired_is_as_good_as_none(
     _, key = await made(admin, "Expired")
     async with site.user(key.value) as user:
         assert (await user.get("/v1/models")).status_code == 200
-        database = site.gateway.process.default.foundation.database
+        database = site.gateway.process.services.foundation.database
         async with database.owner_transaction() as connection:
             uuid = ids.parse_api_key_id(key.id)
             await connection.execute(
@@ -268,7 +268,7 @@ async def test_keys_outlive_their_pepper_and_are_hashed_again(database_url: str)
 
     def known(pepper: str, previous: str | None = None) -> Access:
         before = None if previous is None else previous.encode()
-        return Access({"default": database}, pepper.encode(), 5, 100, previous_pepper=before)
+        return Access(database, pepper.encode(), 5, 100, previous_pepper=before)
 
     old = known(PEPPER)
     await old.create_tenant("acme")
@@ -289,7 +289,7 @@ async def test_what_was_changed_is_in_the_audit_log(
     await projects.update(project.id, name="Audited again")
     await projects.api_keys.delete(key.id, project_id=project.id)
     await projects.archive(project.id)
-    database = site.gateway.process.default.foundation.database
+    database = site.gateway.process.services.foundation.database
     found = Statement(
         "SELECT type, target, actor, request_id FROM audit_log"
         " WHERE project_id = :id ORDER BY number"

@@ -64,7 +64,7 @@ class Victim:
 def served(site: AdminSite) -> list[Route]:
     """Every route of the data plane that takes a key."""
     process = site.gateway.process
-    found = routes(process, process.default)
+    found = routes(process)
     return [one for one in found if isinstance(one, Route) and one.path not in PUBLIC_PATHS]
 
 
@@ -151,7 +151,7 @@ async def intruders(site: AdminSite, admin_settings: Settings) -> AsyncIterator[
 async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
     """Trust an issuer whose tokens name their tenant, whichever it is."""
     process = site.gateway.process
-    settings, database = process.shared.settings, process.default.foundation.database
+    settings, database = process.shared.settings, process.services.foundation.database
     named = {"attribute": "harmony.tenant", "expression": "assertion.org"}
     body = {
         "name": "sso", "issuer": issuer.url, "audience": issuer.audience, "tenants": ["*"],
@@ -289,7 +289,7 @@ def test_every_route_that_takes_a_key_says_what_scope_it_takes(site: AdminSite) 
 
 def admin_table(site: AdminSite) -> list[AdminRoute]:
     process = site.gateway.process
-    settings, database = process.shared.settings, process.default.foundation.database
+    settings, database = process.shared.settings, process.services.foundation.database
     return admin_routes(admin_services(settings, database, process.access))
 
 

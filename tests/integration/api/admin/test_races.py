@@ -147,7 +147,7 @@ async def test_no_more_alerts_are_made_at_once_than_there_may_be(
     owner: httpx2.AsyncClient, site: AdminSite
 ) -> None:
     project = await new_project(owner)
-    service = Limits(site.gateway.process.default.foundation.database)
+    service = Limits(site.gateway.process.services.foundation.database)
     uuid = ids.parse_project_id(project.rpartition("/")[2])
     assert uuid is not None
     place = await service.project(await service.tenant("acme"), uuid)

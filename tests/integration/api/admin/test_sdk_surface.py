@@ -108,7 +108,7 @@ async def told(call: Any, project: str) -> tuple[str | None, Any]:
 async def test_each_method_is_answered_as_what_it_is(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:
-    limits = Limits(site.gateway.process.default.foundation.database)
+    limits = Limits(site.gateway.process.services.foundation.database)
     await limits.set_price("gpt-oss-20b", {"output": 1}, tenant_id=await limits.tenant("acme"))
     project = (await admin.admin.organization.projects.create(name="surface")).id
     for path, call in methods(admin.admin.organization):

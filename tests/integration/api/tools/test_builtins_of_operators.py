@@ -52,7 +52,7 @@ async def test_a_registered_server_does_the_work(
             assert "web_search" in dropped
             assert nothing["status"] == "completed"
             await mcp_servers.insert(database, row)
-            rooms = gateway.process.default.replica.rooms
+            rooms = gateway.process.services.replica.rooms
             await rooms._find_builtins()
             assert rooms.families >= {"web_search", "code_interpreter"}
             response, dropped = await ask(client, include=["code_interpreter_call.outputs"])

@@ -167,7 +167,7 @@ async def test_only_allowed_tools_are_listed_and_described(
 async def test_registered_server_is_named_by_its_label_and_has_its_own_credentials(
     client: httpx2.AsyncClient, hosting: RunningGateway, denied: str
 ) -> None:
-    base = hosting.process.default.foundation
+    base = hosting.process.services.foundation
     row = McpServerRow(OPERATOR, ids.new_uuid(), "crm", denied)
     secret = sealed_headers(base.sealer, OPERATOR, row.id, {"authorization": "Bearer good"})
     await mcp_servers.insert(base.database, replace(row, secret=secret))
