@@ -117,7 +117,7 @@ class Cell:
 
 
 class KernelChannel:
-    """A connection that is open. `on_death` is called when the server says that the kernel died."""
+    """A connection that is open; `has_died` once the server says that the kernel died."""
 
     def __init__(self, socket: WebSocket, session: str) -> None:
         self._socket = socket
