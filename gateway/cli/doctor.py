@@ -58,6 +58,12 @@ PROBE_TIMEOUT_S = 30.0
 _SEARCH_REMEDY = (
     "Are its url and api_key in tools.web.providers right? SearXNG has to allow the format json."
 )
+_MCP_SEARCH_REMEDY = (
+    "Set tools.mcp.enabled, and run: harmony-gateway mcp add LABEL URL --purpose search"
+)
+_PYTHON_REMEDY = (
+    "docs/python.md says what each engine needs. Until one passes, no request gets this tool."
+)
 NOBODY = TenantId(UUID(int=0))
 _HELLO = ContextItem(
     "message",
@@ -126,6 +132,8 @@ async def examine(config: Path | None) -> list[Finding]:
     await _database(settings, findings)
     if settings.tools.web.enabled:
         await _web_search(settings, findings)
+    if settings.tools.python.enabled:
+        findings.append(await _code_interpreter(settings))
     if formats is None:
         return findings
     for name, (ok, detail) in (await backends.examine(settings)).items():
@@ -189,11 +197,22 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
 
 async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
     """A finding for each MCP server of all tenants: does it list its tools?"""
+    is_on = settings.tools.mcp.enabled
+    servers = await mcp.registered(settings, database) if is_on else []
     remedy = "Is it running? harmony-gateway mcp list shows its URL and which headers it is sent."
-    return [
+    findings = [
         Finding(f"mcp {label}", ok=ok, detail=detail, remedy="" if ok else remedy)
-        for label, (ok, detail) in (await mcp.examine(settings, database)).items()
+        for label, (ok, detail) in (await mcp.answers(settings, database, servers)).items()
     ]
+    if is_on and not servers:
+        detail = "no server is registered for all tenants"
+        findings.append(Finding("mcp", ok=True, detail=detail))
+    web = settings.tools.web
+    is_search_needed = web.enabled and any(one.kind == "mcp" for one in web.providers)
+    if is_search_needed and not any("search" in one.purposes for one in servers):
+        detail = "no MCP server is registered for search"
+        findings.append(Finding("search by mcp", False, detail, _MCP_SEARCH_REMEDY))
+    return findings
 
 
 async def _shortcomings(database: Database, findings: list[Finding]) -> None:
@@ -224,11 +243,27 @@ async def _web_search(settings: Settings, findings: list[Finding]) -> None:
             about = f"search by {provider.kind}"
             detail = why or "it answers"
             findings.append(Finding(about, not why, detail, _SEARCH_REMEDY if why else ""))
-        if not engines:
+        if not web.providers or any(one.kind == "index" for one in web.providers):
             detail = "pages of the local index, see `harmony-gateway pages list`"
             findings.append(Finding("web search", ok=True, detail=detail))
     finally:
         await workshop.close()
+
+
+async def _code_interpreter(settings: Settings) -> Finding:
+    """Whether an engine passes the self-test that a gateway makes at its start."""
+    from gateway.tools.python.self_test import choose
+    from gateway.wiring.python import engines
+
+    about = "code interpreter"
+    try:
+        chosen = await choose(engines(settings.tools.python))
+    except StartupError as error:
+        return _failed(about, error)
+    if chosen.engine is None:
+        return Finding(about, False, str(chosen), _PYTHON_REMEDY)
+    await chosen.engine.close()
+    return Finding(about, ok=True, detail=str(chosen))
 
 
 @dataclass(frozen=True, slots=True)

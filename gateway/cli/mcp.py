@@ -278,18 +278,18 @@ def check(
         raise typer.Exit(terminal.FAILED)
 
 
-async def examine(settings: Settings, database: Database) -> dict[str, tuple[bool, str]]:
-    """Whether the servers of all tenants answer, by label, and with what; for `doctor`."""
-    if not settings.tools.mcp.enabled:
-        return {}
+async def registered(settings: Settings, database: Database) -> list[McpServer]:
+    """The servers of all tenants, for `doctor`."""
     known = await _Place(settings, database, _sealer(settings), OPERATOR).servers()
-    return await answers(settings, database, list(known.values()))
+    return list(known.values())
 
 
 async def answers(
     settings: Settings, database: Database, wanted: list[McpServer]
 ) -> dict[str, tuple[bool, str]]:
     """By label whether each server answers, and what it has to offer, or why it does not."""
+    if not wanted:
+        return {}
     async with _sessions(settings, database) as room:
         told = await asyncio.gather(*(_answer(room.sessions, one) for one in wanted))
     return {server.label: one for server, one in zip(wanted, told, strict=True)}

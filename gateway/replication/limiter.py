@@ -364,9 +364,11 @@ class Limiter:
     async def _exchange(
         self, asked: Mapping[Key, tuple[Bucket, Ask]], request: SyncRequest, *, is_round: bool
     ) -> bool:
-        """One exchange, if there is anything to send; returns whether there was."""
+        """One exchange, if there is anything to send, or the last one failed; returns whether."""
         is_idle = not (request.asks or request.reports or request.spend or request.watched)
-        if is_idle and not self._is_due_for_prices():
+        # An outage refuses requests in the end, so it must not take one to see that it is over.
+        is_retry = is_round and self._away_since is not None
+        if is_idle and not is_retry and not self._is_due_for_prices():
             return False
         written = list(self._spending())
         async with asyncio.timeout(WAIT_MAX_S):

@@ -182,10 +182,11 @@ class Health:
         reasons = []
         if not states:
             return ["no backend is known", *(self._membership.warnings if self._membership else ())]
-        if all(state.is_drained for state in states):
+        usable = [state for state in states if not state.is_drained]
+        if not usable:
             return ["every backend is drained: harmony-gateway backends undrain NAME"]
-        if not any(state.healthy for state in states):
-            is_open = any(state.healthy is None for state in states)
+        if not any(state.healthy for state in usable):
+            is_open = any(state.healthy is None for state in usable)
             reasons.append("no backend has answered yet" if is_open else "no backend is healthy")
         if not self._pool.models():
             reasons += self._pool.warnings or [SILENT]

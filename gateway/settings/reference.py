@@ -34,7 +34,7 @@ _OPTIONAL_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.
 # Copy to gateway.yaml, or name the file with --config or GATEWAY_CONFIG.
-# ${NAME} and ${NAME:-default} stand for environment variables; $${ is a plain ${.
+# ${NAME} and ${NAME:-default} stand for environment variables; `$${` is a plain `${`.
 # An environment variable wins over this file: GATEWAY_SERVER__PORT over `port` under `server`.
 # Written by `harmony-gateway config example`; checked by `harmony-gateway config check`.
 """

@@ -46,7 +46,9 @@ class Health:
     it back, a failure ejects it for longer. The count of failures starts again only with a stream
     that ended well, so a backend that answers and then breaks off is soon ejected anew. Polls are a
     second, separate verdict: they can take a backend out and back, but a good one proves nothing
-    about generating (a hung engine still answers), so it does not end an ejection.
+    about generating (a hung engine still answers), so it does not end an ejection. It makes the
+    backend healthy again once the back-off is over: only a request can tell more, and none comes
+    to a gateway that is taken away because no backend is healthy.
     """
 
     def __init__(self, policy: EjectionPolicy) -> None:
@@ -55,6 +57,7 @@ class Health:
         self._ejections = 0
         self._ejected_until: float | None = None
         self._on_trial = False
+        self._awaits_trial = False
         self._polls_failed = 0
         self._unanswered: deque[float] = deque(maxlen=policy.failures_max)
 
@@ -76,9 +79,16 @@ class Health:
         return self._unanswered[0] if len(self._unanswered) == self._policy.failures_max else None
 
     @property
+    def is_ejected(self) -> bool:
+        """Failures have ejected it, and it has answered neither a request since nor, after its
+        back-off, a poll.
+        """
+        return self._ejected_until is not None and not self._awaits_trial
+
+    @property
     def healthy(self) -> bool:
         """Neither ejected nor unreachable."""
-        return self.reachable and self._ejected_until is None
+        return self.reachable and not self.is_ejected
 
     def available(self, now: float) -> bool:
         """Healthy, or due for its trial."""
@@ -121,15 +131,18 @@ class Health:
         if self.failures >= self._policy.failures_max or self._ejected_until is not None:
             backoff_s = self._policy.backoff_s * 2.0 ** min(self._ejections, _DOUBLINGS_MAX)
             self._ejected_until = now + min(backoff_s, self._policy.backoff_max_s)
+            self._awaits_trial = False
             self._ejections += 1
 
-    def polled(self, *, alive: bool, unanswered_since: float | None = None) -> None:
-        """The outcome of one poll; if it got no answer at all, when it was asked."""
+    def polled(self, *, alive: bool, asked_at: float, is_mute: bool = False) -> None:
+        """The outcome of one poll; `is_mute`: it got no answer at all."""
         self._polls_failed = 0 if alive else self._polls_failed + 1
-        if unanswered_since is None:
-            self._unanswered.clear()
+        if alive and self._ejected_until is not None and asked_at >= self._ejected_until:
+            self._awaits_trial = True
+        if is_mute:
+            self._unanswered.append(asked_at)
         else:
-            self._unanswered.append(unanswered_since)
+            self._unanswered.clear()
 
 
 FaultSource = Literal["engine", "check", "models", "request"]
@@ -416,7 +429,8 @@ class Member:
         """
         self.health.polled(
             alive=health_check.is_well,
-            unanswered_since=asked_at if health_check.outcome is CheckOutcome.MUTE else None,
+            asked_at=asked_at,
+            is_mute=health_check.outcome is CheckOutcome.MUTE,
         )
         self.has_failed_check = not health_check.is_well
         if health_check.is_well:
@@ -424,6 +438,8 @@ class Member:
             self._faults.clear("check")
         elif not self.health.reachable and health_check.cause is not None:
             self._faults.begin("check", health_check.cause)
+        if self.health.healthy:
+            self._faults.clear("request")
         if health_check.outcome is CheckOutcome.GONE:
             self._hang_up_on_silent(silent_s, begun_only=self.health.reachable)
         elif (mute_since := self.health.mute_since) is not None:
@@ -441,8 +457,6 @@ class Member:
             self.unusable = None if is_chat_only else description.engine.unusable
         self.listed = {} if self.unusable is not None else description.models
         self._faults.clear("models")
-        if self.health.healthy:
-            self._faults.clear("request")
         if self.unusable is None:
             self._faults.clear("engine")
         else:
@@ -506,9 +520,9 @@ class Member:
             self._forget_model(model)
             _log.warning("backend has lost a model", upstream=self.name, model=model, error=error)
             return "unavailable"
-        was_healthy = self.health.healthy
+        was_ejected = self.health.is_ejected
         self.health.failed(self._clock())
-        if was_healthy and not self.health.healthy:
+        if self.health.is_ejected and not was_ejected:
             self._faults.begin("request", error.reason)
         self._report()
         return "unavailable" if isinstance(error, UpstreamUnavailable) else "failed"

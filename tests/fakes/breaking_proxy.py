@@ -16,10 +16,13 @@ _END: Final = b"data: [DONE]"
 
 
 class BreakingProxy:
-    """Hands bytes on in both directions; `url` is where it listens."""
+    """Hands bytes on in both directions; `url` is where it listens. While it `is_cut` it resets
+    every new connection.
+    """
 
     def __init__(self, server_url: str) -> None:
         self.url = ""
+        self.is_cut = False
         self.broken = 0
         """How many connections were broken while their answer was on its way."""
         self._server = urlsplit(server_url)
@@ -33,6 +36,12 @@ class BreakingProxy:
             self.broken += 1
         self._answering.clear()
 
+    def cut(self) -> None:
+        """Reset every connection, and each new one until `is_cut` is False again."""
+        self.is_cut = True
+        for writer in self._clients:
+            writer.transport.abort()
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[BreakingProxy]:
         """Until the end of the block."""
@@ -44,6 +53,9 @@ class BreakingProxy:
                 writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_cut:
+            writer.transport.abort()
+            return
         upstream_reader, upstream = await asyncio.open_connection(
             self._server.hostname, self._server.port
         )

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 800
@@ -49,3 +54,32 @@ def long_functions(text: str) -> list[str]:
 
 def test_modules_are_named_after_what_they_do() -> None:
     assert [name(path) for path in FILES if path.stem in VAGUE] == []
+
+
+def test_brackets_and_backticks_of_prose_are_paired() -> None:
+    """A replacement of names that runs over sentences leaves halves of code in them."""
+    broken = []
+    for path in sorted((ROOT / "gateway").rglob("*.py")):
+        for line, text in prose(path.read_text(encoding="utf-8")):
+            outside = re.sub(r"`[^`]*`", "", text)
+            unpaired = [pair for pair in ("()", "[]", "{}") if not is_paired(outside, pair)]
+            broken += [f"{name(path)}:{line}: {mark}" for mark in unpaired]
+            broken += [f"{name(path)}:{line}: `"] if "`" in outside else []
+    assert broken == []
+
+
+def is_paired(text: str, pair: str) -> bool:
+    return text.count(pair[0]) == text.count(pair[1])
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings, the strings that follow a constant, and comments on lines of their own."""
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            nodes += node.body
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
+    for comment in re.finditer(r"^ *#.*(?:\n *#.*)*", source, re.MULTILINE):
+        yield source.count("\n", 0, comment.start()) + 1, comment[0]

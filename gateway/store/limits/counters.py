@@ -2,7 +2,7 @@
 
 One transaction of a process once a second, and another when a request does not fit its slice. Rows
 are locked in the order of their keys. Only the database's clock counts: a bucket fills by it, and
-what a process  {present=reports = {presentis of no account once it has been silent for `FRESH_S`.
+what a process reported is of no account once it has been silent for `FRESH_S`.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class RemoteContainer(Container):
 
 
 class RemoteEngine(ContainerEngine):
-    """A server of containers. `client` is told its URL and what it is shown (`client_for`)."""
+    """A server of containers. `client` has its URL and the token that it is shown."""
 
     name: EngineName = "remote"
 

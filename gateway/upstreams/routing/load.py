@@ -19,7 +19,10 @@ RATE_TOKENS_MIN: Final = 512
 """The time for fewer tokens of a prompt tells more of the network than of the member."""
 RATES_MIN: Final = 8
 """Observations until a rate counts as known. Where few are enough, a member that happened to be
-busy is believed to be slow, is chosen no more, and nothing corrects that."""
+busy is believed to be slow, and is chosen no more until `RATE_KNOWN_S` have passed."""
+RATE_KNOWN_S: Final = 600.0
+"""A rate is unknown again this long after the last observation, and learned anew: a member that was
+slow for a while is sent no prompts that would show that it is not any more."""
 RATE_STEP: Final = 0.08
 RATE_QUANTILE: Final = 0.9
 """What makes a prompt look slower than it was read is the rule: others have sent prompts, too. So
@@ -99,6 +102,7 @@ class MemberLoad:
         self.average = LoadAverage(policy.load_average_s)
         self._policy = policy
         self._rate: float | None = None
+        self._rate_at = -math.inf
         self._rates: list[float] = []
         """The first ones that were seen."""
         self._unread = 0
@@ -109,10 +113,9 @@ class MemberLoad:
         self._probed_at = -math.inf
         self._losses = 0
 
-    @property
-    def rate(self) -> float | None:
+    def rate_at(self, now: float) -> float | None:
         """Tokens a second that it reads; None while too little is known."""
-        return self._rate
+        return self._rate if now - self._rate_at <= RATE_KNOWN_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
         """Add to the requests in flight and to the tokens owed, when a prompt is sent; below zero:
@@ -154,7 +157,7 @@ class MemberLoad:
         """It reports how many requests wait there."""
         self._waiting, self._probed_at = waiting, now
 
-    def note_prefill(self, tokens: int, seconds: float) -> None:
+    def note_prefill(self, tokens: int, seconds: float, now: float) -> None:
         """Learn the rate: it had no other prompt of this replica to read, and took `seconds` for
         `tokens` of this one, up to the first token of the answer.
         """
@@ -164,13 +167,13 @@ class MemberLoad:
         least, most = policy.read_tokens_per_s_min, policy.read_tokens_per_s_max
         seen = min(max(tokens / seconds, least), most)
         quantile = RATE_QUANTILE if self.reports else UNREPORTED_QUANTILE
-        if self._rate is not None:
-            step = quantile if seen > self._rate else quantile - 1
-            self._rate = min(max(self._rate * (1 + RATE_STEP * step), least), most)
+        if (rate := self.rate_at(now)) is not None:
+            step = quantile if seen > rate else quantile - 1
+            self._rate, self._rate_at = min(max(rate * (1 + RATE_STEP * step), least), most), now
             return
         self._rates.append(seen)
         if len(self._rates) == RATES_MIN:
-            self._rate = sorted(self._rates)[int(quantile * RATES_MIN)]
+            self._rate, self._rate_at = sorted(self._rates)[int(quantile * RATES_MIN)], now
             self._rates.clear()
 
     def note_start(self, epoch: int, age_s: float, now: float) -> bool:

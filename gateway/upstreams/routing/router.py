@@ -222,7 +222,7 @@ class Router:
         limit_s, idle = policy.hold_back_delay_s, 0
         for name in names:
             one = self.member(name)
-            idle += one.delay_s(one.rate or rate, now) <= limit_s
+            idle += one.delay_s(one.rate_at(now) or rate, now) <= limit_s
             if 2 * idle > len(names):  # as nearly always: nothing is hashed
                 return False
         route = request.route
@@ -372,7 +372,7 @@ class Router:
         now, most = self._clock(), max(0, prefix.length - 1)
         made = []
         for one in members:
-            rate = one.rate or self._default_rate
+            rate = one.rate_at(now) or self._default_rate
             held = min(known[one.name].tokens, most) if one.name in known else 0
             made.append(Candidate(one.name, held, one.delay_s(rate, now), rate))
         return made
@@ -415,9 +415,10 @@ class Router:
         """A member that had no other prompt to read took `seconds` to the first token. `cached`:
         how many tokens of the prompt it had; None: it does not say.
         """
-        had = decision.expected if cached is None else cached
-        decision.member.note_prefill(decision.prefix.length - had, seconds)
-        rates = [one.rate for one in self._members.values() if one.rate is not None]
+        had, now = decision.expected if cached is None else cached, self._clock()
+        decision.member.note_prefill(decision.prefix.length - had, seconds, now)
+        known = (one.rate_at(now) for one in self._members.values())
+        rates = [rate for rate in known if rate is not None]
         self._default_rate = median(rates) if rates else self.policy.read_tokens_per_s
 
     def reported(self, decision: Decision, cached: int) -> None:

@@ -277,6 +277,41 @@ async def test_search_engines_are_asked_for_a_page(monkeypatch: pytest.MonkeyPat
     assert not down.ok
 
 
+async def test_the_code_interpreter_is_tried_as_at_the_start_of_a_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENABLED", "true")
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENGINE", "monty")
+    well = by_name(await examine(None))["code interpreter"]
+    assert (well.ok, well.remedy) == (True, "")
+    assert "python runs in the engine monty" in well.detail
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENGINE", "linux")
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__INTERPRETER", "/nowhere/python3")
+    off = by_name(await examine(None))["code interpreter"]
+    assert not off.ok
+    assert "python is off: no engine is safe here (linux:" in off.detail
+    assert "docs/python.md" in off.remedy
+    monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENGINE", "remote")
+    unset = by_name(await examine(None))["code interpreter"]
+    assert not unset.ok
+    assert "tools.python.remote_url" in unset.remedy
+
+
+async def test_a_search_that_an_mcp_server_is_to_do_needs_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GATEWAY_TOOLS__MCP__ENABLED", "true")
+    assert by_name(await examine(None))["mcp"].ok
+    monkeypatch.setenv("GATEWAY_TOOLS__WEB__ENABLED", "true")
+    monkeypatch.setenv("GATEWAY_TOOLS__WEB__PROVIDERS", json.dumps([{"kind": "mcp"}]))
+    findings = by_name(await examine(None))
+    assert "web search" not in findings
+    monkeypatch.setenv("GATEWAY_TOOLS__MCP__ENABLED", "false")
+    assert not by_name(await examine(None))["search by mcp"].ok
+    assert not findings["search by mcp"].ok
+    assert "mcp add LABEL URL --purpose search" in findings["search by mcp"].remedy
+
+
 async def test_what_a_chat_endpoint_takes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     server = TextServer(lambda _: text("Hello."), "ollama")
     model = {"id": server.model, "format": "passthrough", "context_length": 4096}

@@ -90,6 +90,7 @@ def test_a_server_that_does_not_answer_as_it_should_is_told(denied: Process) -> 
     doctor = CliRunner().invoke(commands, ["doctor", "--json"], catch_exceptions=False)
     told = {one["name"]: one for one in json.loads(doctor.stdout)["findings"]}
     assert (told["mcp denied"]["ok"], told["mcp denied"]["remedy"] != "") == (False, True)
+    assert "mcp" not in told
 
 
 @pytest.mark.usefixtures("environment")

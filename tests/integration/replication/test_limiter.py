@@ -18,6 +18,7 @@ from gateway.store.limits.reconciliation import SILENT_S, forget
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
+from tests.fakes.clock import Clock
 from tests.fakes.limited import (
     TENANT,
     admitted,
@@ -46,6 +47,9 @@ AGE = Statement("""
 UPDATE limit_reports SET at = at - CAST(:age AS double precision) * interval '1 second'
 WHERE replica = CAST(:replica AS text)
 """)
+
+REPORTS_GONE = Statement("ALTER TABLE limit_reports RENAME TO limit_reports_gone")
+REPORTS_BACK = Statement("ALTER TABLE limit_reports_gone RENAME TO limit_reports")
 
 
 async def level(database: Database, one: Limit) -> float:
@@ -252,6 +256,27 @@ async def test_after_a_bounded_time_without_a_database_nothing_is_let_in() -> No
         with pytest.raises(StoreUnavailable):
             await admitted(one, caller(many))
     await away.close()
+
+
+async def test_an_outage_is_over_with_the_database_although_no_request_comes(
+    database: Database,
+) -> None:
+    clock, principal = Clock(), caller(at_once("responses", 2))
+    one = limiter(database, "one", clock=clock, stale_max_s=900.0)
+    async with running(one):
+        charge = await admitted(one, principal)
+    assert isinstance(charge, Charge)
+    charge.settle(used(1, 1))
+    async with database.owner_transaction() as connection:
+        await connection.execute(REPORTS_GONE)
+    await one.once()
+    async with database.owner_transaction() as connection:
+        await connection.execute(REPORTS_BACK)
+    clock.now += FORGOTTEN_S + 1
+    await one.once()
+    clock.now += 900.0
+    async with running(one):
+        assert isinstance(await admitted(one, principal), Charge)
 
 
 async def test_a_budget_may_be_set_by_several_at_the_same_moment(

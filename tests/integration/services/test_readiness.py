@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
+from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.fakes.postgres import PostgresServer
 
+READY_AGAIN_S = 60.0
+"""Beyond the back-off of the backends and a few health checks."""
 NOBODY_YET = "no backend has said yet what it serves"
 
 
@@ -75,6 +79,41 @@ async def test_a_configured_context_length_does_not_stand_in_for_a_backend(
         ready = await client.get("/readyz")
     assert ready.status_code == 503
     assert ready.json()["reasons"] in (["no backend has answered yet"], ["no backend is healthy"])
+
+
+async def test_it_is_ready_again_with_its_backends_although_no_request_comes(
+    database_url: str,
+) -> None:
+    async with (
+        serving(create_simulator(SimulatorOptions())) as backend,
+        BreakingProxy(backend).serving() as one,
+        BreakingProxy(backend).serving() as other,
+        running_gateway(gateway_settings(database_url, [one.url, other.url])) as running,
+        http_client(running.url, headers=running.headers) as client,
+    ):
+        model = (await client.get("/v1/models")).json()["data"][0]["id"]
+        for way in (one, other):
+            way.cut()
+        while (ready := await client.get("/readyz")).status_code == 200:
+            created = await client.post("/v1/responses", json={"model": model, "input": "x"})
+            assert created.is_server_error
+        assert ready.json()["reasons"] == ["no backend is healthy"]
+        for way in (one, other):
+            way.is_cut = False
+        async with asyncio.timeout(READY_AGAIN_S):
+            while ready.status_code != 200:
+                ready = await client.get("/readyz")
+
+
+async def test_a_healthy_backend_that_is_drained_does_not_make_it_ready(
+    database_url: str, unused_url: str
+) -> None:
+    async with serving(create_simulator(SimulatorOptions())) as backend:
+        settings = gateway_settings(database_url, [backend, unused_url])
+        async with running_gateway(settings) as running, http_client(running.url) as client:
+            running.process.shared.pool.drain(["b0"])
+            ready = await client.get("/readyz")
+    assert ready.status_code == 503
 
 
 UNSERVED = (

@@ -270,6 +270,23 @@ async def test_a_backend_that_keeps_failing_is_left_alone_until_its_trial() -> N
         assert known.metric("upstream_up", upstream="gpu-0") == 1
 
 
+async def test_a_backend_without_requests_is_up_again_after_its_back_off() -> None:
+    ejection = EjectionPolicy(failures_max=1, backoff_s=10.0)
+    async with fleet(backend_server(BUSY), ejection=ejection) as known:
+        with pytest.raises(NoUpstreamAvailable):
+            await known.ids()
+        seen = []
+        for passed_s in (9.0, 1.0):
+            known.now[0] += passed_s
+            await known.pool.poll()
+            (state,) = known.pool.snapshot()
+            seen.append(
+                (state.healthy, state.problem, known.metric("upstream_up", upstream="gpu-0"))
+            )
+        assert seen == [(False, "answered 503: busy", 0), (True, None, 1)]
+        assert known.served() == [1]
+
+
 async def test_when_all_are_ejected_all_are_used() -> None:
     ejection = EjectionPolicy(failures_max=1, backoff_s=10.0)
     servers = [backend_server(BUSY, turn([i])) for i in (7, 8)]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.upstreams.routing.load import (
     LOSSES_MAX,
+    RATE_KNOWN_S,
     RATES_MIN,
     LoadAverage,
     MemberLoad,
@@ -80,17 +81,17 @@ def test_a_prompt_that_is_being_read_counts_less_and_less_and_those_behind_it_st
 def test_a_rate_is_known_after_some_prompts_and_is_one_of_the_best() -> None:
     one = member()
     for rate in (3_000, 9_000, 12_000, 10_000, 2_500, 3_000, 2_500, 3_000)[:RATES_MIN]:
-        assert one.rate is None
-        one.note_prefill(rate, 1.0)
-    assert one.rate == 10_000
+        assert one.rate_at(0.0) is None
+        one.note_prefill(rate, 1.0, 0.0)
+    assert one.rate_at(0.0) == 10_000
 
 
 @given(st.lists(st.floats(1, 1e9), max_size=50))
 def test_a_rate_stays_within_its_bounds(rates: list[float]) -> None:
     one = member()
     for rate in rates:
-        one.note_prefill(int(rate), 1.0)
-    assert one.rate is None or 2_000 <= one.rate <= 200_000
+        one.note_prefill(int(rate), 1.0, 0.0)
+    assert 2_000 <= (one.rate_at(0.0) or 2_000) <= 200_000
 
 
 @pytest.mark.parametrize(("reports", "least", "most"), [(True, 18, 20), (False, 16, 18.5)])
@@ -100,9 +101,8 @@ def test_a_rate_settles_near_the_best_and_less_so_where_hits_are_not_told(
     one = member()
     one.reports = reports
     for n in range(4_000):
-        one.note_prefill(10_000 + 100 * (n * 37 % 100), 1.0)
-    assert one.rate is not None
-    assert 1_000 * least < one.rate < 1_000 * most
+        one.note_prefill(10_000 + 100 * (n * 37 % 100), 1.0, 0.0)
+    assert 1_000 * least < (one.rate_at(0.0) or 0) < 1_000 * most
 
 
 def test_what_others_sent_does_not_make_a_member_slow() -> None:
@@ -110,17 +110,28 @@ def test_what_others_sent_does_not_make_a_member_slow() -> None:
     one = member()
     one.reports = True
     for n in range(600):
-        one.note_prefill(6_000, 0.6 if n % 3 == 0 else 2.5)
-    assert one.rate is not None
-    assert one.rate > 9_000
+        one.note_prefill(6_000, 0.6 if n % 3 == 0 else 2.5, 0.0)
+    assert (one.rate_at(0.0) or 0) > 9_000
+
+
+def test_a_rate_that_nothing_confirms_is_learned_anew() -> None:
+    one = member()
+    for _ in range(RATES_MIN):
+        one.note_prefill(2_500, 1.0, 0.0)
+    assert one.rate_at(RATE_KNOWN_S) == 2_500
+    later = RATE_KNOWN_S + 1
+    for _ in range(RATES_MIN):
+        assert one.rate_at(later) is None
+        one.note_prefill(10_000, 1.0, later)
+    assert one.rate_at(later) == 10_000
 
 
 def test_short_prompts_say_nothing_of_the_rate() -> None:
     one = member()
     for _ in range(10):
-        one.note_prefill(100, 1.0)
-        one.note_prefill(10_000, 0.0)
-    assert one.rate is None
+        one.note_prefill(100, 1.0, 0.0)
+        one.note_prefill(10_000, 0.0, 0.0)
+    assert one.rate_at(0.0) is None
 
 
 def test_a_process_that_began_later_has_another_cache() -> None:

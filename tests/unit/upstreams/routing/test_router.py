@@ -305,7 +305,7 @@ def test_the_speed_of_a_member_is_learned_while_it_has_nothing_else(
             flight.first()
             flight.ended(SAID, None, is_finished=True)
             flight.close()
-    assert replica.router.member("a").rate == pytest.approx(3_000)
+    assert replica.router.member("a").rate_at(clock.now) == pytest.approx(3_000)
     # The others are believed to be like those that are known.
     rates = {one.name: one.rate for one in replica.router.candidates(NAMES, replica.prefix([1]))}
     assert rates == pytest.approx(dict.fromkeys(NAMES, 3_000))
