@@ -40,7 +40,7 @@ class Rule(StrEnum):
     DUPLICATE_RECIPIENT = "duplicate_recipient"
     RECIPIENT_NORMALISED = "recipient_normalised"  # a declared tool, misspelt in a known way
     CALL_OFF_COMMENTARY = "call_off_commentary"  # a call on another channel than commentary
-    CALL_BY_TERMINATOR = "call_by_terminator"  # no recipient, but JSON, closed by <|call|>
+    CALL_BY_TERMINATOR = "call_by_terminator"  # JSON closed by <|call|>: one callee, no recipient
     ODD_CONTENT_TYPE = "odd_content_type"  # a content type other than json
 
     # Addressees.

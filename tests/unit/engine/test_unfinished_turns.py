@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.constraints.rules import OutputRules
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
@@ -26,9 +27,9 @@ from tests.fakes.guarded_run import (
 )
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, says
+from tests.fakes.wayward_model import SCHEMA, TOOLS
 
 if TYPE_CHECKING:
-    from gateway.constraints.rules import OutputRules
     from gateway.entries import Entry
 
 PREAMBLE = "<|channel|>commentary<|message|>I will look at the folder now."
@@ -84,6 +85,47 @@ async def test_a_message_for_nobody_is_asked_for_again(header: str) -> None:
     stage = staged(ANY_TOOL, says(header), says("final<|message|>Hi<|return|>"))
     assert await ended(stage) == ("completed", None)
     assert repairs(stage) == ["header_not_understood"]
+
+
+NOBODYS = '<|channel|>commentary <|constrain|>json<|message|>{"n": "one"}<|call|>'
+"""Arguments that are those of `strict`, but of the wrong type, without a recipient."""
+
+
+def only(name: str) -> OutputRules:
+    tool = replace(TOOLS[name], declared=SCHEMA)
+    return OutputRules({name: tool}, frozenset({name}))
+
+
+async def test_arguments_for_the_only_tool_are_passed_on_whatever_its_schema_says() -> None:
+    stage = staged(only("free"), says(NOBODYS))
+    assert await ended(stage) == ("completed", None)
+    [call] = stage.live.fold.response()["output"]
+    assert (call["name"], call["arguments"]) == ("free", '{"n": "one"}')
+
+
+async def test_arguments_for_the_only_tool_are_asked_for_again_if_it_is_strict() -> None:
+    stage = staged(only("strict"), says(NOBODYS), says(NOBODYS.replace('"one"', "1")))
+    assert await ended(stage) == ("completed", None)
+    [call] = stage.live.fold.response()["output"]
+    assert (call["name"], call["arguments"]) == ("strict", '{"n": 1}')
+    assert repairs(stage) == ["invalid_tool_call"]
+
+
+@pytest.mark.parametrize("value", ["1", '"one"'], ids=["fits one schema", "fits none"])
+async def test_arguments_for_one_of_several_tools_are_a_message_that_is_gone_on_from(
+    value: str,
+) -> None:
+    said = NOBODYS.replace('"one"', value)
+    stage = staged(ANY_TOOL, says(said), says(CALL))
+    assert await ended(stage) == ("completed", None)
+    assert kinds(stage) == ["message", "function_call"]
+
+
+async def test_arguments_where_no_call_may_be_made_are_a_message() -> None:
+    stage = staged(OutputRules({}, frozenset(), calls="none", open_calls=False), says(NOBODYS))
+    assert await ended(stage) == ("completed", None)
+    assert kinds(stage) == ["message"]
+    assert len(stage.tokens.requests) == 1
 
 
 async def test_a_preamble_without_the_call_it_announces_is_gone_on_from() -> None:
