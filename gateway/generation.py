@@ -495,7 +495,7 @@ class ParserPosition:
     `start` is the first id of the open message; between messages, of the one to come. `kind` and
     `name` are those of an open body, None and empty elsewhere and while the kind is not known; of a
     turn that a call of a hosted tool has ended, they are those of the call.
-    `doubts` are the rules that had to guess what the open message is. `waiting` counts the ids of
+    `doubts` are the rules that make the open message unreadable. `waiting` counts the ids of
     texts that become reasoning or something else, as whatever comes next will tell. `answered`: an
     answer was closed before it. `broken` is the call before it, if that broke off. `called`: a call
     was closed before it, in a format in which more may follow.

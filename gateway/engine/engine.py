@@ -72,7 +72,8 @@ class ClaimKeeper(Protocol):
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What all runs of a process share. `tools`: None where the gateway runs none, but may go on
-    where another replica did. `ask_approval`: None where no tool needs one.
+    where another replica did. `ask_approval`: None where no tool needs one. `continues_preambles`
+    tells whether a model goes on where it stopped at a preamble (`OutputGuard`).
     """
 
     tokens: TokenSource
@@ -88,3 +89,4 @@ class Engine:
     calls: RunningCalls = field(default_factory=RunningCalls)
     hops: HopPolicy = field(default_factory=HopPolicy)
     guard_limits: GuardLimits = field(default_factory=GuardLimits)
+    continues_preambles: Callable[[str], bool] = lambda _model: True

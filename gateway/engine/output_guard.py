@@ -23,6 +23,10 @@ with what is left:
 Three repairs are made without ending the turn, which goes on: `begun_anew`, `said_anew` and
 `grammar_failed`. Two end the response: `repetition` and `too_many_messages`.
 
+A turn that ended by itself and is none of these may be followed by another one, which says more:
+where it said nothing that the client can use, and (once, `continues_preambles`) where it said no
+more than a preamble, though tools may be called. Nothing is taken back then.
+
 Where a call is required and none has come, the next turn opens the call instead. Where one has
 come, no other turn is needed: the client has something to do. Nor is it behind an answer, which
 would be followed by another one.
@@ -168,8 +172,9 @@ class OutputGuard:
     """What one response is held to. `rules` are those that it begins with."""
 
     __slots__ = (
-        "_can_violate", "_format", "_is_free", "_joins_header", "_limits", "_loop_ids_min",
-        "_preamble_ids_max", "_reasoning_budget", "_rules", "has_checks", "text_ids",
+        "_can_violate", "_continues_preambles", "_format", "_is_free", "_joins_header", "_limits",
+        "_loop_ids_min", "_preamble_ids_max", "_reasoning_budget", "_rules", "has_checks",
+        "text_ids",
     )  # fmt: skip
 
     def __init__(
@@ -179,8 +184,13 @@ class OutputGuard:
         format_: ModelFormat,
         *,
         reasoning_budget: int | None,
+        continues_preambles: bool = True,
     ) -> None:
+        """`continues_preambles`: a turn that says no more than a preamble is no end where tools
+        may be called.
+        """
         self._limits = limits
+        self._continues_preambles = continues_preambles
         self._format = format_
         self.text_ids = format_.text_ids
         """All other ids are markers."""
@@ -473,6 +483,8 @@ class OutputGuard:
         last = fold.turns[-1].finish
         if last is FinishReason.CUT:
             return self._prefill_after(fold, rule)
+        if last is FinishReason.STOP and self._is_announcement(fold):
+            return ()
         is_mute = not fold.visible and not fold.stopped
         if last is not FinishReason.STOP or not (is_mute or self.lacks_call(fold)):
             return None
@@ -481,6 +493,14 @@ class OutputGuard:
         is_bound = rules.answer is not None or rules.calls == "required"
         empty_turns_max = max(1, self._repairs_left(fold)) if is_bound else 1
         return self._demanded_header(fold) if _stops(fold) <= empty_turns_max else None
+
+    def _is_announcement(self, fold: Fold) -> bool:
+        """The model said what it is about to do, and ended its first turn before it did."""
+        rules = self._rules_of(fold)
+        is_free = rules.calls == "auto" and bool(rules.allowed) and not fold.stopped
+        if not (self._continues_preambles and is_free and fold.only_announced):
+            return False
+        return _stops(fold) == 1 and self._repairs_left(fold) > 0
 
     def shortcoming(self, fold: Fold) -> str | None:
         """With which code a response fails whose last turn ended by itself, though something is

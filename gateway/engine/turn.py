@@ -126,6 +126,7 @@ class TurnRunner:
             limits.times(CHARACTERS_PER_TOKEN) if self._is_text else limits,
             self._format,
             reasoning_budget=spec.reasoning_budget,
+            continues_preambles=engine.continues_preambles(spec.model),
         )
         self._on_first_token = on_first_token
         self._failover = Failover(spec, engine.hops, engine.observer)

@@ -322,6 +322,11 @@ class Model(Section):
     reasoning_effort: Literal["low", "medium", "high"] = Field(
         "medium", description="Effort of requests that name none."
     )
+    continue_preambles: bool = Field(
+        default=True,
+        description="Where it may call tools and ends its turn after a preamble (`I will look at "
+        "the folder now.`), generate another turn, once. false: the response ends there.",
+    )
     format: Name = Field(
         "harmony",
         description="How it is spoken to: harmony (gpt-oss); chat: its servers render the model's "

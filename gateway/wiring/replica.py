@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.settings import Settings
+    from gateway.settings.sections import Model
     from gateway.telemetry.metrics import Metrics
     from gateway.wiring.foundation import Foundation
 
@@ -269,6 +270,18 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
     )
 
 
+def _continues_preambles(
+    models: Sequence[Model], parent_of: Callable[[str], str | None]
+) -> Callable[[str], bool]:
+    """Tells it of each model by its public id; an adapter follows its base model."""
+    configured = {model.id: model.continue_preambles for model in models}
+
+    def continues(model: str) -> bool:
+        return configured.get(model, configured.get(parent_of(model) or "", True))
+
+    return continues
+
+
 def _dependencies(
     base: Foundation,
     lease_keeper: LeaseKeeper,
@@ -313,6 +326,7 @@ def _dependencies(
                 HopPolicy, upstream_wait_s=settings.background.upstream_wait_s
             ),
             guard_limits=settings.generation.fill(GuardLimits),
+            continues_preambles=_continues_preambles(settings.models, base.pool.parent_of),
         ),
         archive=archive,
         supervisor=Supervisor(

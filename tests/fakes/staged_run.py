@@ -268,6 +268,7 @@ class Stage(Generic[Source]):
     tools: HostedTools | None = None
     ask_approval: AskApproval | None = None
     metrics: Metrics = field(default_factory=Metrics)
+    continues_preambles: bool = True
 
     def __post_init__(self) -> None:
         self.live = LiveLog(folds(self.spec.head, self.spec.rules), reader_events_max=100)
@@ -292,6 +293,7 @@ class Stage(Generic[Source]):
             ask_approval=self.ask_approval,
             hops=self.hops,
             guard_limits=self.limits,
+            continues_preambles={self.spec.model: self.continues_preambles}.__getitem__,
         )
         claim = None
         if self.said is not None:

@@ -80,7 +80,8 @@ _SHOWN_LATER: Final[dict[SegmentKind, dict[str, Any]]] = {
     SegmentKind.MCP_CALL: {"output": None, "error": None},
 }
 """What the item of a call that the gateway runs shows as long as there is nothing to show."""
-_CITING: Final = {SegmentKind.COMMENTARY, SegmentKind.FINAL, SegmentKind.REFUSAL}
+ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
+_CITING: Final = {SegmentKind.COMMENTARY, *ANSWERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,8 @@ class Builder:
     __slots__ = (
         "_cited", "_ended", "_files", "_head", "_hosted_before", "_item", "_outcome", "_pages",
         "_rules", "_seal", "_segment", "_sequence_number", "_whole", "asked", "awaits_client",
-        "breaks_off", "closed", "endings", "flowing", "includable", "is_called", "is_finished",
-        "is_started", "is_visible", "is_waiting", "output", "said", "unresolved",
+        "breaks_off", "closed", "endings", "flowing", "includable", "is_answered", "is_called",
+        "is_finished", "is_started", "is_visible", "is_waiting", "output", "said", "unresolved",
     )  # fmt: skip
 
     def __init__(
@@ -154,8 +155,9 @@ class Builder:
         """`response.created` was emitted."""
         self.is_waiting = True
         """`start` is yet to be called."""
-        self.is_visible = False
-        """A call that nobody has answered, or a message with text, came out: not just reasoning."""
+        self.is_visible = self.is_answered = False
+        """A call that nobody has answered, or a message with text, came out: not just reasoning;
+        and, of messages, an answer or a refusal."""
         self.is_called = False
         """A call came out that nobody has answered."""
         self.awaits_client = False
@@ -303,7 +305,7 @@ class Builder:
         events.append(self._keep_open(item))
         self._item = self.said = None
         # What the model makes of the result is still to come.
-        self.is_visible = self.is_called = False
+        self.is_visible = self.is_called = self.is_answered = False
         return events
 
     def alive(self) -> list[Event]:
@@ -318,7 +320,7 @@ class Builder:
         """
         events: list[Event] = []
         self._close_item("incomplete", events)
-        self.is_visible = self.is_called = False
+        self.is_visible = self.is_called = self.is_answered = False
         return events
 
     def may_finish(self, outcome: Outcome) -> bool:
@@ -578,6 +580,7 @@ class Builder:
         self.is_visible = self.is_visible or kind is not SegmentKind.REASONING
         self.awaits_client = self.awaits_client or is_clients
         self.is_called = self.is_called or is_clients or kind in GATEWAY_KINDS
+        self.is_answered = self.is_answered or kind in ANSWERS
 
     def _summarize(self, item: OpenItem, text: str | None, events: list[Event]) -> None:
         """Show what the summary says after this text, or (None) at the end of the item."""

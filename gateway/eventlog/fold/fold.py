@@ -32,7 +32,7 @@ from gateway.entries import (
     TurnEnded,
     TurnStarted,
 )
-from gateway.eventlog.fold.event_builder import Builder
+from gateway.eventlog.fold.event_builder import ANSWERS, Builder
 from gateway.eventlog.fold.hosted_calls import ApprovalAsked, HostedCalls, UnansweredCall
 from gateway.eventlog.fold.screen import Body, RuleViolation, Screen, demands
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
@@ -65,7 +65,6 @@ Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list
 
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
-ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
 _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
 """Behind a turn that ended like this there may be another one."""
 
@@ -294,6 +293,12 @@ class Fold:
     def visible(self) -> bool:
         """A call, or a message with text, came out: the user has more than reasoning."""
         return self._builder.is_visible
+
+    @property
+    def only_announced(self) -> bool:
+        """Of what the user has, all is preambles: no call came out, and no answer."""
+        builder = self._builder
+        return builder.is_visible and not (builder.is_called or builder.is_answered)
 
     @property
     def output_tokens(self) -> int:

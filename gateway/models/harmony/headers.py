@@ -19,7 +19,10 @@ applies is named in the result:
   also behind `functions.`, unless there is a function of that name.
 * The recipient decides what the message is, whatever its channel.
 * Anything else is leftover prose. Where it names a function of the client, or there is only one and
-  no recipient, the message is a call of it if it is JSON and `<|call|>` closes it.
+  no recipient, the message is a call of it if it is a JSON object and `<|call|>` closes it. Whether
+  the object fits the function's schema does not matter: a wrong call is answered by its client, or
+  generated again (strict), while arguments in a message would be the end. With several functions
+  and no name it is a message: nobody can tell for which of them it is.
 
 A *trapped* header has no `<|message|>` behind it, and ends with the body itself: there only what
 stands at the front of a part is read as header, the remainder is the body, letter for letter.

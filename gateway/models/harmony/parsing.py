@@ -261,8 +261,11 @@ class Parser:
         self._state = Where.OVER
         is_cut = reason is FinishReason.CUT
         self._writer.conclude(is_cut=is_cut)
-        if reason is not None and not is_cut and not self._writer.visible:
+        writer = self._writer
+        if reason is not None and not is_cut and not writer.visible:
             count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
+        elif reason is FinishReason.STOP and self._tools and not writer.settled:
+            count(self.recoveries, (Rule.PREAMBLE_ONLY,))
         return self._writer.take()
 
     def _step(self, token: TokenClass, run: Sequence[int]) -> None:

@@ -40,7 +40,7 @@ class Rule(StrEnum):
     DUPLICATE_RECIPIENT = "duplicate_recipient"
     RECIPIENT_NORMALISED = "recipient_normalised"  # a declared tool, misspelt in a known way
     CALL_OFF_COMMENTARY = "call_off_commentary"  # a call on another channel than commentary
-    CALL_BY_TERMINATOR = "call_by_terminator"  # no recipient, but JSON, closed by <|call|>
+    CALL_BY_TERMINATOR = "call_by_terminator"  # JSON closed by <|call|>: one callee, no recipient
     ODD_CONTENT_TYPE = "odd_content_type"  # a content type other than json
 
     # Addressees.
@@ -68,6 +68,7 @@ class Rule(StrEnum):
 
     # The turn.
     NO_VISIBLE_OUTPUT = "no_visible_output"  # nothing but reasoning, or nothing at all
+    PREAMBLE_ONLY = "preamble_only"  # a preamble and neither a call nor an answer, with tools
 
 
 DOUBTS: Final = frozenset(
@@ -80,11 +81,13 @@ DOUBTS: Final = frozenset(
         Rule.AFTER_ANSWER,
     }
 )
-"""The rules that guess for whom a message is.
+"""The rules that guess for whom a message is. Behind a whole answer such a message is dropped.
 
-A header that any of these had to read is worth writing anew, while nobody has seen the body. Every
-other rule knows what was meant: a misspelt tool, a forgotten marker, words too many. And a message
-in a foreign role is not worth it, since what came before it is complete.
+Every other rule knows what was meant: a misspelt tool, a forgotten marker, words too many.
+"""
+_READ: Final = frozenset({Rule.NO_CHANNEL})
+"""Doubts that the position of a message settles: without a known channel it is reasoning if another
+message follows, and the answer if it is the last.
 """
 _JUNK: Final = frozenset(
     {Rule.DUPLICATE_RECIPIENT, Rule.HEADER_LEFTOVER, Rule.ODD_CONTENT_TYPE, Rule.DUPLICATE_CHANNEL}
@@ -100,6 +103,13 @@ def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     return tuple(
         rule for rule in known if rule in DOUBTS or (rule is Rule.UNDECLARED_FUNCTION and is_junk)
     )
+
+
+def unreadable(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The doubts among these that nothing settles. Such a message is generated again while nobody
+    has seen its body. One in a foreign role is not: what came before it is complete.
+    """
+    return tuple(rule for rule in doubts(rules) if rule not in _READ)
 
 
 def count(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.generation import BrokenCall, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.models.harmony.arguments import Arguments, is_object
 from gateway.models.harmony.builtins import is_code
-from gateway.models.harmony.recovery import Rule, count, doubts
+from gateway.models.harmony.recovery import Rule, count, unreadable
 from gateway.models.harmony.vocabulary import CALL, END, RETURN
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _REASONING: Final = SegmentKind.REASONING
+_UNSETTLED: Final = frozenset({SegmentKind.REASONING, SegmentKind.COMMENTARY})
+"""After these alone the client has neither a call nor an answer."""
 _TERMINATORS: Final = {
     SegmentKind.REASONING: frozenset({END}),
     SegmentKind.COMMENTARY: frozenset({END}),
@@ -46,7 +48,7 @@ class Draft:
     `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
     the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
     that the message has as its role. `form` is that of its header. `doubts` are the rules that
-    guessed what it is. `lead` are words of its header, the first of it if it is reasoning. `callee`
+    make it unreadable. `lead` are words of its header, the first of it if it is reasoning. `callee`
     is the function that it calls if it is JSON (`braced`: so it seems) and `<|call|>` closes it. A
     `dropped` one says nothing. `is_hosted`: it calls what the gateway runs itself.
     """
@@ -94,11 +96,13 @@ class SegmentWriter:
 
     __slots__ = (
         "_broken_end", "_events", "_recoveries", "_texts", "_waiting_closed", "answered", "broken",
-        "reasoning_tokens", "visible", "waiting",
+        "reasoning_tokens", "settled", "visible", "waiting",
     )  # fmt: skip
 
     def __init__(self, recoveries: dict[str, int]) -> None:
         self.visible = False
+        self.settled = False
+        """A call or an answer has begun."""
         self.answered = False
         """An answer was closed."""
         self.reasoning_tokens = 0
@@ -128,7 +132,7 @@ class SegmentWriter:
         """Count rules that had a part in this message."""
         rules = tuple(rules)
         draft.verbatim = draft.verbatim and not rules
-        draft.doubts += tuple(rule.value for rule in doubts(rules))
+        draft.doubts += tuple(rule.value for rule in unreadable(rules))
         count(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
@@ -275,4 +279,5 @@ class SegmentWriter:
         draft.started = True
         kind = draft.kind or SegmentKind.REASONING
         self.visible = self.visible or kind is not SegmentKind.REASONING
+        self.settled = self.settled or kind not in _UNSETTLED
         self._events.append(SegmentStarted(kind, draft.name, draft.form))

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from gateway.engine.runner import Run
+from gateway.eventlog.journal import MemoryJournal
+from gateway.eventlog.live_log import LiveLog
 from gateway.replication.orphan_reaper import ORPHAN_S, OrphanReaper
+from gateway.store.ledger import reconciliation
 from gateway.store.postgres.statements import Statement
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
@@ -22,12 +26,17 @@ from tests.fakes.replica import (
     background,
     foreground,
     load,
+    new_fold_for,
     replica,
     shown_text,
 )
+from tests.fakes.rows import count
 from tests.fakes.stored import let_time_pass
+from tests.integration.engine.test_archive import used
 
 if TYPE_CHECKING:
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
@@ -59,6 +68,38 @@ async def test_a_foreground_response_whose_process_died_has_failed(
     assert "stopped" in body["error"]["message"]
     assert body["usage"] is None
     assert await one.reaper.round() == 0
+
+
+async def test_what_a_killed_process_said_in_the_foreground_is_booked_to_nobody_and_counted(
+    database: Database, tenant: TenantId, one: Replica
+) -> None:
+    """What docs/usage.md says of it."""
+    spec, speaker = foreground(tenant), Speaker(BEGINNING, silent=True)
+    killed = Replica(database, speaker)
+    live = LiveLog(new_fold_for(spec.head), reader_events_max=100)
+    run = asyncio.create_task(Run(spec, MemoryJournal(live, never), killed.engine)())
+    await speaker.fell_silent()
+    assert live.fold.usage.output_tokens == len(script_ids(BEGINNING))
+    for table in ("events", "messages", "usage"):
+        assert not await count(database, tenant, table), "nobody else can know what it said"
+    before = await unbilled(database)
+    await let_time_pass(database, tenant, seconds=LEASE_S + 1)
+    assert await one.reaper.round() == 1
+    assert await used(database, spec) == []
+    assert await unbilled(database) == before + 1
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
+async def never(_finished: Finished, _fold: Fold) -> None:
+    """Write the end as a process does that was killed before."""
+    await asyncio.Event().wait()
+
+
+async def unbilled(database: Database) -> int:
+    """Failed responses without a line, as reconciliation counts them."""
+    found = await reconciliation.compare(database, back_s=3600, rows_max=10, with_backends=False)
+    return found.unbilled
 
 
 async def test_what_was_generated_is_kept_when_the_attempts_are_used_up(

@@ -50,6 +50,27 @@ def test_without_a_name_json_is_a_call_of_no_one_of_several_tools() -> None:
     assert named.said() == [(SegmentKind.COMMENTARY, "", "{}")]
 
 
+_TYPED = '<|channel|>commentary <|constrain|>json<|message|>{"n": 1}<|call|>'
+
+
+@pytest.mark.parametrize(
+    ("tools", "kind"),
+    [
+        (frozenset({"f"}), SegmentKind.FUNCTION_CALL),
+        (frozenset({"f", "g"}), SegmentKind.COMMENTARY),
+        (frozenset[str](), SegmentKind.COMMENTARY),
+        (None, SegmentKind.COMMENTARY),
+    ],
+    ids=["one tool", "several tools", "no tools", "tool_choice none"],
+)
+def test_typed_json_without_a_recipient_is_a_call_where_there_is_one_callee(
+    tools: frozenset[str] | None, kind: SegmentKind
+) -> None:
+    turn = parse(_TYPED, tools=tools)
+    assert [(said, text) for said, _, text in turn.said()] == [(kind, '{"n": 1}')]
+    assert ("call_by_terminator" in turn.recoveries) == (kind is SegmentKind.FUNCTION_CALL)
+
+
 def test_what_may_be_a_call_counts_as_waiting_while_it_may_be_reasoning() -> None:
     parser = Parser(vocabulary(), _ONE)
     parser.feed(script_ids('<|channel|>analysis<|message|>{"a": 1'))

@@ -398,6 +398,7 @@ _PROVOKED = {
     Rule.REPEATED_ARGUMENTS: _CALL_F + "{}{}<|call|>",
     Rule.INVALID_ARGUMENTS: _CALL_F + "{}[]<|call|>",
     Rule.NO_VISIBLE_OUTPUT: _THOUGHT,
+    Rule.PREAMBLE_ONLY: "<|channel|>commentary<|message|>x<|return|>",
     Rule.AFTER_ANSWER: "<|channel|>final<|message|>x<|end|><|channel|>?<|message|>y<|return|>",
     Rule.CALL_BY_TERMINATOR: "<|channel|>commentary f<|message|>{}<|call|>",
     Rule.FENCED_ARGUMENTS: _CALL_F + "```json\n{}\n```<|call|>",

@@ -50,7 +50,7 @@ def test_a_place_says_where_the_next_id_falls(script: str, place: ParserPosition
 @pytest.mark.parametrize(
     ("script", "rules", "kind"),
     [
-        pytest.param("<|channel|>nonsense<|message|>", [Rule.NO_CHANNEL], None, id="no channel"),
+        pytest.param("<|channel|>nonsense<|message|>", [], None, id="no channel"),
         pytest.param(
             "<|channel|>analysis to=nobody<|message|>",
             [Rule.UNKNOWN_RECIPIENT],
@@ -71,7 +71,7 @@ def test_a_place_says_where_the_next_id_falls(script: str, place: ParserPosition
         ),
     ],
 )
-def test_doubts_are_the_rules_that_guessed(
+def test_doubts_are_the_rules_that_cannot_read_a_message(
     script: str, rules: list[Rule], kind: SegmentKind | None
 ) -> None:
     place = read(script).place
