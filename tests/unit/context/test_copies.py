@@ -330,12 +330,20 @@ def test_of_items_that_only_their_ids_are_known_of_copies_are_not_told() -> None
     assert item.item_id != USER["id"]
 
 
-def test_what_new_items_may_repeat_is_read_of_a_history() -> None:
-    assert may_repeat(parsed([USER, {**ANSWER, "id": "mine"}])) == ({USER["id"]}, False)
-    assert may_repeat(parsed([OUTPUT, without(OUTPUT, "id")])) == ({OUTPUT["id"]}, False)
-    assert may_repeat(parsed([without(CALL, "id")])) == (frozenset(), True)
-    reference = {"type": "item_reference", "id": USER["id"]}
-    assert may_repeat(parsed([reference])) == (frozenset(), True)
+@pytest.mark.parametrize(
+    ("new", "own_ids", "calls"),
+    [
+        ([USER, {**ANSWER, "id": "mine"}], {USER["id"]}, False),
+        ([OUTPUT, without(OUTPUT, "id")], {OUTPUT["id"]}, False),
+        ([without(CALL, "id")], set(), True),
+        ([{"type": "item_reference", "id": USER["id"]}], set(), True),
+    ],
+)
+def test_what_new_items_may_repeat_is_read_of_a_history(
+    new: list[Json], own_ids: set[str], calls: bool
+) -> None:
+    found = may_repeat(parsed(new))
+    assert (found.ids, found.calls) == (own_ids, calls)
 
 
 @pytest.mark.parametrize("raw", [raw for raw, _, _ in HOSTED], ids=lambda raw: raw["type"])
