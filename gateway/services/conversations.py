@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gateway import ids
 from gateway.context.assembly import referenced_ids, take_in
+from gateway.context.copies import may_repeat
 from gateway.context.unsealing import unseal
 from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
@@ -207,7 +208,8 @@ class Conversations:
         body_bytes: int,
     ) -> list[ContextItem]:
         """The items as they are kept, behind those `before` them, by id."""
-        _refuse_answers(new)
+        copied = may_repeat(new).ids & before.keys()
+        _refuse_answers([item for item in new if item.id not in copied])
         stored = await messages.find_items(
             self._database_for(principal), principal.tenant_id, referenced_ids(new)
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from gateway.context.copies import may_repeat
 from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.domains import DomainRules
 from gateway.protocol.hosted.grants import BrowserGrant, Grants, ToolBudget
@@ -325,11 +326,11 @@ def _last_container(request: CreateResponse, history: History) -> str | None:
 
 
 def _without_known(items: Sequence[_Hosted], history: History) -> Sequence[_Hosted]:
-    """Items of a request, all of one type, without those that its history has."""
-    if not items or not history.items:
+    """Items of a request, all of one type, without copies of those that its history has."""
+    if not (own := may_repeat(items).ids):
         return items
     known = {one.item_id for one in items_of_kinds(history.items, {items[0].type})}
-    return [item for item in items if item.id not in known]
+    return [item for item in items if item.id not in own & known]
 
 
 async def _servers(
