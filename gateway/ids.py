@@ -62,6 +62,7 @@ _CALL_ID = re.compile(r"call_([0-9a-f]{20})([0-9a-f]{4})\Z")
 _CALL_FORMS = 8
 _FORMED_MESSAGE_ID = re.compile(r"msg_[0-9a-f]{36,}([g-i])\Z")
 _OUTPUT_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{4,}[g-i]?\Z")
+_ITEM_ID = re.compile(r"[a-z]+_[0-9a-f]{32}i?[0-9a-f]{4,}[g-i]?\Z")
 _FORM_LETTERS = ("", "g", "h", "i")
 
 
@@ -266,6 +267,13 @@ def source_of_output(item_id: str) -> str:
     return found.group(1) if found else ""
 
 
+def is_item_id(item_id: str) -> bool:
+    """Whether it has the form of the item ids that this gateway makes. No two items share one; nor
+    do they share OpenAI's, of which the longer ones have this form, too.
+    """
+    return _ITEM_ID.match(item_id) is not None
+
+
 def message_form(item_id: str) -> int:
     """The form that the id of a message notes; 0 for every id that this gateway did not make."""
     found = _FORMED_MESSAGE_ID.match(item_id)
@@ -294,11 +302,21 @@ def call_form(call_id: str) -> int:
 
     One in 8192 of those that others make of 24 hex digits looks like ours: it gives some form.
     """
+    return max(_find_call_form(call_id), 0)
+
+
+def is_call_id(call_id: str) -> bool:
+    """Whether this gateway made it: then it is of one call alone. See `call_form`."""
+    return _find_call_form(call_id) >= 0
+
+
+def _find_call_form(call_id: str) -> int:
+    """The form that it notes; -1 for one that this gateway did not make."""
     found = _CALL_ID.match(call_id)
     if found is None:
-        return 0
+        return -1
     form = int(found.group(2), 16) ^ _check(found.group(1))
-    return form if form < _CALL_FORMS else 0
+    return form if form < _CALL_FORMS else -1
 
 
 def _check(stem: str) -> int:

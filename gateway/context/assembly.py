@@ -23,6 +23,7 @@ import orjson
 from gateway import ids
 from gateway.cache import lasting_json
 from gateway.context.compaction import compaction_item
+from gateway.context.copies import KnownItems, check_copy
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import approval_request_of, asked_tool, author_of, call_of
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
@@ -36,6 +37,7 @@ from gateway.protocol.items import (
     Reasoning,
     ReasoningText,
 )
+from gateway.protocol.request_errors import unknown_approval
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -109,22 +111,25 @@ def assemble(
     stored: Mapping[str, ContextItem],
     unsealed: Mapping[int, Unsealed],
     response: UUID,
-    taken: Collection[str] = (),
+    before: Mapping[str, ContextItem | None] | None = None,
 ) -> Context:
     """The context of one response.
 
-    Items with the ids that are `taken` stand before it, and need not be known.
+    `before` has the items that stand before it where `history` lacks them, by id: with what is
+    known of those that new ones may be copies of (`context.copies`).
 
     `stored` answers `referenced_ids(new)`, as far as these are known. `unsealed` has what was in
     the `encrypted_content` of new items, by index, of every compaction among them: such reasoning
     comes back exactly as the model said it. Raises `ResourceNotFound` for an id that `stored` lacks
-    and `InvalidRequest` for a call without output or an output without call.
+    and `InvalidRequest` for a call without output, an output without call, an answer to an approval
+    request that is not there and a changed copy.
     """
-    known = taken or {item.item_id for item in history}
-    added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
+    known = {item.item_id: item for item in history} if before is None else before
+    added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=known)
+    _check_answers(history, added)
     history = without_abandoned(history)
-    before, now = told_apart(without_cut_calls(history, added), added)
-    kept = without_orphans(before, now)
+    earlier, now = told_apart(without_cut_calls(history, added), added)
+    kept = without_orphans(earlier, now)
     _check_pairs([*kept, *now])
     return Context((*kept, *now), inherited=len(kept))
 
@@ -144,16 +149,16 @@ def take_in(
     stored: Mapping[str, ContextItem],
     unsealed: Mapping[int, Unsealed],
     source: UUID,
-    taken: Collection[str],
+    before: Mapping[str, ContextItem | None],
     param: str = "input",
 ) -> list[ContextItem]:
-    """New items as they are stored and listed, beside others whose ids are `taken`.
+    """New items as they are stored and listed, behind those `before` them.
 
     `source` makes the ids of those that came without one. The rest is as `assemble` has it; `param`
     is what held the items.
     """
     answered = _answered_new_calls(new, stored)
-    intake = _Intake(stored, unsealed, source, set(taken), answered, param)
+    intake = _Intake(stored, unsealed, source, KnownItems(before), answered, param)
     taken_in = (intake.take(*each) for each in enumerate(new))
     return [item for item in taken_in if item is not None]
 
@@ -170,19 +175,23 @@ class _Intake:
     """A request's own items, one after the other, as items of its context.
 
     Ids are unique within a context, so that a list of it can be read page by page: an item whose
-    id is taken gets another, a reference to an item that is there already adds nothing. Nor do
-    sealed reasoning and summaries that are there already: their ids tell that they are the same.
+    id is taken gets another. What is there already adds nothing: references to it, copies, and
+    sealed reasoning and summaries, whose ids tell that they are the same.
     """
 
     stored: Mapping[str, ContextItem]
     unsealed: Mapping[int, Unsealed]
     response: UUID
-    taken: set[str]
+    known: KnownItems
     answered: Collection[int]
     param: str
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         """The item at `ordinal`; None for one that adds nothing."""
+        original = self.known.find(item)
+        if original is not None:
+            check_copy(f"{self.param}[{ordinal}]", original, item)
+            return None
         match item.type:
             case "message":
                 taken: ContextItem | None = _message_item(item, self._item_id(ordinal, item))
@@ -197,12 +206,12 @@ class _Intake:
             case _:
                 taken = self._tool_item(ordinal, item)
         if taken is not None:
-            self.taken.add(taken.item_id)
+            self.known.add(taken)
         return taken
 
     def _look_up(self, ordinal: int, item: ItemReference | Reasoning) -> ContextItem | None:
         """What is stored under the item's id; None where there is nothing to add or to miss."""
-        if item.id is None or item.id in self.taken:
+        if item.id is None or item.id in self.known:
             return None
         found = self.stored.get(item.id)
         if found is not None and _is_cut_call(found):
@@ -221,7 +230,7 @@ class _Intake:
         sealed = self.unsealed.get(ordinal)
         if sealed is None:
             return self._context_item(ordinal, item)
-        if item.id in self.taken:
+        if item.id in self.known:
             return None
         context = self._context_item(ordinal, item)
         if sealed.ids is not None:
@@ -230,13 +239,13 @@ class _Intake:
         return replace(context, parsed=item.model_copy(update={"content": said}))
 
     def _summary(self, ordinal: int, item: Compaction) -> ContextItem | None:
-        if item.id in self.taken:
+        if item.id in self.known:
             return None
         item_id = self._item_id(ordinal, item)
         return compaction_item(item_id, item.encrypted_content, self.unsealed[ordinal].text)
 
     def _item_id(self, ordinal: int, item: Item) -> str:
-        if item.id is not None and item.id not in self.taken:
+        if item.id is not None and item.id not in self.known:
             return item.id
         return ids.input_item_id(_ID_PREFIXES[item.type], self.response, ordinal)
 
@@ -349,6 +358,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
     providers number their calls anew in every turn.
     """
     waiting: dict[str | None, str] = {}
+    answered: set[str | None] = set()
     for item in items:
         call_id = item.call_id
         if item.kind == "message" or _is_cut_call(item):
@@ -358,16 +368,39 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
             _check_answered(waiting)
         if item.is_call:
             if call_id in waiting:
-                raise _no_output_found(waiting[call_id], call_id)
+                raise InvalidRequest(
+                    f"The call_id {call_id} is used twice: a {_words(item.kind)} has it while the "
+                    f"{_words(waiting[call_id])} before it still has no output. Give every call a "
+                    "call_id of its own, or send the output of the first before the second.",
+                    param="input",
+                )
             waiting[call_id] = item.kind
-        elif item.is_output and not (
-            item.stands_alone or _fits(item.kind, waiting.pop(call_id, None))
-        ):
-            raise _no_call_found(item.kind, call_id)
+        elif item.is_output and not item.stands_alone:
+            if not _fits(item.kind, waiting.pop(call_id, None)):
+                raise _no_call_found(item.kind, call_id, is_answered=call_id in answered)
+            answered.add(call_id)
     _check_answered(waiting)
 
 
-def _no_call_found(kind: str, call_id: str | None) -> InvalidRequest:
+def _check_answers(history: Sequence[ContextItem], added: Sequence[ContextItem]) -> None:
+    """Every new answer to an MCP approval request has its request, or else the call that came of
+    it: what a user decides must not be lost.
+    """
+    answers = [item for item in added if item.kind == "mcp_approval_response"]
+    if not answers:
+        return
+    requests: set[str | None] = set()
+    for item in chain(history, added):
+        if item.kind == "mcp_approval_request":
+            requests.add(item.item_id)
+        elif item.kind == "mcp_call":
+            requests.add(item.call_id)
+    for answer in answers:
+        if answer.call_id not in requests:
+            raise unknown_approval(answer.call_id)
+
+
+def _no_call_found(kind: str, call_id: str | None, *, is_answered: bool) -> InvalidRequest:
     if call_id is None:
         message = (
             f"No tool call found for {_words(kind)} without call_id. Send the 'call_id' of the "
@@ -375,6 +408,8 @@ def _no_call_found(kind: str, call_id: str | None) -> InvalidRequest:
         )
     else:
         message = f"No tool call found for {_words(kind)} with call_id {call_id}."
+        if is_answered:
+            message += " The call of that id has an output already. Send one output for each call."
     return InvalidRequest(message, param="input")
 
 

@@ -54,6 +54,17 @@ def invalid(param: str, what: str, code: str = "invalid_value") -> InvalidReques
     return InvalidRequest(f"Invalid '{param}': {what}", code=code, param=param)
 
 
+def unknown_approval(request_id: str | None) -> InvalidRequest:
+    """An answer to an MCP approval request that nobody made."""
+    return InvalidRequest(
+        f"Invalid 'input': there is no approval request '{request_id}' in the context of this "
+        "request. Send its item before the answer, or continue the response that asked "
+        "('previous_response_id').",
+        code="approval_not_found",
+        param="input",
+    )
+
+
 def unknown_place() -> InvalidRequest:
     """The error for an `after` that is not the id of an item of the list."""
     return invalid(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gateway.errors import InvalidRequest
 from gateway.protocol.hosted.grants import ApprovedCall, approval_digest
 from gateway.protocol.items import McpApprovalResponse, Message
+from gateway.protocol.request_errors import unknown_approval
 from gateway.protocol.tools import flat_name
 
 if TYPE_CHECKING:
@@ -96,12 +97,7 @@ def decisions(
         request_id = answer.approval_request_id
         request = asked.get(request_id)
         if request is None:
-            raise _invalid(
-                f"there is no approval request '{request_id}' in the context of this request. Send "
-                "its item before the answer, or continue the response that asked "
-                "('previous_response_id').",
-                "approval_not_found",
-            )
+            raise unknown_approval(request_id)
         found = _tool(request, servers)
         if found is not None:
             digest = approval_digest(*found, request.arguments)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from array import array
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway import ids
 from gateway.context.assembly import referenced_ids, take_in
+from gateway.context.copies import may_repeat
 from gateway.context.unsealing import unseal
 from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
@@ -18,7 +20,7 @@ from gateway.store import conversations as rows
 from gateway.store import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from gateway.models.format import ModelFormat
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal, TenantId
 
 PARAM = "items"
+_NOTHING: Final[Mapping[str, ContextItem]] = MappingProxyType({})
 
 
 class Conversations:
@@ -114,16 +117,17 @@ class Conversations:
         """The items as they were added, as JSON; `body_bytes` is how long they were as that.
 
         An item keeps its id unless the conversation has one of that id; then it gets another. A
-        reference is replaced by a copy of the item, or by nothing where the conversation has it.
-        Raises `InvalidRequest` for reasoning that was sealed elsewhere, for items beyond the bound
-        and for an approval that would begin a call, `NoUpstreamAvailable` while nobody knows for
-        which model it may be sealed, `RateLimited` where no more may be stored.
+        reference is replaced by a copy of the item, or by nothing where the conversation has it; so
+        is an item with an id of this gateway's. Raises `InvalidRequest` for one of those that was
+        changed, for reasoning that was sealed elsewhere, for items beyond the bound and for an
+        approval that would begin a call, `NoUpstreamAvailable` while nobody knows for which model
+        it may be sealed, `RateLimited` where no more may be stored.
         """
         require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
         own = {item.id for item in new if item.id is not None}
-        taken = await rows.taken_ids(self._database_for(principal), tenant_id, uuid, own)
-        items = await self._take_in(principal, new, taken, body_bytes=body_bytes)
+        before = await rows.find_items(self._database_for(principal), tenant_id, uuid, own)
+        items = await self._take_in(principal, new, before, body_bytes=body_bytes)
         async with self._storing(principal, body_bytes):
             is_known = await rows.add_items(
                 self._database_for(principal), tenant_id, uuid, items, items_max=self._items_max
@@ -199,12 +203,13 @@ class Conversations:
         self,
         principal: Principal,
         new: Sequence[InputItem],
-        taken: Collection[str] = (),
+        before: Mapping[str, ContextItem] = _NOTHING,
         *,
         body_bytes: int,
     ) -> list[ContextItem]:
-        """The items as they are kept, beside others whose ids are `taken`."""
-        _refuse_answers(new)
+        """The items as they are kept, behind those `before` them, by id."""
+        copied = may_repeat(new).ids & before.keys()
+        _refuse_answers([item for item in new if item.id not in copied])
         stored = await messages.find_items(
             self._database_for(principal), principal.tenant_id, referenced_ids(new)
         )
@@ -215,7 +220,7 @@ class Conversations:
                 stored=stored,
                 unsealed=self._unseal(principal.tenant_id, new),
                 source=ids.new_uuid(),
-                taken=taken,
+                before=before,
                 param=PARAM,
             )
             return list(self._render(items))

@@ -15,8 +15,15 @@ from gateway.protocol.conversations import Conversation
 from gateway.protocol.hosted.includable import INCLUDABLE
 from gateway.store import content
 from gateway.store.governance import holds
-from gateway.store.messages import ItemPage, digests, item_columns, page_of, shown_item
-from gateway.store.packing import pack_text, unpack_text
+from gateway.store.messages import (
+    ItemPage,
+    context_of,
+    digests,
+    item_columns,
+    page_of,
+    shown_item,
+)
+from gateway.store.packing import pack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import ITEM
 
@@ -97,11 +104,11 @@ WHERE tenant_id = :tenant AND conversation_id = :conversation
 RETURNING true
 """)
 
-_TAKEN: Final = Statement("""
-SELECT item_id FROM conversation_items
+_FIND_ITEMS: Final = Statement(f"""
+SELECT {", ".join(ITEM)} FROM conversation_items
 WHERE tenant_id = :tenant AND conversation_id = :conversation
   AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
-""")
+""")  # noqa: S608 - constants only
 _FIND_ITEM: Final = Statement("""
 SELECT found.item, found.includable, found.item_id
 FROM conversations AS one
@@ -192,16 +199,17 @@ async def delete_conversation(
     return True
 
 
-async def taken_ids(
+async def find_items(
     database: Database, tenant_id: TenantId, uuid: UUID, item_ids: Collection[str]
-) -> frozenset[str]:
-    """Which of these ids are of items of the conversation."""
+) -> dict[str, ContextItem]:
+    """Items of the conversation by id; unknown ones are absent."""
     if not item_ids:
-        return frozenset()
+        return {}
     parameters = _of(tenant_id, uuid) | {"digests": digests(item_ids)}
     async with database.transaction(tenant_id) as connection:
-        found = await connection.scalars(_TAKEN, parameters)
-        return frozenset(map(unpack_text, found))
+        found: Sequence[Row] = await connection.execute(_FIND_ITEMS, parameters)
+        cipher = connection.cipher(tenant_id)
+    return {item.item_id: item for item in (context_of(row, cipher) for row in found)}
 
 
 async def add_items(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
-from gateway.protocol.context_item import ContextItem, StoredItem
+from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem, StoredItem
 from gateway.protocol.hosted.includable import INCLUDABLE, included_json
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
@@ -65,10 +65,14 @@ _CONTENT: Final = ("call_id", "name", "item", "ids", "includable")
 
 # For a prompt an item is its ids. Instructions may have to be put in front as text, a question to
 # the user may have to be answered, and of the tools of a server it must be known which were listed.
-NEEDED_ITEM: Final = """
+# What a client sends again is compared with the item that it was.
+_CALLS_AND_OUTPUTS: Final = ", ".join(f"'{kind}'" for kind in sorted(CALL_KINDS | OUTPUT_KINDS))
+NEEDED_ITEM: Final = f"""
 CASE WHEN :with_json OR i.ids IS NULL OR i.role IN ('system', 'developer')
           OR i.kind IN ('mcp_approval_request', 'mcp_approval_response')
           OR :with_tool_lists AND i.kind = 'mcp_list_tools'
+          OR :with_calls AND i.kind IN ({_CALLS_AND_OUTPUTS})
+          OR i.item_id IN (SELECT unnest(CAST(:repeated AS bytea[])))
      THEN i.item ELSE '' END AS item"""
 
 # A chain may begin in a conversation: with its items as far as it had come then. They stand one
@@ -291,11 +295,14 @@ async def history(  # noqa: PLR0913 - what is read of it
     items_max: int,
     with_json: bool = True,
     with_tool_lists: bool = False,
+    with_calls: bool = False,
+    repeated: Collection[str] = (),
 ) -> StoredHistory | None:
     """All that a successor of this response inherits; None when it is unknown.
 
     The `json` of its items is empty unless it takes that to render them, or `with_json`; with
-    `with_tool_lists` those have it, too, that list the tools of MCP servers. Raises
+    `with_tool_lists` those have it, too, that list the tools of MCP servers, `with_calls` calls and
+    their outputs; and so have those with the ids in `repeated`. Raises
     `PreviousResponseNotFound` naming an ancestor, or the conversation in which the chain began,
     that was deleted, and `InvalidRequest` for a chain of more than `depth_max` responses or
     `items_max` items.
@@ -307,6 +314,8 @@ async def history(  # noqa: PLR0913 - what is read of it
         "row_limit": items_max + 1,
         "with_json": with_json,
         "with_tool_lists": with_tool_lists,
+        "with_calls": with_calls,
+        "repeated": [*map(pack_text, repeated)],
     }
     async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_HISTORY, parameters)).one_or_none()

@@ -148,6 +148,12 @@ class PackedItems(Sequence[ContextItem]):
         items = self.first(self._count)
         return tuple(item for item in items if item.kind in kinds)
 
+    def named(self, item_ids: Collection[str]) -> tuple[ContextItem, ...]:
+        """The items with these ids; without one of them no item is made."""
+        if self.item_ids().isdisjoint(item_ids):
+            return ()
+        return tuple(item for item in self.first(self._count) if item.item_id in item_ids)
+
     def first(self, count: int) -> tuple[ContextItem, ...]:
         """The first `count` items."""
         row = self._open_row()

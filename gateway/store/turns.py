@@ -16,12 +16,12 @@ from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
 from gateway.store.messages import NEEDED_ITEM, opened_tool_state
-from gateway.store.packing import PACKED, PackedItems
+from gateway.store.packing import PACKED, PackedItems, pack_text
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import ACCEPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
     from typing import Any
     from uuid import UUID
@@ -116,7 +116,7 @@ WHERE m.tenant_id = :tenant AND m.response_id = :response
 """)
 
 
-async def read(
+async def read(  # noqa: PLR0913 - what is read of it
     database: Database,
     tenant_id: TenantId,
     uuid: UUID,
@@ -124,15 +124,23 @@ async def read(
     items_max: int,
     with_json: bool = True,
     with_tool_lists: bool = False,
+    with_calls: bool = False,
+    repeated: Collection[str] = (),
 ) -> Contents | None:
     """All that a response inherits that continues this conversation; None when it is unknown.
 
-    The `json` of its items is empty unless it takes that to render them, or `with_json`, or
-    `with_tool_lists` (see `messages.history`). Raises `InvalidRequest` for a conversation of more
-    than `items_max` items.
+    Which of its items have their `json` says `messages.history`. Raises `InvalidRequest` for a
+    conversation of more than `items_max` items.
     """
-    parameters = {"tenant": tenant_id, "conversation": uuid, "row_limit": items_max + 1}
-    parameters |= {"with_json": with_json, "with_tool_lists": with_tool_lists}
+    parameters = {
+        "tenant": tenant_id,
+        "conversation": uuid,
+        "row_limit": items_max + 1,
+        "with_json": with_json,
+        "with_tool_lists": with_tool_lists,
+        "with_calls": with_calls,
+        "repeated": [*map(pack_text, repeated)],
+    }
     async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_READ, parameters)).one_or_none()
         cipher = connection.cipher(tenant_id)

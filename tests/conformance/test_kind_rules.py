@@ -82,15 +82,18 @@ SAID = {"type": "message", "role": "assistant", "content": "Done."}
 async def test_items_of_tools_that_openai_runs_are_kept_as_they_came(
     client: httpx2.AsyncClient, item: Json, author: str, text: str
 ) -> None:
-    response = await created(client, [item, QUESTION])
+    # An answer has the question of an MCP server before it.
+    question = [raw for raw, _, _ in HOSTED if raw["type"] == "mcp_approval_request"]
+    before = question if item["type"] == "mcp_approval_response" else []
+    response = await created(client, [*before, item, QUESTION])
     assert item in await listed(client, response)
-    # An answer to a question of an MCP server is part of a history only where the model went on.
+    # It is part of a history only where the model went on.
     behind = [SAID] if item["type"] == "mcp_approval_response" else []
     told = await client.post("/v1/conversations", json={"items": [item, *behind]})
     kept = await client.get(f"/v1/conversations/{told.json()['id']}/items?order=asc")
     assert kept.json()["data"][:1] == [item]
     prompts = []
-    for asked in ([item, QUESTION], [QUESTION]):
+    for asked in ([*before, item, QUESTION], [QUESTION]):
         counted = await client.post(
             "/v1/responses/input_tokens", json={"model": "gpt-oss-20b", "input": asked}
         )

@@ -54,6 +54,28 @@ def test_output_items_of_one_response_have_their_source_in_common() -> None:
         assert ids.source_of_output(foreign) == ""
 
 
+def test_item_ids_of_this_gateway_are_told_from_those_that_clients_make() -> None:
+    prefixes = [*ids.HOSTED_PREFIXES.values(), ids.MESSAGE_PREFIX, ids.COMPACTION_PREFIX]
+    for prefix in prefixes:
+        assert ids.is_item_id(ids.input_item_id(prefix, UUID_OF_TEST, 0x10000))
+        assert all(
+            ids.is_item_id(ids.output_item_id(prefix, UUID_OF_TEST, 1, form)) for form in range(4)
+        )
+    for foreign in (
+        "",
+        "msg_1",
+        "__fake_id__",
+        f"msg_{UUID_OF_TEST}",
+        ids.response_id(UUID_OF_TEST),
+    ):
+        assert not ids.is_item_id(foreign)
+
+
+def test_call_ids_of_this_gateway_are_told_from_others() -> None:
+    assert all(ids.is_call_id(ids.call_id(UUID_OF_TEST, 1, form)) for form in range(8))
+    assert not any(map(ids.is_call_id, ("", "call_1", "call_" + "0" * 24)))
+
+
 def test_a_message_id_notes_a_form_behind_what_it_was_without() -> None:
     plain = ids.output_item_id(ids.MESSAGE_PREFIX, UUID_OF_TEST, 1)
     assert plain == "msg_019aa0b0c0d07e0f81020304050607080001"

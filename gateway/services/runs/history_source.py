@@ -7,10 +7,11 @@ the connection knows which it came on (WebSocket mode).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.context.assembly import referenced_ids
+from gateway.context.copies import may_repeat
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
 from gateway.generation import Route
 from gateway.protocol.conversations import unknown_conversation
@@ -19,7 +20,7 @@ from gateway.services.known_urls import combines
 from gateway.store import messages, turns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.generation import Prompt
@@ -86,9 +87,12 @@ class HistorySource:
         chain that is too long, `ResourceNotFound` for an unknown conversation, `ConversationLocked`
         when the response could not be added to it, `StoreUnavailable`.
         """
-        asked = {
+        repeated = may_repeat(request.input)
+        asked: dict[str, Any] = {
             "with_json": with_json or combines(request),
             "with_tool_lists": _names_servers(request),
+            "with_calls": repeated.calls,
+            "repeated": repeated.ids,
         }
         if request.conversation is not None:
             return await self._read_conversation(
@@ -118,7 +122,7 @@ class HistorySource:
         return self._database.within(principal.wall)
 
     async def _read_conversation(
-        self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: bool
+        self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: Any
     ) -> History:
         """`is_written`: the response will be added to it."""
         uuid = ids.parse_conversation_id(conversation_id)
@@ -143,7 +147,7 @@ class HistorySource:
             placement=found.placement,
         )
 
-    async def _read_chain(self, principal: Principal, previous: str, **asked: bool) -> History:
+    async def _read_chain(self, principal: Principal, previous: str, **asked: Any) -> History:
         uuid = ids.parse_response_id(previous)
         history = uuid and await messages.history(
             self._database_for(principal),
@@ -182,10 +186,23 @@ def route_of(
     return Route(history.placement, cache_key=cache_key, opening=opening)
 
 
-def _lacks_json(items: Sequence[ContextItem], *, with_json: bool, with_tool_lists: bool) -> bool:
+def _lacks_json(
+    items: Sequence[ContextItem],
+    *,
+    with_json: bool,
+    with_tool_lists: bool,
+    with_calls: bool,
+    repeated: Collection[str],
+) -> bool:
     """Whether what is asked of the items is not there: of most, their ids alone were read."""
-    bare = {item.kind for item in items if not item.json}
-    return bool(bare) if with_json else with_tool_lists and "mcp_list_tools" in bare
+    return any(
+        with_json
+        or (with_tool_lists and item.kind == "mcp_list_tools")
+        or (with_calls and (item.is_call or item.is_output))
+        or item.item_id in repeated
+        for item in items
+        if not item.json
+    )
 
 
 def _names_servers(request: CreateResponse) -> bool:

@@ -19,6 +19,7 @@ import orjson
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
 from gateway.context.assembly import assemble, opening
+from gateway.context.copies import may_repeat
 from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
@@ -72,7 +73,6 @@ from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
     from collections.abc import (
-        Collection,
         Mapping,
         Sequence,
     )
@@ -462,7 +462,7 @@ class SpecBuilder:
             stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
             unsealed=unseal(new, sealer, tenant=tenant, models=(given.model.id,)),
             response=given.uuid,
-            taken=() if with_history else _taken_ids(history, new),
+            before=None if with_history else _items_before(history, new),
         )
 
     def _truncate(self, given: RunInput, written: Written) -> Prompt:
@@ -564,7 +564,11 @@ def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | 
         label.kind == "mcp_approval_request" for label in columns.labels.values()
     ):
         return None  # what becomes of a request for approval is said behind it
-    is_answered = any(isinstance(item, Message) and is_answer(item) for item in new)
+    answers = [item for item in new if isinstance(item, Message) and is_answer(item)]
+    # Copies of answers that the history has are no new ones.
+    if own := may_repeat(answers).ids:
+        own &= history.item_ids()
+    is_answered = any(item.id not in own for item in answers)
     ids = format_.repeated_ids(columns, is_answered=is_answered)
     if not ids:
         return None
@@ -572,11 +576,16 @@ def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | 
     return RepeatedHistory(history.first(leading), ids)
 
 
-def _taken_ids(history: Sequence[ContextItem], new: Sequence[InputItem]) -> Collection[str]:
-    """The ids that items of the history have, where a new one might have the same."""
-    if isinstance(history, PackedItems) and any(item.id is not None for item in new):
-        return history.item_ids()
-    return ()
+def _items_before(
+    history: Sequence[ContextItem], new: Sequence[InputItem]
+) -> dict[str, ContextItem | None]:
+    """The ids that items of the history have, where a new one might have the same; with the items
+    that new ones may be copies of.
+    """
+    if not isinstance(history, PackedItems) or all(item.id is None for item in new):
+        return {}
+    before: dict[str, ContextItem | None] = dict.fromkeys(history.item_ids())
+    return before | {item.item_id: item for item in history.named(may_repeat(new).ids)}
 
 
 def _size_bytes(items: Sequence[ContextItem]) -> int:

@@ -9,10 +9,11 @@ begins (`use_approvals`), so that a request that is refused for something else h
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from gateway.context.copies import may_repeat
 from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.domains import DomainRules
 from gateway.protocol.hosted.grants import BrowserGrant, Grants, ToolBudget
@@ -48,12 +49,15 @@ if TYPE_CHECKING:
     from gateway.protocol.hosted.grants import McpTool, PythonGrant, ServerGrant
     from gateway.protocol.hosted.state import ToolState
     from gateway.protocol.hosted.tools import HostedFamily, RunTool
+    from gateway.protocol.items import AnyHostedItem
     from gateway.protocol.parameters import ToolName
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import Tool
     from gateway.services.approvals import Used
     from gateway.services.runs.history_source import History
     from gateway.tenancy import McpServersAllowed, Principal, TenantId, TenantPolicy
+
+_Hosted = TypeVar("_Hosted", bound="AnyHostedItem")
 
 INCLUDED: Final = frozenset(
     {
@@ -202,7 +206,7 @@ class ToolGrants:
         """
         offered = run_tools(request.tools)
         is_asked = "mcp" in self.served(principal.policy)
-        answers = pending(request.input) if is_asked else ()
+        answers = _without_known(pending(request.input), history) if is_asked else ()
         state, sources = tool_state_of(history.tool_state), self._sources
         if sources is None or not (offered or answers):
             return _grant_citations(state)
@@ -216,7 +220,8 @@ class ToolGrants:
         python = None
         listings: Sequence[ServerListing] = ()
         if request.tool_choice != "none":
-            python = await _grant_python(sources, principal, request, state, response)
+            used = _last_container(request, history) or state.container_id
+            python = await _grant_python(sources, principal, request, response, inherited=used)
         if request.tool_choice != "none" or answers:
             # What a user approved is what the server has now, not what it had some minutes ago.
             anew = any(answer.approve for answer in answers)
@@ -295,8 +300,9 @@ async def _grant_python(
     sources: ToolSources,
     principal: Principal,
     request: CreateResponse,
-    state: ToolState,
     response: UUID,
+    *,
+    inherited: str | None,
 ) -> PythonGrant | None:
     for index, tool in enumerate(request.tools):
         if isinstance(tool, CodeInterpreterTool):
@@ -304,16 +310,27 @@ async def _grant_python(
                 principal,
                 response,
                 tool,
-                inherited=_last_container(request) or state.container_id,
+                inherited=inherited,
                 param=f"tools[{index}].container",
             )
     return None
 
 
-def _last_container(request: CreateResponse) -> str | None:
-    """The container of the last program among the items that a request sends again."""
-    used = [item.container_id for item in request.input if item.type == "code_interpreter_call"]
-    return used[-1] if used else None
+def _last_container(request: CreateResponse, history: History) -> str | None:
+    """The container of the last program among the items that a request sends again, and its history
+    does not have.
+    """
+    sent = [item for item in request.input if item.type == "code_interpreter_call"]
+    programs = _without_known(sent, history)
+    return programs[-1].container_id if programs else None
+
+
+def _without_known(items: Sequence[_Hosted], history: History) -> Sequence[_Hosted]:
+    """Items of a request, all of one type, without copies of those that its history has."""
+    if not (own := may_repeat(items).ids):
+        return items
+    known = {one.item_id for one in items_of_kinds(history.items, {items[0].type})}
+    return [item for item in items if item.id not in own & known]
 
 
 async def _servers(

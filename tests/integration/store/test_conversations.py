@@ -108,8 +108,9 @@ async def test_one_item_is_found_and_deleted(database: Database, tenant: TenantI
 async def test_an_id_is_taken_once(database: Database, tenant: TenantId) -> None:
     uuid = await conversation_of(database, tenant, "1", "2")
     asked = ("2", "3")
-    assert await conversations.taken_ids(database, tenant, uuid, asked) == {"2"}
-    assert await conversations.taken_ids(database, tenant, uuid, ()) == set()
+    found = await conversations.find_items(database, tenant, uuid, asked)
+    assert [(name, one.json) for name, one in found.items()] == [("2", item("2").json)]
+    assert await conversations.find_items(database, tenant, uuid, ()) == {}
     with pytest.raises(ConversationLocked):
         await add(database, tenant, uuid, "3", "2")
     assert await listed(database, tenant, uuid) == (["1", "2"], False)
@@ -156,7 +157,7 @@ async def is_unknown(database: Database, tenant: TenantId, uuid: UUID) -> None:
     assert await conversations.set_metadata(database, tenant, uuid, {}) is None
     assert not await conversations.delete_conversation(database, tenant, uuid)
     assert not await add(database, tenant, uuid, "1")
-    assert await conversations.taken_ids(database, tenant, uuid, ["secret"]) == set()
+    assert await conversations.find_items(database, tenant, uuid, ["secret"]) == {}
     assert await conversations.find_item(database, tenant, uuid, "secret") is None
     assert await conversations.delete_item(database, tenant, uuid, "secret") is None
     page = await conversations.list_items(database, tenant, uuid, limit=1, order="asc", after=None)

@@ -117,9 +117,9 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         None,
     ),
     "conversations.delete_conversation": (conversation_rows.delete_conversation, False),
-    "conversations.taken_ids": (
-        lambda db, who, uuid: conversation_rows.taken_ids(db, who, uuid, ["held"]),
-        frozenset(),
+    "conversations.find_items": (
+        lambda db, who, uuid: conversation_rows.find_items(db, who, uuid, ["held"]),
+        {},
     ),
     "conversations.add_items": (
         lambda db, who, uuid: conversation_rows.add_items(

@@ -245,3 +245,26 @@ async def test_json_comes_with_what_prompts_and_grants_take_it_for(
         assert tuple(one.kind for one in found.items if one.json) == wanted
         assert [one.item_id for one in found.items.of_kinds({"mcp_list_tools"})] == ["i1"]
         assert found.items.of_kinds({"web_search_call"}) == ()
+
+
+async def test_json_comes_with_what_may_be_sent_back(database: Database, tenant: TenantId) -> None:
+    kinds: tuple[Kind, ...] = ("message", "function_call", "custom_tool_call_output", "reasoning")
+    items = [replace(item(f"i{at}"), kind=kind) for at, kind in enumerate(kinds)]
+    new = new_response()
+    await responses.insert(database, tenant, new)
+    await endings.finish(database, tenant, finished(new.uuid, items, []))
+    for with_calls, repeated, wanted in (
+        (False, (), []),
+        (False, ("i3", "unknown"), ["i3"]),
+        (True, ("i0",), ["i0", "i1", "i2"]),
+    ):
+        found = await messages.history(
+            *(database, tenant, new.uuid),
+            depth_max=9,
+            items_max=9,
+            with_json=False,
+            with_calls=with_calls,
+            repeated=repeated,
+        )
+        assert found is not None
+        assert [one.item_id for one in found.items if one.json] == wanted

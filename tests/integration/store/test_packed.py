@@ -95,6 +95,8 @@ async def test_the_first_items_and_all_ids_are_known_without_the_others(
     found = await read(database, tenant, items)
     for _ in range(2):
         assert found.item_ids() == {one.item_id for one in items}
+        assert found.named({"unknown"}) == ()
+        assert found.named({items[-1].item_id, "unknown"}) == items[-1:]
         assert [found.first(count) for count in range(len(items) + 1)] == [
             items[:count] for count in range(len(items) + 1)
         ]

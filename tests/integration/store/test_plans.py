@@ -315,7 +315,8 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
     of_tenant: dict[str, Any] = {"tenant": filled.tenant}
     one = of_tenant | {"conversation": ids.new_uuid()}
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 1000, "row_limit": 6000}
-    some = {"row_limit": 6000, "with_json": False, "with_tool_lists": False}
+    some: dict[str, Any] = {"row_limit": 6000, "with_json": False, "with_tool_lists": False}
+    some |= {"with_calls": False, "repeated": [b"item"]}
     page = {"after": b"item", "row_limit": 21, "with_includable": True}
     digests = {"digests": [b"d" * 32] * 3}
     item = {"item": b"item"}
@@ -326,7 +327,7 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
         (messages._FIND, of_tenant | digests),
         (turns._READ, one | some),
         (turns._APPEND, one | {"response": ids.new_uuid()}),
-        (conversations._TAKEN, one | digests),
+        (conversations._FIND_ITEMS, one | digests),
         (conversations._FIND_ITEM, one | item),
         (conversations._DELETE_ITEM, one | item),
         *((each, one | page) for each in conversations._LISTS.values()),
@@ -358,6 +359,8 @@ async def test_histories_are_found_by_key_under_the_one_plan_of_a_session(filled
         "row_limit": 20,
         "with_json": False,
         "with_tool_lists": False,
+        "with_calls": True,
+        "repeated": [b"item"],
     }
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 10}
     one = of_tenant | {"conversation": ids.new_uuid()}

@@ -108,8 +108,9 @@ def test_roles_phases_names_and_call_ids_are_known_without_parsing() -> None:
         ((output("c1"),), "No tool call found for function call output with call_id c1."),
         ((output("c1"), call("c1")), "No tool call found"),
         ((call("c1"),), "No tool output found for function call c1."),
-        ((call("c1"), call("c1"), output("c1")), "No tool output found for function call c1."),
-        ((call("c1"), output("c1"), output("c1")), "No tool call found"),
+        ((call("c1"), call("c1"), output("c1")), "The call_id c1 is used twice: a function call"),
+        ((call("c1"), call("c1"), output("c1"), output("c1")), "The call_id c1 is used twice"),
+        ((call("c1"), output("c1"), output("c1")), "The call of that id has an output already"),
         ((call("c1"), user("never mind")), "No tool output found for function call c1."),
     ],
 )
@@ -350,7 +351,7 @@ def test_an_output_must_be_of_the_kind_of_its_call(
     words = wrong.type.replace("_", " ")
     with pytest.raises(InvalidRequest, match=f"^No tool call found for {words} with call_id c\\.$"):
         assembled(called, wrong)
-    with pytest.raises(InvalidRequest, match="No tool output found"):
+    with pytest.raises(InvalidRequest, match="The call_id c is used twice: a function call has it"):
         assembled(called, call("c"), answered)
 
 

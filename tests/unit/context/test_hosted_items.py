@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from gateway.context.assembly import assemble, referenced_ids
 from gateway.context.compaction import droppable
+from gateway.errors import InvalidRequest
 from gateway.protocol.items import AnyInputItem, InputItem
 from tests.fakes.hosted_items import HOSTED
 
@@ -36,6 +37,7 @@ REQUEST = {
     "name": "drop",
     "arguments": "{}",
 }
+ALONE = [raw for raw, _, _ in HOSTED if raw["type"] != "mcp_approval_response"]
 RESPONSE_ITEM = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
 MADE = {
     "type": "mcp_call",
@@ -57,8 +59,8 @@ def taken(
     return list(context.items)
 
 
-@pytest.mark.parametrize("raw", [raw for raw, _, _ in HOSTED], ids=lambda raw: raw["type"])
-def test_items_of_every_hosted_kind_are_taken_alone(raw: dict[str, Any]) -> None:
+@pytest.mark.parametrize("raw", ALONE, ids=lambda raw: raw["type"])
+def test_items_of_every_hosted_kind_but_answers_are_taken_alone(raw: dict[str, Any]) -> None:
     user = {"role": "user", "content": "hi"}
     items = taken(user, raw, user)
     assert [item.kind for item in items] == ["message", raw["type"], "message"]
@@ -89,8 +91,27 @@ def test_a_request_for_what_can_be_no_tool_has_no_name() -> None:
 
 
 def test_what_was_not_approved_does_not_approve() -> None:
-    [answer] = taken({**RESPONSE_ITEM, "approve": False})
+    _, answer = taken(REQUEST, {**RESPONSE_ITEM, "approve": False})
     assert not answer.approves
+
+
+def test_an_answer_to_an_approval_request_needs_the_request_or_its_call() -> None:
+    unasked = {**RESPONSE_ITEM, "approval_request_id": "mcpr_none"}
+    for approve in (True, False):
+        for before in ([], [REQUEST, RESPONSE_ITEM], [MADE]):
+            with pytest.raises(InvalidRequest, match="no approval request 'mcpr_none'") as caught:
+                taken(*before, {**unasked, "approve": approve})
+            assert (caught.value.code, caught.value.param) == ("approval_not_found", "input")
+    assert len(taken(RESPONSE_ITEM, {**MADE, "approval_request_id": "mcpr_1"})) == 2
+    history = tuple(taken(REQUEST))
+    assert len(taken(RESPONSE_ITEM, history=history)) == 2
+    reference = {"type": "item_reference", "id": "mcpr_1"}
+    assert len(taken(reference, RESPONSE_ITEM, stored={"mcpr_1": history[0]})) == 2
+
+
+def test_an_answer_whose_request_was_deleted_blocks_no_history() -> None:
+    _, answer = taken(REQUEST, RESPONSE_ITEM)
+    assert len(taken(USER, history=(answer,))) == 2
 
 
 def test_a_compaction_hides_items_of_hosted_tools() -> None:
@@ -136,9 +157,10 @@ def test_code_that_a_client_changed_is_shown_as_it_is() -> None:
 
 @pytest.mark.parametrize("raw", [raw for raw, _, _ in HOSTED], ids=lambda raw: raw["type"])
 def test_an_item_that_says_no_status_is_listed_as_completed(raw: dict[str, Any]) -> None:
+    before = [REQUEST] if raw["type"] == "mcp_approval_response" else []
     for silent in ({**raw, "status": None}, {k: v for k, v in raw.items() if k != "status"}):
-        (item,) = taken(silent)
+        *_, item = taken(*before, silent)
         shown = json.loads(item.json).get("status")
         assert shown == ("completed" if "status" in raw and raw["type"] != "mcp_call" else None)
-    (item,) = taken(raw)
+    *_, item = taken(*before, raw)
     assert json.loads(item.json).get("status") == raw.get("status")

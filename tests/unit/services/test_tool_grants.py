@@ -254,6 +254,16 @@ async def test_a_container_goes_on_that_is_among_the_items_that_are_sent_again()
     assert rooms.asked == [("cntr_7", "tools[0].container")]
 
 
+async def test_a_program_that_the_history_has_brings_no_container_back() -> None:
+    item_id = ids.output_item_id("ci_", RESPONSE, 0)
+    ran = {"type": "code_interpreter_call", "id": item_id, "code": "1", "container_id": "cntr_7"}
+    after = replace(AFTER, items=(stored_item(ran),))
+    for history, container in ((after, "cntr_0"), (AFTER, "cntr_7")):
+        rooms = Rooms()
+        await decide(rooms, history, tools=[PYTHON], input=[ran])
+        assert rooms.asked == [(container, "tools[0].container")]
+
+
 async def test_a_server_is_granted_with_its_tools_its_list_and_its_secrets() -> None:
     rooms = Rooms((LISTED,))
     policy = TenantPolicy(mcp_servers="listed")
@@ -477,6 +487,18 @@ async def test_an_approval_is_found_wherever_it_was_asked_for(place: str) -> Non
     assert unused.grants == replace(granted.grants, approved=None)
     assert unused.approvals == ()
     assert NOTHING_GRANTED.without_approvals() == NOTHING_GRANTED
+
+
+async def test_an_answer_that_the_history_has_is_not_given_again() -> None:
+    answer = YES | {"id": ids.input_item_id("mcpa_", RESPONSE, 0)}
+    there = History(ids.new_uuid(), tuple(map(stored_item, (QUESTION, answer))), 1)
+    asked = History(ids.new_uuid(), (stored_item(QUESTION),), 1)
+    for history, approvals in ((there, ()), (asked, (BOUND,))):
+        granted = await decide(history=history, tools=[SERVER], input=[answer])
+        assert granted.approvals == approvals
+    mine = YES | {"id": "mcpa_mine"}
+    before = History(ids.new_uuid(), tuple(map(stored_item, (QUESTION, mine))), 1)
+    assert (await decide(history=before, tools=[SERVER], input=[mine])).approvals == (BOUND,)
 
 
 @pytest.mark.parametrize(("answer", "anew"), [(YES, True), ({**YES, "approve": False}, False)])
