@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 _STALE_KINDS: Final = frozenset({"reasoning", "web_search_call", "code_interpreter_call"})
 """What belongs to a chain of thought: of hosted tools what the model calls while it thinks."""
-_IN_ANY_CONTEXT: Final = _STALE_KINDS | {"message", "mcp_call", "mcp_list_tools"}
+_IN_ANY_CONTEXT: Final = _STALE_KINDS | {
+    *("message", "mcp_call", "mcp_list_tools", "additional_tools"),
+}
 """Kinds of items that need no other ones, and hide none. (A call that was approved stands behind
 its approval request, which is of another kind.)"""
 

@@ -33,6 +33,8 @@ from gateway.protocol.items import (
     ShellAction,
     ShellCall,
     ShellCallOutput,
+    ToolSearchCall,
+    ToolSearchOutput,
 )
 from gateway.protocol.tools import (
     APPLY_PATCH,
@@ -40,11 +42,12 @@ from gateway.protocol.tools import (
     FUNCTION_NAME,
     LOCAL_SHELL,
     SHELL,
+    TOOL_SEARCH,
     flat_name,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gateway.constraints.rules import ToolRule
     from gateway.protocol.context_item import HostedKind
@@ -82,6 +85,8 @@ def call_of(item: CallItem) -> Call:
             return Call(LOCAL_SHELL, _json({k: v for k, v in action.items() if v != {}}))
         case ShellCall():
             return Call(SHELL, _json(item.action.model_dump(exclude_none=True)))
+        case ToolSearchCall():
+            return Call(TOOL_SEARCH, _json({} if item.arguments is None else item.arguments))
         case _:
             return Call(APPLY_PATCH, _json({"operation": _operation(item.operation)}))
 
@@ -90,9 +95,11 @@ def author_of(item: OutputItem) -> str | None:
     """The function, as the model knows it, that an output says it is of, where it says that in
     place of the call that it answers.
     """
-    if isinstance(item, FunctionCallOutput) and item.call_id is None and item.name is not None:
+    if item.call_id is not None:
+        return None
+    if isinstance(item, FunctionCallOutput) and item.name is not None:
         return flat_name(item.namespace, item.name)
-    return None
+    return TOOL_SEARCH if isinstance(item, ToolSearchOutput) else None
 
 
 def output_text(item: OutputItem) -> str:
@@ -106,8 +113,25 @@ def output_text(item: OutputItem) -> str:
             return item.output
         case ShellCallOutput():
             return _json([command.model_dump(exclude_none=True) for command in item.output])
+        case ToolSearchOutput():
+            return _json({"tools": [*_found(item.tools)]})
         case _:
             return _json(without_nulls({"status": item.status, "output": item.output}))
+
+
+def _found(tools: object, namespace: str | None = None) -> Iterator[dict[str, Any]]:
+    """What a search found, by the names by which the model can call it; its parameters are declared
+    where those of all tools are.
+    """
+    for tool in tools if isinstance(tools, list | tuple) else ():
+        match tool:
+            case {"type": "namespace", "name": str(name), "tools": [*members]}:
+                yield from _found(members, name)
+            case {"type": "function" | "custom", "name": str(name)}:
+                about = tool.get("description")
+                yield without_nulls({"name": flat_name(namespace, name), "description": about})
+            case _:
+                pass
 
 
 UNKNOWN_RESULT: Final = "What this call returned is not known, nor whether it took effect."
@@ -205,8 +229,7 @@ _HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[str, ...]]] = {
     "mcp_approval_request": ("server_label", "name", "arguments"),
     "mcp_approval_response": ("approve", "reason"),
     "mcp_call": ("arguments", "output", "error"),
-    "tool_search_call": (),
-    "tool_search_output": (),
+    "additional_tools": (),
     "program": ("code",),
     "program_output": ("result",),
 }
@@ -218,7 +241,7 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
 
     No `rule`: a function that nobody declared. The input of a custom tool is `arguments` itself
     where that is not the JSON object it should be. Raises `ValueError` when the arguments of a
-    shell or the patcher have not their shape.
+    shell, the patcher or a search for tools have not their shape.
     """
     if rule is None:
         return {"name": name, "arguments": arguments}
@@ -233,6 +256,8 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
             return {"action": _some(commands.commands, commands.model_dump(mode="json"))}
         case SegmentKind.APPLY_PATCH_CALL:
             return {"operation": _operation(_parse_arguments(_Patch, arguments).operation)}
+        case SegmentKind.TOOL_SEARCH_CALL:
+            return {"execution": "client", "arguments": _object(arguments)}
         case SegmentKind.CUSTOM_CALL:
             said = {CUSTOM_INPUT: _custom_input(arguments)}
         case _:
@@ -246,6 +271,14 @@ def _parse_arguments(model: type[_M], arguments: str) -> _M:
         return model.model_validate(orjson.loads(arguments))
     except (orjson.JSONDecodeError, ValidationError) as error:
         raise ValueError(f"not the arguments of {model.__name__}: {error}") from None
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    match orjson.loads(arguments):
+        case dict(value):
+            return value
+        case _:
+            raise ValueError("not a JSON object")
 
 
 def _some(words: tuple[str, ...], action: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from gateway.protocol.base import (
 )
 
 Json = dict[str, Any]
+Searcher = Literal["server", "client"]
 
 
 class HostedItem(WireModel):
@@ -137,15 +138,29 @@ class McpCall(HostedItem):
 
 
 class ToolSearchCall(HostedItem):
-    """A search for tools."""
+    """A search for tools, by the client or, without a `call_id`, by a server."""
 
     type: Literal["tool_search_call"] = "tool_search_call"
+    call_id: CallId | None = None
+    execution: Searcher | None = None
+    arguments: Any = None
 
 
 class ToolSearchOutput(HostedItem):
-    """The tools that were found."""
+    """The tools that were found, as a request declares them (`protocol.brought_tools`)."""
 
     type: Literal["tool_search_output"] = "tool_search_output"
+    call_id: CallId | None = None
+    execution: Searcher | None = None
+    tools: Any = None
+
+
+class AdditionalTools(HostedItem):
+    """More tools, as a request declares them (`protocol.brought_tools`)."""
+
+    type: Literal["additional_tools"] = "additional_tools"
+    role: Literal["developer"] = "developer"
+    tools: Any = None
 
 
 class Program(HostedItem):
@@ -173,8 +188,7 @@ AnyHostedItem = (
     | McpApprovalRequest
     | McpApprovalResponse
     | McpCall
-    | ToolSearchCall
-    | ToolSearchOutput
+    | AdditionalTools
     | Program
     | ProgramOutput
 )
@@ -524,7 +538,9 @@ class ItemReference(NullableModel):
     id: ItemId
 
 
-CallItem = FunctionCall | CustomToolCall | LocalShellCall | ShellCall | ApplyPatchCall
+CallItem = (
+    FunctionCall | CustomToolCall | LocalShellCall | ShellCall | ApplyPatchCall | ToolSearchCall
+)
 """A call that a client executes."""
 OutputItem = (
     FunctionCallOutput
@@ -532,6 +548,7 @@ OutputItem = (
     | LocalShellCallOutput
     | ShellCallOutput
     | ApplyPatchCallOutput
+    | ToolSearchOutput
 )
 """What it returned."""
 PlainItem = Message | Reasoning | CallItem | OutputItem | AnyHostedItem
@@ -564,6 +581,8 @@ AnyInputItem = Annotated[
     | ShellCallOutput
     | ApplyPatchCall
     | ApplyPatchCallOutput
+    | ToolSearchCall
+    | ToolSearchOutput
     | AnyHostedItem
     | Compaction
     | CompactionTrigger

@@ -64,10 +64,12 @@ _COLUMNS: Final = ", ".join(ITEM)
 _CONTENT: Final = ("call_id", "name", "item", "ids", "includable")
 
 # For a prompt an item is its ids. Instructions may have to be put in front as text, a question to
-# the user may have to be answered, and of the tools of a server it must be known which were listed.
+# the user may have to be answered, tools that an item brought are offered, and of the tools of a
+# server it must be known which were listed.
 NEEDED_ITEM: Final = """
 CASE WHEN :with_json OR i.ids IS NULL OR i.role IN ('system', 'developer')
           OR i.kind IN ('mcp_approval_request', 'mcp_approval_response')
+          OR i.kind IN ('tool_search_output', 'additional_tools')
           OR :with_tool_lists AND i.kind = 'mcp_list_tools'
      THEN i.item ELSE '' END AS item"""
 

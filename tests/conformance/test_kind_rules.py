@@ -99,7 +99,7 @@ async def test_items_of_tools_that_openai_runs_are_kept_as_they_came(
 
 
 @requirement("kinds.additions-of-2026")
-@pytest.mark.parametrize("kind", ["additional_tools", "configuration_update"])
+@pytest.mark.parametrize("kind", ["configuration_update"])
 async def test_items_that_would_change_what_is_asked_are_refused_by_their_type(
     client: httpx2.AsyncClient, kind: str
 ) -> None:
@@ -122,7 +122,7 @@ async def test_items_that_would_change_what_is_asked_are_refused_by_their_type(
             marks=requirement("kinds.computer"),
         ),
         pytest.param(
-            {"type": "tool_search", "execution": "client"},
+            {"type": "tool_search", "execution": "server"},
             marks=[requirement("kinds.computer"), requirement("kinds.programmatic-tools")],
         ),
         pytest.param(

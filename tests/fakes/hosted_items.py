@@ -141,24 +141,12 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
     ),
     (
         {
-            "type": "tool_search_call",
-            "id": "tsc_1",
-            "status": "completed",
-            "execution": "server",
-            "arguments": {"query": "x"},
-        },
-        "tool_search",
-        "",
-    ),
-    (
-        {
-            "type": "tool_search_output",
-            "id": "tso_1",
-            "status": "completed",
-            "execution": "server",
+            "type": "additional_tools",
+            "id": "at_1",
+            "role": "developer",
             "tools": [],
         },
-        "tool_search",
+        "additional_tools",
         "",
     ),
     (

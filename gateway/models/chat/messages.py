@@ -60,6 +60,7 @@ from gateway.protocol.items import (
     McpApprovalResponse,
     McpCall,
     Message,
+    OutputItem,
     Reasoning,
 )
 from gateway.text_ids import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
@@ -391,7 +392,7 @@ def _tell(made: ChatConversation, placed: PlacedItem) -> None:
         case _ if isinstance(item, CallItem):
             call = call_of(item)
             made.call(source, call_id, call.name, call.arguments)
-        case _ if isinstance(item, HostedItem):
+        case _ if isinstance(item, HostedItem) and not isinstance(item, OutputItem):
             _tell_hosted(made, placed, item)
         case _:
             if placed.item.stands_alone:

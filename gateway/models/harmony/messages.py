@@ -64,11 +64,11 @@ from gateway.protocol.calls import (
 from gateway.protocol.items import (
     CallItem,
     Compaction,
-    HostedItem,
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
     Message,
+    OutputItem,
     Reasoning,
 )
 from gateway.protocol.tools import FUNCTION_NAME
@@ -152,9 +152,9 @@ def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
         return _function_call(call.name, call.arguments)
     if isinstance(item, Compaction):
         return None
-    if isinstance(item, HostedItem):
-        return _hosted_message(item, function)
-    return _function_result(function or "", output_text(item))
+    if isinstance(item, OutputItem):
+        return _function_result(function or "", output_text(item))
+    return _hosted_message(item, function)
 
 
 def call_message(name: str, text: str) -> HarmonyMessage:
