@@ -25,7 +25,7 @@ from gateway import ids
 from gateway.cache import lasting_json
 from gateway.context.compaction import compaction_item
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.protocol.calls import approval_request_of, asked_tool, author_of, call_of
+from gateway.protocol.calls import asked_tool, author_of, call_of, hosted_call_id
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
 from gateway.protocol.hosted_items import implied_members
 from gateway.protocol.items import (
@@ -255,7 +255,7 @@ class _Intake:
             return self._context_item(ordinal, item, call_id, name, complete=complete)
         if _is_output(item):
             return self._context_item(ordinal, item, item.call_id, author_of(item))
-        context = self._context_item(ordinal, item, approval_request_of(item), asked_tool(item))
+        context = self._context_item(ordinal, item, hosted_call_id(item), asked_tool(item))
         told = self.stored.get(context.item_id) if item.type in _UNTOLD else None
         is_same = told is not None and _says_the_same(told, item)
         return context.with_ids(told.ids) if told and told.ids and is_same else context

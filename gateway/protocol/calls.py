@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gateway.generation import SegmentKind
 from gateway.protocol.base import WireModel, without_nulls
 from gateway.protocol.items import (
+    ComputerCall,
     ComputerCallOutput,
     CustomToolCall,
     CustomToolCallOutput,
@@ -30,6 +31,8 @@ from gateway.protocol.items import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
+    Program,
+    ProgramOutput,
     ShellAction,
     ShellCall,
     ShellCallOutput,
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gateway.constraints.rules import ToolRule
-    from gateway.protocol.context_item import HostedKind
+    from gateway.protocol.context_item import HostedKind, Kind
     from gateway.protocol.items import AnyHostedItem, CallItem, InputFile, Item, OutputItem
 
 _M = TypeVar("_M", bound=WireModel)
@@ -134,6 +137,7 @@ def _found(tools: object, namespace: str | None = None) -> Iterator[dict[str, An
                 pass
 
 
+NO_RESULT: Final = "Nothing of what this call returned was kept."
 UNKNOWN_RESULT: Final = "What this call returned is not known, nor whether it took effect."
 NOT_APPROVED: Final = "The user did not approve this call. It was not made."
 
@@ -177,31 +181,53 @@ def refusal_text(item: McpApprovalResponse) -> str:
     return f"{NOT_APPROVED} What they say: {item.reason}" if item.reason else NOT_APPROVED
 
 
-def hosted_author(item: AnyHostedItem) -> str:
-    """The name of the tool, as the model is told it."""
-    kind = item.type.removesuffix("_output").removesuffix("_call")
-    return "mcp" if kind.startswith("mcp") else kind
+def hosted_author(kind: Kind) -> str:
+    """The name of the tool that items of a kind are of, as the model is told it."""
+    name = kind.removesuffix("_output").removesuffix("_call")
+    return "mcp" if name.startswith("mcp") else name
 
 
-def hosted_text(item: AnyHostedItem) -> str:
-    """What the model is shown of a hosted tool's item: what it was asked and returned, as JSON.
-
-    Nothing of lists of tools, which cannot be called here. What the model cannot read is named in
-    its place.
+def hosted_call(item: AnyHostedItem) -> str | None:
+    """What a hosted tool was asked, as JSON; None for an item that is only what it returned, or
+    says nothing. Nothing is said of lists of tools, which cannot be called here.
     """
-    names = _HOSTED_MEMBERS[item.type]
-    said = {name: _readable(getattr(item, name)) for name in names}
+    asked, returned = _HOSTED_MEMBERS[item.type]
+    if not asked:
+        return None
+    said = _said(item, asked)
+    return _json(said) if said or _said(item, returned) else None
+
+
+def hosted_result(item: AnyHostedItem) -> str | None:
+    """What a hosted tool returned, as JSON or as a note that it is not known; None for an item that
+    is only a call, or says nothing. What the model cannot read is named in its place.
+    """
+    asked, returned = _HOSTED_MEMBERS[item.type]
+    said = _said(item, returned)
+    if not returned or not (said or _said(item, asked)):
+        return None
+    if item.status in _UNFINISHED:
+        said["status"] = item.status
+    return _json(said) if said else NO_RESULT
+
+
+def _said(item: AnyHostedItem, names: tuple[str, ...]) -> dict[str, Any]:
+    said = {name: _readable(getattr(item, name, None)) for name in names}
     match item:
-        case ImageGenerationCall(result=str()):
+        case ImageGenerationCall(result=str()) if "result" in said:
             said["result"] = IMAGE_NOTE
         case ComputerCallOutput():
             said["output"] = IMAGE_NOTE
         case _:
             pass
-    known = without_nulls(said)
-    if known and item.status in _UNFINISHED:
-        known["status"] = item.status
-    return _json(known) if known else ""
+    return without_nulls(said)
+
+
+def hosted_call_id(item: Item) -> str | None:
+    """The id by which a call of a hosted tool and the item of what it returned belong together."""
+    if isinstance(item, Program | ProgramOutput | ComputerCall | ComputerCallOutput):
+        return item.call_id
+    return approval_request_of(item)
 
 
 def _readable(value: object) -> object:
@@ -218,22 +244,22 @@ def _readable(value: object) -> object:
 
 
 _UNFINISHED: Final = frozenset({"failed", "incomplete"})
-_HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[str, ...]]] = {
-    "web_search_call": ("action",),
-    "file_search_call": ("queries", "results"),
-    "code_interpreter_call": ("code", "outputs"),
-    "image_generation_call": ("revised_prompt",),
-    "computer_call": ("action", "actions"),
-    "computer_call_output": (),
-    "mcp_list_tools": (),
-    "mcp_approval_request": ("server_label", "name", "arguments"),
-    "mcp_approval_response": ("approve", "reason"),
-    "mcp_call": ("arguments", "output", "error"),
-    "additional_tools": (),
-    "program": ("code",),
-    "program_output": ("result",),
+_HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "web_search_call": (("action",), ("results",)),
+    "file_search_call": (("queries",), ("results",)),
+    "code_interpreter_call": (("code",), ("outputs",)),
+    "image_generation_call": (("revised_prompt",), ("result",)),
+    "computer_call": (("action", "actions"), ()),
+    "computer_call_output": ((), ("output",)),
+    "mcp_list_tools": ((), ()),
+    "mcp_approval_request": (("server_label", "name", "arguments"), ()),
+    "mcp_approval_response": ((), ("approve", "reason")),
+    "mcp_call": (("server_label", "name", "arguments"), ("output", "error")),
+    "additional_tools": ((), ()),
+    "program": (("code",), ()),
+    "program_output": ((), ("result",)),
 }
-"""What is shown of each."""
+"""What is shown of each: of what it was asked, and of what it returned."""
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:

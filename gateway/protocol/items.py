@@ -53,7 +53,7 @@ class HostedItem(WireModel):
 
 
 class WebSearchCall(HostedItem):
-    """A search, or a look at a page. What was found is not in the item."""
+    """A search, or a look at a page. What was found is in few of them, as `results`."""
 
     type: Literal["web_search_call"] = "web_search_call"
     action: Json | None = None
@@ -88,6 +88,7 @@ class ComputerCall(HostedItem):
     """What was done with a screen, a mouse and a keyboard."""
 
     type: Literal["computer_call"] = "computer_call"
+    call_id: str | None = None
     action: Json | None = None
     actions: Many[Json] | None = None
 
@@ -96,6 +97,7 @@ class ComputerCallOutput(HostedItem):
     """The screenshot that a computer call returned."""
 
     type: Literal["computer_call_output"] = "computer_call_output"
+    call_id: str | None = None
     output: Json | None = None
 
 
@@ -167,6 +169,7 @@ class Program(HostedItem):
     """A program that calls tools."""
 
     type: Literal["program"] = "program"
+    call_id: str | None = None
     code: str
 
 
@@ -174,6 +177,7 @@ class ProgramOutput(HostedItem):
     """What a program returned."""
 
     type: Literal["program_output"] = "program_output"
+    call_id: str | None = None
     result: str
 
 

@@ -26,7 +26,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.approval_calls import ReadItem
 from gateway.protocol.base import Integer, Many, WireModel, whole, without_nulls
 from gateway.protocol.brought_tools import BroughtTools, brought_by, offered, paths_of
-from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
+from gateway.protocol.calls import author_of, call_of, hosted_call, hosted_result, output_text
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
@@ -501,7 +501,8 @@ def _check_tool_item(
             check_hosted(path, item)
         case _:
             check_hosted(path, item)
-            check_text(path, hosted_text(item), limits)
+            check_text(path, hosted_call(item), limits)
+            check_text(path, hosted_result(item), limits)
     if item.type == "function_call_output" and (name := author_of(item)):
         check_name(f"{path}.name", name)
 

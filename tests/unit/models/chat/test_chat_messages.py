@@ -13,7 +13,6 @@ from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, PYTHON_TOOL
 from gateway.models.chat.messages import (
     ANY,
-    NO_RESULT,
     UNSEEN,
     ChatConversation,
     Habits,
@@ -24,7 +23,7 @@ from gateway.models.chat.messages import (
     question,
 )
 from gateway.models.format import Builtins
-from gateway.protocol.calls import NOT_APPROVED
+from gateway.protocol.calls import NO_RESULT, NOT_APPROVED
 from gateway.protocol.tools import FunctionTool
 from tests.fakes import contexts as items
 from tests.fakes.contexts import options
@@ -209,6 +208,17 @@ def test_items_of_hosted_tools_are_calls_and_results() -> None:
         {"type": "mcp_list_tools", "id": "l", "server_label": "x", "tools": []}
     )
     assert told(items.user(), silent) == [{"user": "hi"}]
+
+
+def test_a_program_that_ran_elsewhere_is_a_call_with_its_result() -> None:
+    program = items.from_wire({"type": "program", "id": "p", "call_id": "c", "code": "f()"})
+    output = items.from_wire({"type": "program_output", "id": "o", "call_id": "c", "result": "1"})
+    call = {"assistant": "", "calls": [("program", '{"code":"f()"}')]}
+    result = {"tool": '{"result":"1"}'}
+    assert told(program, items.user(), output) == [call, result, {"user": "hi"}]
+    assert told(program) == [call, {"tool": f'{{"result":"{NO_RESULT}"}}'}]
+    uncalled = {"assistant": "", "calls": [("program", "{}")]}
+    assert told(output) == [uncalled, result]
 
 
 def test_calls_that_the_gateway_ran_were_made_one_after_the_other() -> None:
