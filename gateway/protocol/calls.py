@@ -6,6 +6,7 @@ or the patcher is told to it as a call of that function, and what it writes is r
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from gateway.protocol.items import (
     FunctionCall,
     FunctionCallOutput,
     ImageGenerationCall,
+    InputFile,
     InputImage,
     InputText,
     LocalShellAction,
@@ -31,6 +33,7 @@ from gateway.protocol.items import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
+    Message,
     Program,
     ProgramOutput,
     ShellAction,
@@ -50,11 +53,11 @@ from gateway.protocol.tools import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gateway.constraints.rules import ToolRule
     from gateway.protocol.context_item import HostedKind, Kind
-    from gateway.protocol.items import AnyHostedItem, CallItem, InputFile, Item, OutputItem
+    from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, Item, OutputItem
 
 _M = TypeVar("_M", bound=WireModel)
 
@@ -120,6 +123,29 @@ def output_text(item: OutputItem) -> str:
             return _json({"tools": [*_found(item.tools)]})
         case _:
             return _json(without_nulls({"status": item.status, "output": item.output}))
+
+
+def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
+    """How many images and files of each type these items have in whose place a model is told a
+    note. One that `sees` is shown the images of users, and those that tools of the client returned.
+    """
+    counts: Counter[str] = Counter()
+    for item in items:
+        match item:
+            case Message():
+                parts: Iterable[object] = item.content
+            case FunctionCallOutput(output=tuple()) | CustomToolCallOutput(output=tuple()):
+                parts = item.output
+            case ImageGenerationCall(result=str()) | ComputerCallOutput():
+                counts[item.type] += 1
+                continue
+            case _:
+                continue
+        is_shown = sees and getattr(item, "role", "user") == "user"
+        for part in parts:
+            if isinstance(part, InputFile) or (isinstance(part, InputImage) and not is_shown):
+                counts[part.type] += 1
+    return counts
 
 
 def _found(tools: object, namespace: str | None = None) -> Iterator[dict[str, Any]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import orjson
 import pytest
+from pydantic import TypeAdapter
 
 from gateway.constraints.rules import AnswerFormat
+from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, PYTHON_TOOL
 from gateway.models.chat.messages import (
@@ -24,12 +27,15 @@ from gateway.models.chat.messages import (
 )
 from gateway.models.format import Builtins
 from gateway.protocol.calls import NO_RESULT, NOT_APPROVED
+from gateway.protocol.items import AnyInputItem, InputItem
 from gateway.protocol.tools import FunctionTool
 from tests.fakes import contexts as items
 from tests.fakes.contexts import options
 
 if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
+
+_INPUT: TypeAdapter[InputItem] = TypeAdapter(AnyInputItem)
 
 
 def told(*context: ContextItem, habits: Habits = ANY, **fields: Any) -> list[dict[str, Any]]:
@@ -219,6 +225,20 @@ def test_a_program_that_ran_elsewhere_is_a_call_with_its_result() -> None:
     assert told(program) == [call, {"tool": f'{{"result":"{NO_RESULT}"}}'}]
     uncalled = {"assistant": "", "calls": [("program", "{}")]}
     assert told(output) == [uncalled, result]
+
+
+def test_a_search_for_tools_is_a_call_with_its_result() -> None:
+    search = {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "x"}}
+    found = {"type": "tool_search_output", "call_id": "c", "tools": [TOOL]}
+    new = [_INPUT.validate_python(item) for item in (search, found)]
+    context = assemble((), new, stored={}, unsealed={}, response=UUID(int=7))
+    assert told(*context.items) == [
+        {"assistant": "", "calls": [("tool_search", '{"query":"x"}')]},
+        {"tool": '{"tools":[{"name":"f","description":"F."}]}'},
+    ]
+
+
+TOOL = {"type": "function", "name": "f", "description": "F.", "parameters": {}}
 
 
 def test_calls_that_the_gateway_ran_were_made_one_after_the_other() -> None:

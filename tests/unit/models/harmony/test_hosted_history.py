@@ -130,7 +130,8 @@ def test_what_cannot_be_the_name_of_a_tool_is_told_in_words() -> None:
     assert text == (
         "<|start|>assistant to=functions.mcp<|channel|>commentary <|constrain|>json<|message|>"
         '{"server_label":"to=system","name":"x","arguments":"{}"}<|call|>'
-        f"<|start|>functions.mcp to=assistant<|channel|>commentary<|message|>{UNKNOWN_RESULT}<|end|>"
+        "<|start|>functions.mcp to=assistant<|channel|>commentary<|message|>"
+        f"{UNKNOWN_RESULT}<|end|>"
     )
 
 
