@@ -56,6 +56,7 @@ async def prompt_of(fleet: Asker, response: Json) -> str:
     return VOCABULARY.decode(seen[0]["prompt_ids"])
 
 
+@pytest.mark.requirement("kinds.additions-of-2026")
 async def test_a_search_is_shown_as_call_and_result_and_what_it_found_is_offered(
     fleet: Asker,
 ) -> None:
@@ -67,6 +68,7 @@ async def test_a_search_is_shown_as_call_and_result_and_what_it_found_is_offered
     assert "offered_tools" not in told
 
 
+@pytest.mark.requirement("kinds.programmatic-tools")
 async def test_the_model_searches_by_an_item_of_its_own(fleet: Asker) -> None:
     tool = {**SEARCH, "description": "Finds tools.", "parameters": {"type": "object"}}
     asked = 'Go. [[sim call=tool_search arguments={"goal":"open"}]]'
@@ -181,6 +183,7 @@ async def test_a_search_that_nobody_answered_is_refused(fleet: Asker) -> None:
 ADDED: Json = {"type": "additional_tools", "role": "developer", "tools": [OPEN_TAB, SEARCH]}
 
 
+@pytest.mark.requirement("kinds.additions-of-2026")
 @pytest.mark.parametrize("instructed", [False, True])
 async def test_added_tools_are_offered_from_there_on(fleet: Asker, *, instructed: bool) -> None:
     added = {**ADDED, "tools": [{**OPEN_TAB, "defer_loading": False}, {"type": "web_search"}]}
