@@ -389,6 +389,7 @@ class SegmentKind(Enum):
     LOCAL_SHELL_CALL = "local_shell_call"
     SHELL_CALL = "shell_call"
     APPLY_PATCH_CALL = "apply_patch_call"
+    TOOL_SEARCH_CALL = "tool_search_call"
     # Calls of tools that the gateway runs, or asks the user about.
     WEB_SEARCH_CALL = "web_search_call"
     CODE_INTERPRETER_CALL = "code_interpreter_call"
@@ -406,6 +407,7 @@ CALL_KINDS = frozenset(
         SegmentKind.LOCAL_SHELL_CALL,
         SegmentKind.SHELL_CALL,
         SegmentKind.APPLY_PATCH_CALL,
+        SegmentKind.TOOL_SEARCH_CALL,
     }
 )
 """The kinds that a client executes."""

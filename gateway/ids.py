@@ -37,6 +37,8 @@ SHELL_CALL_PREFIX = "sh_"
 SHELL_CALL_OUTPUT_PREFIX = "sho_"
 APPLY_PATCH_CALL_PREFIX = "apc_"
 APPLY_PATCH_CALL_OUTPUT_PREFIX = "apco_"
+TOOL_SEARCH_CALL_PREFIX = "tsc_"
+TOOL_SEARCH_OUTPUT_PREFIX = "tso_"
 HOSTED_PREFIXES = {
     "web_search_call": "ws_",
     "file_search_call": "fs_",
@@ -48,8 +50,7 @@ HOSTED_PREFIXES = {
     "mcp_approval_request": "mcpr_",
     "mcp_approval_response": "mcpa_",
     "mcp_call": "mcp_",
-    "tool_search_call": "tsc_",
-    "tool_search_output": "tso_",
+    "additional_tools": "at_",
     "program": "prog_",
     "program_output": "progo_",
 }

@@ -62,13 +62,18 @@ class CreateRequest:
         return 200, dialects.body(scope, content)
 
     def headers(self, generation: Generation) -> Headers:
-        """Headers of the answer: types of tools that this gateway does not run, or not for this
-        tenant, and whether it is the answer to an earlier request.
+        """Headers of the answer: tools that this gateway does not run, or not for this tenant,
+        images and files that the model is not shown, and whether it is the answer to an earlier
+        request.
         """
         headers: Headers = []
         if self.request.dropped_tools:
             dropped = ", ".join(dict.fromkeys(self.request.dropped_tools))
             headers.append((b"x-gateway-dropped-tools", dropped.encode()))
+        if generation.unread:
+            counts = generation.unread.items()
+            omitted = ", ".join(f"{kind};count={count}" for kind, count in counts)
+            headers.append((b"x-gateway-dropped-input", omitted.encode()))
         if generation.is_repeat:
             headers.append((b"idempotent-replayed", b"true"))
         headers += generation.limit_headers

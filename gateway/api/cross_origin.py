@@ -22,6 +22,7 @@ METHODS: Final = ("GET", "HEAD", "POST", "DELETE")
 EXPOSED: Final = (
     *("x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "openai-organization"),
     *("openai-processing-ms", "openai-version", "x-ignored-parameters", "www-authenticate"),
+    *("x-gateway-dropped-tools", "x-gateway-dropped-input"),
     *(name.decode() for name in LIMIT_HEADERS),
 )
 """Headers that a page can read beside those that it always can: the SDKs retry by some of them."""

@@ -19,7 +19,12 @@ Summary = Literal["off", "concise", "detailed"]
 
 
 WHOLE_KINDS: Final = frozenset(
-    {SegmentKind.LOCAL_SHELL_CALL, SegmentKind.SHELL_CALL, SegmentKind.APPLY_PATCH_CALL}
+    {
+        SegmentKind.LOCAL_SHELL_CALL,
+        SegmentKind.SHELL_CALL,
+        SegmentKind.APPLY_PATCH_CALL,
+        SegmentKind.TOOL_SEARCH_CALL,
+    }
 )
 """Calls whose items have no text that could stream, and a shape that their arguments must have."""
 

@@ -12,6 +12,7 @@ is left of a pair the conversation would be refused for ever. So it is left out 
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from gateway.cache import lasting_json
 from gateway.context.compaction import compaction_item
 from gateway.context.copies import KnownItems, check_copy
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.protocol.calls import approval_request_of, asked_tool, author_of, call_of
+from gateway.protocol.calls import asked_tool, author_of, call_of, hosted_call_id
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
 from gateway.protocol.hosted_items import implied_members
 from gateway.protocol.items import (
@@ -69,6 +70,8 @@ _ID_PREFIXES: Final = {
     "shell_call_output": ids.SHELL_CALL_OUTPUT_PREFIX,
     "apply_patch_call": ids.APPLY_PATCH_CALL_PREFIX,
     "apply_patch_call_output": ids.APPLY_PATCH_CALL_OUTPUT_PREFIX,
+    "tool_search_call": ids.TOOL_SEARCH_CALL_PREFIX,
+    "tool_search_output": ids.TOOL_SEARCH_OUTPUT_PREFIX,
     "compaction": ids.COMPACTION_PREFIX,
     **ids.HOSTED_PREFIXES,
 }
@@ -252,13 +255,16 @@ class _Intake:
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
         """A call of a tool or its output, also of a tool that OpenAI runs."""
         if _is_call(item):
-            # One that its provider marked as cut off, and that nobody answers, stays so.
-            complete = item.status != "incomplete" or ordinal in self.answered
+            # One that its provider marked as cut off, and that nobody answers, stays so. A search
+            # of a server has no `call_id`: the client is not asked for its output either.
+            is_owed = item.status != "incomplete" and item.call_id is not None
+            complete = is_owed or ordinal in self.answered
             name = call_of(item).name
-            return self._context_item(ordinal, item, item.call_id, name, complete=complete)
+            call_id = item.call_id or self._item_id(ordinal, item)
+            return self._context_item(ordinal, item, call_id, name, complete=complete)
         if _is_output(item):
             return self._context_item(ordinal, item, item.call_id, author_of(item))
-        context = self._context_item(ordinal, item, approval_request_of(item), asked_tool(item))
+        context = self._context_item(ordinal, item, hosted_call_id(item), asked_tool(item))
         told = self.stored.get(context.item_id) if item.type in _UNTOLD else None
         is_same = told is not None and _says_the_same(told, item)
         return context.with_ids(told.ids) if told and told.ids and is_same else context
@@ -281,6 +287,7 @@ class _Intake:
             kind=item.type,
             item_id=item_id,
             json=_body(item, item_id, status),
+            role=item.role if item.type == "additional_tools" else None,
             call_id=call_id,
             name=name,
             complete=complete,
@@ -337,7 +344,7 @@ def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, Context
     """Indexes of the calls among new items that have an output: the next one of their `call_id`.
     References to calls that are `stored` count, too.
     """
-    waiting: dict[str, int] = {}
+    waiting: dict[str | None, int] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
         if _is_call(item):
@@ -427,8 +434,8 @@ def _words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-_OUTPUT_SUFFIX: Final = "_output"
-"""The kind of an output is that of its call, and this."""
+_SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
+"""What the kinds of a call and its output do not have in common."""
 _ANY_OUTPUT: Final = "function_call_output"
 """Answers every call: in Open Responses all are calls of functions, and Codex answers its local
 shell as one (`LocalShellCall` in its source)."""
@@ -436,8 +443,9 @@ shell as one (`LocalShellCall` in its source)."""
 
 def _fits(output: str, call: str | None) -> bool:
     """Whether an output of one kind may answer a call of another; None: there is no call."""
-    fitting = output == _ANY_OUTPUT or call == output.removesuffix(_OUTPUT_SUFFIX)
-    return call is not None and fitting
+    if call is None:
+        return False
+    return output == _ANY_OUTPUT or _SUFFIXES.sub("", output) == _SUFFIXES.sub("", call)
 
 
 def told_apart(
@@ -496,10 +504,12 @@ class _OpenCalls:
 
 def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
     """The output with the `call_id` of its call, also where it is listed."""
-    body = {**orjson.loads(output.json), "call_id": call_id} if output.json else None
+    # That of a server's search is nowhere listed.
+    is_listed = output.json and output.kind != "tool_search_output"
+    body = {**orjson.loads(output.json), "call_id": call_id} if is_listed else None
     return replace(
         output,
-        json=lasting_json(body) if body else b"",
+        json=lasting_json(body) if body else output.json,
         call_id=call_id,
         parsed=output.parsed and output.parsed.model_copy(update={"call_id": call_id}),
     )

@@ -11,27 +11,31 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
-from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE
+from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, NO_RESULT, hosted_author
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
+    ComputerCallOutput,
     InputFile,
     InputImage,
     InputText,
     McpApprovalResponse,
     OutputText,
+    ProgramOutput,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from gateway.protocol.context_item import Columns, Label
+    from gateway.protocol.context_item import Columns, Kind, Label
     from gateway.protocol.items import Message, Reasoning, Refusal
 
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 _STALE_KINDS: Final = frozenset({"reasoning", "web_search_call", "code_interpreter_call"})
 """What belongs to a chain of thought: of hosted tools what the model calls while it thinks."""
-_IN_ANY_CONTEXT: Final = _STALE_KINDS | {"message", "mcp_call", "mcp_list_tools"}
+_IN_ANY_CONTEXT: Final = _STALE_KINDS | {
+    *("message", "mcp_call", "mcp_list_tools", "additional_tools"),
+}
 """Kinds of items that need no other ones, and hide none. (A call that was approved stands behind
 its approval request, which is of another kind.)"""
 
@@ -208,6 +212,64 @@ class _Approvals:
         return [request, PlacedItem(source, item, request.item.name)]
 
 
+_HOSTED_RESULTS: Final[Mapping[Kind, tuple[Kind, ContextItem]]] = {
+    "program": (
+        "program_output",
+        ContextItem(
+            *("program_output", "", b'{"type":"program_output"}'),
+            parsed=ProgramOutput(result=NO_RESULT),
+        ),
+    ),
+    "computer_call": (
+        "computer_call_output",
+        ContextItem(
+            *("computer_call_output", "", b'{"type":"computer_call_output"}'),
+            parsed=ComputerCallOutput(),
+        ),
+    ),
+    "mcp_approval_request": (
+        "mcp_approval_response",
+        # What was approved elsewhere was made there, in an item of its own.
+        ContextItem(
+            *("mcp_approval_response", "", b'{"type":"mcp_approval_response"}'),
+            parsed=McpApprovalResponse(approval_request_id="unanswered", approve=True),
+        ),
+    ),
+}
+"""Calls of tools that ran elsewhere, the kind of the items of what they returned, and what the
+model is shown where there is none."""
+_RESULT_KINDS: Final = frozenset(kind for kind, _ in _HOSTED_RESULTS.values())
+
+
+def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
+    """The items, where each call of a tool that ran elsewhere has what it returned behind it. What
+    nobody asked for stays where it is.
+    """
+    ordered = list(items)
+    waiting: defaultdict[tuple[str, str | None], deque[int]] = defaultdict(deque)
+    results: dict[int, PlacedItem] = {}
+    moved: set[int] = set()
+    for at, placed in enumerate(ordered):
+        item = placed.item
+        if _asks_elsewhere(item):
+            kind, unknown = _HOSTED_RESULTS[item.kind]
+            is_question = item.kind == "mcp_approval_request"
+            waiting[kind, item.item_id if is_question else item.call_id].append(at)
+            results[at] = PlacedItem(PREAMBLE, unknown, hosted_author(item.kind))
+        elif item.kind in _RESULT_KINDS and waiting[item.kind, item.call_id]:
+            call = waiting[item.kind, item.call_id].popleft()
+            results[call] = PlacedItem(placed.source, item, hosted_author(item.kind))
+            moved.add(at)
+    if not results:
+        return ordered
+    shown = [(at, placed) for at, placed in enumerate(ordered) if at not in moved]
+    return [one for at, placed in shown for one in (placed, results.get(at)) if one is not None]
+
+
+def _asks_elsewhere(item: ContextItem) -> bool:
+    return item.kind in _HOSTED_RESULTS and item.name is None
+
+
 def is_answer(item: ContextItem | Label | Message) -> bool:
     """Is it an assistant message in the final channel?"""
     return item.role == "assistant" and item.phase != "commentary"
@@ -223,7 +285,7 @@ def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
 
     Raises `InvalidRequest` for an output without a call.
     """
-    ordered = list(items)
+    ordered = with_hosted_results(items)
     outputs: defaultdict[str | None, deque[PlacedItem]] = defaultdict(deque)
     for placed in ordered:
         if placed.item.is_output and not placed.item.stands_alone:

@@ -6,6 +6,7 @@ or the patcher is told to it as a call of that function, and what it writes is r
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from gateway.generation import SegmentKind
 from gateway.protocol.base import WireModel, without_nulls
 from gateway.protocol.items import (
+    ComputerCall,
     ComputerCallOutput,
     CustomToolCall,
     CustomToolCallOutput,
@@ -22,6 +24,7 @@ from gateway.protocol.items import (
     FunctionCall,
     FunctionCallOutput,
     ImageGenerationCall,
+    InputFile,
     InputImage,
     InputText,
     LocalShellAction,
@@ -30,9 +33,14 @@ from gateway.protocol.items import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
+    Message,
+    Program,
+    ProgramOutput,
     ShellAction,
     ShellCall,
     ShellCallOutput,
+    ToolSearchCall,
+    ToolSearchOutput,
 )
 from gateway.protocol.tools import (
     APPLY_PATCH,
@@ -40,15 +48,16 @@ from gateway.protocol.tools import (
     FUNCTION_NAME,
     LOCAL_SHELL,
     SHELL,
+    TOOL_SEARCH,
     flat_name,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gateway.constraints.rules import ToolRule
-    from gateway.protocol.context_item import HostedKind
-    from gateway.protocol.items import AnyHostedItem, CallItem, InputFile, Item, OutputItem
+    from gateway.protocol.context_item import HostedKind, Kind
+    from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, Item, OutputItem
 
 _M = TypeVar("_M", bound=WireModel)
 
@@ -82,6 +91,8 @@ def call_of(item: CallItem) -> Call:
             return Call(LOCAL_SHELL, _json({k: v for k, v in action.items() if v != {}}))
         case ShellCall():
             return Call(SHELL, _json(item.action.model_dump(exclude_none=True)))
+        case ToolSearchCall():
+            return Call(TOOL_SEARCH, _json({} if item.arguments is None else item.arguments))
         case _:
             return Call(APPLY_PATCH, _json({"operation": _operation(item.operation)}))
 
@@ -90,9 +101,11 @@ def author_of(item: OutputItem) -> str | None:
     """The function, as the model knows it, that an output says it is of, where it says that in
     place of the call that it answers.
     """
-    if isinstance(item, FunctionCallOutput) and item.call_id is None and item.name is not None:
+    if item.call_id is not None:
+        return None
+    if isinstance(item, FunctionCallOutput) and item.name is not None:
         return flat_name(item.namespace, item.name)
-    return None
+    return TOOL_SEARCH if isinstance(item, ToolSearchOutput) else None
 
 
 def output_text(item: OutputItem) -> str:
@@ -106,10 +119,51 @@ def output_text(item: OutputItem) -> str:
             return item.output
         case ShellCallOutput():
             return _json([command.model_dump(exclude_none=True) for command in item.output])
+        case ToolSearchOutput():
+            return _json({"tools": [*_found(item.tools)]})
         case _:
             return _json(without_nulls({"status": item.status, "output": item.output}))
 
 
+def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
+    """How many images and files of each type these items have in whose place a model is told a
+    note. One that `sees` is shown the images of users, and those that tools of the client returned.
+    """
+    counts: Counter[str] = Counter()
+    for item in items:
+        match item:
+            case Message():
+                parts: Iterable[object] = item.content
+            case FunctionCallOutput(output=tuple()) | CustomToolCallOutput(output=tuple()):
+                parts = item.output
+            case ImageGenerationCall(result=str()) | ComputerCallOutput():
+                counts[item.type] += 1
+                continue
+            case _:
+                continue
+        is_shown = sees and getattr(item, "role", "user") == "user"
+        for part in parts:
+            if isinstance(part, InputFile) or (isinstance(part, InputImage) and not is_shown):
+                counts[part.type] += 1
+    return counts
+
+
+def _found(tools: object, namespace: str | None = None) -> Iterator[dict[str, Any]]:
+    """What a search found, by the names by which the model can call it; its parameters are declared
+    where those of all tools are.
+    """
+    for tool in tools if isinstance(tools, list | tuple) else ():
+        match tool:
+            case {"type": "namespace", "name": str(name), "tools": [*members]}:
+                yield from _found(members, name)
+            case {"type": "function" | "custom", "name": str(name)}:
+                about = tool.get("description")
+                yield without_nulls({"name": flat_name(namespace, name), "description": about})
+            case _:
+                pass
+
+
+NO_RESULT: Final = "Nothing of what this call returned was kept."
 UNKNOWN_RESULT: Final = "What this call returned is not known, nor whether it took effect."
 NOT_APPROVED: Final = "The user did not approve this call. It was not made."
 
@@ -153,31 +207,53 @@ def refusal_text(item: McpApprovalResponse) -> str:
     return f"{NOT_APPROVED} What they say: {item.reason}" if item.reason else NOT_APPROVED
 
 
-def hosted_author(item: AnyHostedItem) -> str:
-    """The name of the tool, as the model is told it."""
-    kind = item.type.removesuffix("_output").removesuffix("_call")
-    return "mcp" if kind.startswith("mcp") else kind
+def hosted_author(kind: Kind) -> str:
+    """The name of the tool that items of a kind are of, as the model is told it."""
+    name = kind.removesuffix("_output").removesuffix("_call")
+    return "mcp" if name.startswith("mcp") else name
 
 
-def hosted_text(item: AnyHostedItem) -> str:
-    """What the model is shown of a hosted tool's item: what it was asked and returned, as JSON.
-
-    Nothing of lists of tools, which cannot be called here. What the model cannot read is named in
-    its place.
+def hosted_call(item: AnyHostedItem) -> str | None:
+    """What a hosted tool was asked, as JSON; None for an item that is only what it returned, or
+    says nothing. Nothing is said of lists of tools, which cannot be called here.
     """
-    names = _HOSTED_MEMBERS[item.type]
-    said = {name: _readable(getattr(item, name)) for name in names}
+    asked, returned = _HOSTED_MEMBERS[item.type]
+    if not asked:
+        return None
+    said = _said(item, asked)
+    return _json(said) if said or _said(item, returned) else None
+
+
+def hosted_result(item: AnyHostedItem) -> str | None:
+    """What a hosted tool returned, as JSON or as a note that it is not known; None for an item that
+    is only a call, or says nothing. What the model cannot read is named in its place.
+    """
+    asked, returned = _HOSTED_MEMBERS[item.type]
+    said = _said(item, returned)
+    if not returned or not (said or _said(item, asked)):
+        return None
+    if item.status in _UNFINISHED:
+        said["status"] = item.status
+    return _json(said) if said else NO_RESULT
+
+
+def _said(item: AnyHostedItem, names: tuple[str, ...]) -> dict[str, Any]:
+    said = {name: _readable(getattr(item, name, None)) for name in names}
     match item:
-        case ImageGenerationCall(result=str()):
+        case ImageGenerationCall(result=str()) if "result" in said:
             said["result"] = IMAGE_NOTE
         case ComputerCallOutput():
             said["output"] = IMAGE_NOTE
         case _:
             pass
-    known = without_nulls(said)
-    if known and item.status in _UNFINISHED:
-        known["status"] = item.status
-    return _json(known) if known else ""
+    return without_nulls(said)
+
+
+def hosted_call_id(item: Item) -> str | None:
+    """The id by which a call of a hosted tool and the item of what it returned belong together."""
+    if isinstance(item, Program | ProgramOutput | ComputerCall | ComputerCallOutput):
+        return item.call_id
+    return approval_request_of(item)
 
 
 def _readable(value: object) -> object:
@@ -194,23 +270,22 @@ def _readable(value: object) -> object:
 
 
 _UNFINISHED: Final = frozenset({"failed", "incomplete"})
-_HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[str, ...]]] = {
-    "web_search_call": ("action",),
-    "file_search_call": ("queries", "results"),
-    "code_interpreter_call": ("code", "outputs"),
-    "image_generation_call": ("revised_prompt",),
-    "computer_call": ("action", "actions"),
-    "computer_call_output": (),
-    "mcp_list_tools": (),
-    "mcp_approval_request": ("server_label", "name", "arguments"),
-    "mcp_approval_response": ("approve", "reason"),
-    "mcp_call": ("arguments", "output", "error"),
-    "tool_search_call": (),
-    "tool_search_output": (),
-    "program": ("code",),
-    "program_output": ("result",),
+_HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "web_search_call": (("action",), ("results",)),
+    "file_search_call": (("queries",), ("results",)),
+    "code_interpreter_call": (("code",), ("outputs",)),
+    "image_generation_call": (("revised_prompt",), ("result",)),
+    "computer_call": (("action", "actions"), ()),
+    "computer_call_output": ((), ("output",)),
+    "mcp_list_tools": ((), ()),
+    "mcp_approval_request": (("server_label", "name", "arguments"), ()),
+    "mcp_approval_response": ((), ("approve", "reason")),
+    "mcp_call": (("server_label", "name", "arguments"), ("output", "error")),
+    "additional_tools": ((), ()),
+    "program": (("code",), ()),
+    "program_output": ((), ("result",)),
 }
-"""What is shown of each."""
+"""What is shown of each: of what it was asked, and of what it returned."""
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:
@@ -218,7 +293,7 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
 
     No `rule`: a function that nobody declared. The input of a custom tool is `arguments` itself
     where that is not the JSON object it should be. Raises `ValueError` when the arguments of a
-    shell or the patcher have not their shape.
+    shell, the patcher or a search for tools have not their shape.
     """
     if rule is None:
         return {"name": name, "arguments": arguments}
@@ -233,6 +308,8 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
             return {"action": _some(commands.commands, commands.model_dump(mode="json"))}
         case SegmentKind.APPLY_PATCH_CALL:
             return {"operation": _operation(_parse_arguments(_Patch, arguments).operation)}
+        case SegmentKind.TOOL_SEARCH_CALL:
+            return {"execution": "client", "arguments": _object(arguments)}
         case SegmentKind.CUSTOM_CALL:
             said = {CUSTOM_INPUT: _custom_input(arguments)}
         case _:
@@ -246,6 +323,14 @@ def _parse_arguments(model: type[_M], arguments: str) -> _M:
         return model.model_validate(orjson.loads(arguments))
     except (orjson.JSONDecodeError, ValidationError) as error:
         raise ValueError(f"not the arguments of {model.__name__}: {error}") from None
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    match orjson.loads(arguments):
+        case dict(value):
+            return value
+        case _:
+            raise ValueError("not a JSON object")
 
 
 def _some(words: tuple[str, ...], action: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 CallKind = Literal[
-    "function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"
+    "function_call",
+    "custom_tool_call",
+    "local_shell_call",
+    "shell_call",
+    "apply_patch_call",
+    "tool_search_call",
 ]
 OutputKind = Literal[
     "function_call_output",
@@ -24,6 +29,7 @@ OutputKind = Literal[
     "local_shell_call_output",
     "shell_call_output",
     "apply_patch_call_output",
+    "tool_search_output",
 ]
 HostedKind = Literal[
     "web_search_call",
@@ -36,12 +42,12 @@ HostedKind = Literal[
     "mcp_approval_request",
     "mcp_approval_response",
     "mcp_call",
-    "tool_search_call",
-    "tool_search_output",
+    "additional_tools",
     "program",
     "program_output",
 ]
-"""Of tools that a server runs, OpenAI or this gateway: no client executes them."""
+"""Of tools that a server runs, OpenAI or this gateway: no client executes them; and declarations of
+more tools."""
 Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
 CALL_KINDS: Final = frozenset(get_args(CallKind))
@@ -58,7 +64,8 @@ class ContextItem:
     `json` is the item as it is stored and listed, id and status included; empty where nobody needs
     more of it than its ids. `ids` stand for it in a prompt (unsigned 32-bit), None while it was
     never rendered. `complete` is False for an item that was cut off. `call_id` and `name` are set
-    for calls, `call_id` for their outputs, `role` and `phase` for messages. The name of a call is
+    for calls, `call_id` for their outputs, `role` and `phase` for messages; more tools have the
+    role of who declares them. The name of a call is
     the one that the model knows; an output has one where it named its function in place of a call.
     An MCP approval request has the name of the tool, None where that cannot be one; the `call_id`
     of its response, and of the call that was approved, is the id of its item.

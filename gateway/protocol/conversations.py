@@ -16,6 +16,7 @@ from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
 from gateway.protocol.request_errors import array_too_long, unknown, unsupported, validated
 from gateway.protocol.responses.create import (
+    check_brought,
     check_items,
     check_media,
     check_metadata,
@@ -145,6 +146,7 @@ def _parse(model: type[AnyBody], raw: dict[str, Any], *, strict: bool) -> AnyBod
 
 def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: bool) -> None:
     check_items(items, limits, param="items")
+    check_brought(items, limits, param="items")
     for index, item in enumerate(items):
         if isinstance(item, CompactionTrigger):
             remedy = "Send it in the input of a response."

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.protocol.items import McpListTools, ToolSearchOutput, WebSearchCall
+from gateway.protocol.items import (
+    AdditionalTools,
+    McpListTools,
+    ToolSearchCall,
+    ToolSearchOutput,
+    WebSearchCall,
+)
 from gateway.protocol.request_errors import missing, wrong_type
 
 if TYPE_CHECKING:
@@ -24,11 +30,9 @@ _WITH_STATUS: Final = frozenset(
     }
 )
 """Items that have a status in OpenAI's types, whatever became of them."""
-_SEARCHED_BY: Final = frozenset({"tool_search_call", "tool_search_output"})
-"""Items that OpenAI's types say of who searched, when they are listed."""
 
 
-def check_hosted(path: str, item: AnyHostedItem) -> None:
+def check_hosted(path: str, item: AnyHostedItem | ToolSearchOutput) -> None:
     """Raises `InvalidRequest` for what an item at `path` lacks, and for members of a wrong type."""
     match item:
         case McpListTools():
@@ -36,11 +40,10 @@ def check_hosted(path: str, item: AnyHostedItem) -> None:
                 raise missing(f"{path}.server_label")
             if item.tools is None:
                 raise missing(f"{path}.tools")
-        case ToolSearchOutput():
-            tools = (item.model_extra or {}).get("tools")
-            if tools is None:
+        case ToolSearchOutput() | AdditionalTools():
+            if item.tools is None:
                 raise missing(f"{path}.tools")
-            _check_objects(f"{path}.tools", tools)
+            _check_objects(f"{path}.tools", item.tools)
         case WebSearchCall(action=dict(action)) if action.get("sources") is not None:
             _check_objects(f"{path}.action.sources", action["sources"])
         case _:
@@ -55,12 +58,18 @@ def _check_objects(path: str, members: object) -> None:
             raise wrong_type(f"{path}[{index}]", "an object", member)
 
 
-def implied_members(item: AnyHostedItem) -> Mapping[str, str]:
+def implied_members(
+    item: AnyHostedItem | ToolSearchCall | ToolSearchOutput,
+) -> Mapping[str, str]:
     """What an item is listed with though it does not say it: one that does not say how it ended has
     ended, and a search for tools that names no call of the client was the server's.
     """
     implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
-    more = item.model_extra or {}
-    if item.type in _SEARCHED_BY and more.get("execution") is None:
-        implied["execution"] = "server" if more.get("call_id") is None else "client"
+    match item:
+        case ToolSearchCall(execution=None) | ToolSearchOutput(execution=None):
+            implied["execution"] = "server" if item.call_id is None else "client"
+        case AdditionalTools():
+            implied["role"] = item.role
+        case _:
+            pass
     return implied

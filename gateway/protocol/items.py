@@ -38,6 +38,7 @@ from gateway.protocol.base import (
 )
 
 Json = dict[str, Any]
+Searcher = Literal["server", "client"]
 
 
 class HostedItem(WireModel):
@@ -52,7 +53,7 @@ class HostedItem(WireModel):
 
 
 class WebSearchCall(HostedItem):
-    """A search, or a look at a page. What was found is not in the item."""
+    """A search, or a look at a page. What was found is in few of them, as `results`."""
 
     type: Literal["web_search_call"] = "web_search_call"
     action: Json | None = None
@@ -87,6 +88,7 @@ class ComputerCall(HostedItem):
     """What was done with a screen, a mouse and a keyboard."""
 
     type: Literal["computer_call"] = "computer_call"
+    call_id: str | None = None
     action: Json | None = None
     actions: Many[Json] | None = None
 
@@ -95,6 +97,7 @@ class ComputerCallOutput(HostedItem):
     """The screenshot that a computer call returned."""
 
     type: Literal["computer_call_output"] = "computer_call_output"
+    call_id: str | None = None
     output: Json | None = None
 
 
@@ -137,21 +140,36 @@ class McpCall(HostedItem):
 
 
 class ToolSearchCall(HostedItem):
-    """A search for tools."""
+    """A search for tools, by the client or, without a `call_id`, by a server."""
 
     type: Literal["tool_search_call"] = "tool_search_call"
+    call_id: CallId | None = None
+    execution: Searcher | None = None
+    arguments: Any = None
 
 
 class ToolSearchOutput(HostedItem):
-    """The tools that were found."""
+    """The tools that were found, as a request declares them (`protocol.brought_tools`)."""
 
     type: Literal["tool_search_output"] = "tool_search_output"
+    call_id: CallId | None = None
+    execution: Searcher | None = None
+    tools: Any = None
+
+
+class AdditionalTools(HostedItem):
+    """More tools, as a request declares them (`protocol.brought_tools`)."""
+
+    type: Literal["additional_tools"] = "additional_tools"
+    role: Literal["developer"] = "developer"
+    tools: Any = None
 
 
 class Program(HostedItem):
     """A program that calls tools."""
 
     type: Literal["program"] = "program"
+    call_id: str | None = None
     code: str
 
 
@@ -159,6 +177,7 @@ class ProgramOutput(HostedItem):
     """What a program returned."""
 
     type: Literal["program_output"] = "program_output"
+    call_id: str | None = None
     result: str
 
 
@@ -173,8 +192,7 @@ AnyHostedItem = (
     | McpApprovalRequest
     | McpApprovalResponse
     | McpCall
-    | ToolSearchCall
-    | ToolSearchOutput
+    | AdditionalTools
     | Program
     | ProgramOutput
 )
@@ -524,7 +542,9 @@ class ItemReference(NullableModel):
     id: ItemId
 
 
-CallItem = FunctionCall | CustomToolCall | LocalShellCall | ShellCall | ApplyPatchCall
+CallItem = (
+    FunctionCall | CustomToolCall | LocalShellCall | ShellCall | ApplyPatchCall | ToolSearchCall
+)
 """A call that a client executes."""
 OutputItem = (
     FunctionCallOutput
@@ -532,6 +552,7 @@ OutputItem = (
     | LocalShellCallOutput
     | ShellCallOutput
     | ApplyPatchCallOutput
+    | ToolSearchOutput
 )
 """What it returned."""
 PlainItem = Message | Reasoning | CallItem | OutputItem | AnyHostedItem
@@ -564,6 +585,8 @@ AnyInputItem = Annotated[
     | ShellCallOutput
     | ApplyPatchCall
     | ApplyPatchCallOutput
+    | ToolSearchCall
+    | ToolSearchOutput
     | AnyHostedItem
     | Compaction
     | CompactionTrigger

@@ -252,7 +252,6 @@ _MEMBER_TAGS: Final[dict[str, frozenset[str]]] = {
 """By the field whose value is an array of a union's members. Elsewhere these words are fields, as
 the `function_call` of a message in a chat is."""
 _REMEDIES: Final = {
-    "additional_tools": "Offer them in 'tools'.",
     "configuration_update": "Set 'reasoning' and 'text' of each request.",
 }
 """What to do in place of items that are not served."""
@@ -270,11 +269,11 @@ def validated(model: type[M], document: dict[str, Any], context: object = None) 
         raise refusal_of(error) from None
 
 
-def refusal_of(error: ValidationError) -> InvalidRequest:
-    """The first mistake that pydantic found, in OpenAI's words."""
+def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:
+    """The first mistake that pydantic found, in OpenAI's words; `within` begins its path."""
     details = error.errors(include_url=False)[0]
     translate = _TRANSLATIONS.get(details["type"], _other)
-    return translate(param_path(details["loc"]), details)
+    return translate(within + param_path(details["loc"]), details)
 
 
 def param_path(location: Location) -> str:

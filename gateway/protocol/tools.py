@@ -44,6 +44,7 @@ SERVED_TOOL_TYPES: Final = (
     "local_shell",
     "shell",
     "apply_patch",
+    "tool_search",
 )
 HOSTED_TOOL_TYPES: Final = frozenset(TOOL_TYPES) - frozenset(SERVED_TOOL_TYPES)
 MEMBER_TYPES: Final = ("function", "custom")
@@ -53,7 +54,8 @@ MEMBER_TYPES: Final = ("function", "custom")
 class FunctionTool(WireModel):
     """A function that the client executes. `parameters` is a JSON Schema, None for no arguments.
 
-    Only with `strict` the arguments must satisfy it; otherwise the model is merely shown it.
+    Only with `strict` the arguments must satisfy it; otherwise the model is merely shown it. With
+    `defer_loading` a search has to load it first (`protocol.brought_tools`).
     """
 
     type: Literal["function"] = "function"
@@ -61,6 +63,7 @@ class FunctionTool(WireModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    defer_loading: bool | None = None
 
 
 class PlainFormat(NullableModel):
@@ -87,6 +90,7 @@ class CustomTool(NullableModel):
     name: str
     description: str | None = None
     format: CustomFormat | None = None
+    defer_loading: bool | None = None
 
 
 class LocalShellTool(NullableModel):
@@ -128,10 +132,28 @@ class ApplyPatchTool(NullableModel):
     type: Literal["apply_patch"] = "apply_patch"
 
 
+class ToolSearchTool(NullableModel):
+    """A search for tools at the client: what it finds can be called from then on."""
+
+    type: Literal["tool_search"] = "tool_search"
+    execution: Literal["client"]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
 class HostedTool(NullableModel):
-    """A tool that OpenAI runs and this gateway does not, or not for this tenant: dropped."""
+    """A tool that OpenAI runs and this gateway does not, or not for this tenant, or that only
+    programs may call: dropped. Of the last sort, which the client executes, the `name` is told.
+    """
 
     type: str
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What a response header says of it."""
+        is_safe = self.name is not None and FUNCTION_NAME.fullmatch(self.name)
+        return f"{self.type};name={self.name}" if is_safe else self.type
 
 
 def _tag_of(value: object) -> str | None:
@@ -150,10 +172,12 @@ def _tag_of(value: object) -> str | None:
 
 
 def _is_hosted(kind: str, tool: object) -> bool:
-    """A shell is, if it is in a container."""
+    """A shell is, if it is in a container, and a search for tools that is not the client's."""
     match tool:
         case {"type": "shell", "environment": {"type": place}}:
             return bool(place != "local")
+        case {"type": "tool_search", **others}:
+            return others.get("execution") != "client"
         case _:
             return kind in HOSTED_TOOL_TYPES
 
@@ -179,7 +203,9 @@ def _member(value: object) -> object:
 
 
 NamespaceMember = Annotated[
-    Annotated[FunctionTool, Tag("function_tool")] | Annotated[CustomTool, Tag("custom_tool")],
+    Annotated[FunctionTool, Tag("function_tool")]
+    | Annotated[CustomTool, Tag("custom_tool")]
+    | Annotated[HostedTool, Tag("hosted_tool")],
     Discriminator(_tag_of),
     BeforeValidator(_member),
 ]
@@ -194,7 +220,9 @@ class NamespaceTool(NullableModel):
     tools: Many[NamespaceMember]
 
 
-ClientTool = FunctionTool | CustomTool | LocalShellTool | ShellTool | ApplyPatchTool
+ClientTool = (
+    FunctionTool | CustomTool | LocalShellTool | ShellTool | ApplyPatchTool | ToolSearchTool
+)
 """What a model can call: one function each."""
 Tool = ClientTool | NamespaceTool | WebSearchTool | CodeInterpreterTool | McpServerTool | HostedTool
 AnyTool = Annotated[
@@ -204,6 +232,7 @@ AnyTool = Annotated[
     | Annotated[LocalShellTool, Tag("local_shell_tool")]
     | Annotated[ShellTool, Tag("shell_tool")]
     | Annotated[ApplyPatchTool, Tag("apply_patch_tool")]
+    | Annotated[ToolSearchTool, Tag("tool_search_tool")]
     | Annotated[WebSearchTool, Tag("web_search_tool")]
     | Annotated[CodeInterpreterTool, Tag("code_interpreter_tool")]
     | Annotated[McpServerTool, Tag("mcp_tool")]
@@ -220,17 +249,42 @@ def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
     """
     if not isinstance(tools, list | tuple):
         return tools
-    return [HostedTool(type=tool["type"]) if _is_unserved(tool, served) else tool for tool in tools]
+    return [_served(tool, served) for tool in tools]
 
 
-def _is_unserved(tool: object, served: Collection[HostedFamily]) -> bool:
+def _served(tool: object, served: Collection[HostedFamily]) -> object:
+    """The raw `tool`, or what stands for it where it is dropped."""
     match tool:
-        case {"type": str(kind), **others} if family := family_of(kind):
-            callers = others.get("allowed_callers")
-            is_for_programs = isinstance(callers, list) and callers and "direct" not in callers
-            return family not in served or bool(is_for_programs)
+        case {"type": str(kind)} if (family := family_of(kind)) and family not in served:
+            return HostedTool(type=kind)
+        case {"type": "namespace", "tools": [*members], **others}:
+            called = [_called(member) for member in members]
+            return {**others, "type": "namespace", "tools": called}
         case _:
-            return False
+            return _called(tool)
+
+
+def _called(tool: object) -> object:
+    """The same for a tool that only programs may call."""
+    match tool:
+        case {"type": str(kind), "allowed_callers": [*callers], **others} if (
+            callers and "direct" not in callers
+        ):
+            name = others.get("name")
+            return HostedTool(type=kind, name=name if isinstance(name, str) else None)
+        case _:
+            return tool
+
+
+def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
+    """The tools that are dropped, those in namespaces among them."""
+    found: list[HostedTool] = []
+    for tool in tools:
+        if isinstance(tool, HostedTool):
+            found.append(tool)
+        elif isinstance(tool, NamespaceTool):
+            found += [member for member in tool.tools if isinstance(member, HostedTool)]
+    return tuple(found)
 
 
 def run_tools(tools: Iterable[Tool]) -> tuple[RunTool, ...]:
@@ -245,6 +299,7 @@ def run_tools(tools: Iterable[Tool]) -> tuple[RunTool, ...]:
 LOCAL_SHELL: Final = "local_shell"
 SHELL: Final = "shell"
 APPLY_PATCH: Final = "apply_patch"
+TOOL_SEARCH: Final = "tool_search"
 CUSTOM_INPUT: Final = "input"
 """The only argument of a custom tool."""
 
@@ -254,6 +309,7 @@ KINDS: Final[dict[type[ClientTool], SegmentKind]] = {
     LocalShellTool: SegmentKind.LOCAL_SHELL_CALL,
     ShellTool: SegmentKind.SHELL_CALL,
     ApplyPatchTool: SegmentKind.APPLY_PATCH_CALL,
+    ToolSearchTool: SegmentKind.TOOL_SEARCH_CALL,
 }
 
 
@@ -303,6 +359,8 @@ APPLY_PATCH_PARAMETERS: Final = _object(
 
 CUSTOM_PARAMETERS: Final = _object({CUSTOM_INPUT: {"type": "string"}}, CUSTOM_INPUT)
 NO_ARGUMENTS: Final = _object({})
+ANY_OBJECT: Final = {"type": "object"}
+"""What a search for tools is asked: its item has no place for anything else."""
 PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     LocalShellTool: LOCAL_SHELL_PARAMETERS,
     ShellTool: SHELL_PARAMETERS,
@@ -334,6 +392,11 @@ _APPLY_PATCH: Final = FunctionTool(
         "lines, `-` lines and `+` lines."
     ),
     parameters=APPLY_PATCH_PARAMETERS,
+)
+_TOOL_SEARCH: Final = FunctionTool(
+    name=TOOL_SEARCH,
+    description="Searches for tools that can be called once they were found.",
+    parameters=_object({"query": {"type": "string"}}, "query"),
 )
 _SYNTAXES: Final = {"lark": "this Lark grammar", "regex": "this regular expression"}
 
@@ -370,13 +433,18 @@ def named(tools: Iterable[Tool]) -> Iterator[NamedTool]:
             case HostedTool() | WebSearchTool() | CodeInterpreterTool() | McpServerTool():
                 continue
             case NamespaceTool():
-                for at, member in enumerate(tool.tools):
-                    name = flat_name(tool.name, member.name)
-                    yield NamedTool(name, member.name, tool.name, member, f"{path}.tools[{at}]")
+                yield from _members(tool, path)
             case FunctionTool() | CustomTool():
                 yield NamedTool(tool.name, tool.name, None, tool, path)
             case _:
                 yield NamedTool(tool.type, tool.type, None, tool, path)
+
+
+def _members(space: NamespaceTool, path: str) -> Iterator[NamedTool]:
+    for at, member in enumerate(space.tools):
+        if not isinstance(member, HostedTool):
+            name = flat_name(space.name, member.name)
+            yield NamedTool(name, member.name, space.name, member, f"{path}.tools[{at}]")
 
 
 def declared(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
@@ -385,17 +453,14 @@ def declared(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
     What a namespace is for stands at the first of its functions, because all functions of a prompt
     stand in one namespace.
     """
-    purposes = _purposes(tools)
-    return tuple(_declaration(tool, purposes.get(tool.path, "")) for tool in named(tools))
-
-
-def _purposes(tools: Sequence[Tool]) -> dict[str, str]:
-    """Descriptions of namespaces, by the path of their first tool."""
-    return {
-        f"[{index}].tools[0]": f"Tools of `{tool.name}`: {tool.description}"
-        for index, tool in enumerate(tools)
+    purposes = {
+        tool.name: f"Tools of `{tool.name}`: {tool.description}"
+        for tool in tools
         if isinstance(tool, NamespaceTool) and tool.description
     }
+    return tuple(
+        _declaration(tool, purposes.pop(tool.namespace or "", "")) for tool in named(tools)
+    )
 
 
 def _declaration(tool: NamedTool, purpose: str) -> FunctionTool:
@@ -418,6 +483,13 @@ def _function(tool: ClientTool) -> FunctionTool:
             return _LOCAL_SHELL
         case ShellTool():
             return _shell(tool)
+        case ToolSearchTool():
+            return _TOOL_SEARCH.model_copy(
+                update={
+                    "description": tool.description or _TOOL_SEARCH.description,
+                    "parameters": tool.parameters or _TOOL_SEARCH.parameters,
+                }
+            )
         case _:
             return _APPLY_PATCH
 

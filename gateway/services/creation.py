@@ -18,6 +18,7 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -27,12 +28,20 @@ from gateway import ids
 from gateway.engine.row_mapping import output_context
 from gateway.engine.run_state import head_of
 from gateway.engine.runner import Run
-from gateway.errors import ConversationLocked, KeyTaken, RateLimited, StoreUnavailable
+from gateway.errors import (
+    ConversationLocked,
+    GatewayError,
+    KeyTaken,
+    RateLimited,
+    StoreUnavailable,
+)
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.limits.charge import NOTHING_USED, Used
 from gateway.limits.storage import RESPONSE_BYTES
 from gateway.limits.terms import NO_TERMS
+from gateway.models.format import SEES
+from gateway.protocol.calls import unread
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
@@ -48,7 +57,7 @@ from gateway.tenancy import default_project
 from gateway.text_ids import prompt_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Mapping
     from contextlib import AbstractContextManager
 
     from gateway.engine.run_spec import RunSpec
@@ -88,6 +97,8 @@ class Generation:
     model: str
     limit_headers: Headers = ()
     """Headers of the answer that tell what is left of the limits of its key."""
+    unread: Mapping[str, int] = MappingProxyType({})
+    """How many images and files of each type the model is not shown, of those that were sent."""
 
     @property
     def first_token_s(self) -> float | None:
@@ -334,7 +345,21 @@ class Creation:
         Where a response that is stored only in the end cannot be recorded, the generation raises
         that, before a token is spent.
         """
-        command = permitted(command)
+        generation = await self._create(permitted(command))
+        if counts := unread(command.request.input, sees=False):
+            generation.unread = self._unread(command, counts)
+        return generation
+
+    def _unread(self, command: CreateCommand, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """What of it the model is not shown; `counts`: if it saw no images."""
+        request, policy = command.request, command.principal.policy
+        try:
+            abilities = self._models.get(request.model, policy).abilities
+        except GatewayError:
+            return counts  # its backends have gone since
+        return unread(request.input, sees=True) if SEES in abilities else counts
+
+    async def _create(self, command: CreateCommand) -> Generation:
         if command.request.store and (cut_off_s := self._lease_keeper.cut_off_s) is not None:
             message = "the last heartbeat did not reach the database"
             raise StoreUnavailable(message, retry_after_s=cut_off_s)

@@ -140,10 +140,7 @@ class PackedItems(Sequence[ContextItem]):
 
     def of_kinds(self, kinds: Collection[str]) -> tuple[ContextItem, ...]:
         """The items of these kinds; without one of them no item is made."""
-        row = self._row
-        if row is not None and not any(
-            line.partition(" ")[0] in kinds for line in set((row.kinds or "").split("\n"))
-        ):
+        if not self.has_kinds(kinds):
             return ()
         items = self.first(self._count)
         return tuple(item for item in items if item.kind in kinds)
@@ -153,6 +150,14 @@ class PackedItems(Sequence[ContextItem]):
         if self.item_ids().isdisjoint(item_ids):
             return ()
         return tuple(item for item in self.first(self._count) if item.item_id in item_ids)
+
+    def has_kinds(self, kinds: Collection[str]) -> bool:
+        """Whether one of them is of these kinds. No item is made."""
+        row = self._row
+        if row is None:
+            return any(item.kind in kinds for item in self._items)
+        lines = set((row.kinds or "").split("\n"))
+        return any(line.partition(" ")[0] in kinds for line in lines)
 
     def first(self, count: int) -> tuple[ContextItem, ...]:
         """The first `count` items."""
@@ -217,6 +222,13 @@ def items_of_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> tupl
     if isinstance(items, PackedItems):
         return items.of_kinds(kinds)
     return tuple(item for item in items if item.kind in kinds)
+
+
+def has_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> bool:
+    """Whether one of the items is of these kinds."""
+    if isinstance(items, PackedItems):
+        return items.has_kinds(kinds)
+    return any(item.kind in kinds for item in items)
 
 
 def _items(row: Row, count: int) -> tuple[ContextItem, ...]:

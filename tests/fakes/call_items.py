@@ -50,6 +50,12 @@ CALLS: list[tuple[dict[str, Any], str, str]] = [
         "apply_patch",
         '{"operation":{"type":"delete_file","path":"p"}}',
     ),
+    (
+        {"type": "tool_search_call", "arguments": {"query": "x"}},
+        "tool_search",
+        '{"query":"x"}',
+    ),
+    ({"type": "tool_search_call"}, "tool_search", "{}"),
 ]
 """A call, and the name and the arguments that the model knows it by."""
 
@@ -80,6 +86,22 @@ OUTPUTS: list[tuple[dict[str, Any], str]] = [
     (
         {"type": "apply_patch_call_output", "status": "failed", "output": "no such file"},
         '{"status":"failed","output":"no such file"}',
+    ),
+    (
+        {
+            "type": "tool_search_output",
+            "tools": [
+                {"type": "function", "name": "f", "description": "F.", "parameters": {}},
+                {
+                    "type": "namespace",
+                    "name": "ns",
+                    "description": "",
+                    "tools": [{"type": "custom", "name": "g"}],
+                },
+                {"type": "web_search"},
+            ],
+        },
+        '{"tools":[{"name":"f","description":"F."},{"name":"ns.g"}]}',
     ),
 ]
 """An output, and the text that the model is shown."""

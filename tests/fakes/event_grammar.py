@@ -46,6 +46,7 @@ _SENTENCE: Final = re.compile(
     r" custom_tool_call_input.done output_item.done:custom_tool_call"
     r"| output_item.added:local_shell_call output_item.done:local_shell_call"
     r"| output_item.added:apply_patch_call output_item.done:apply_patch_call"
+    r"| output_item.added:tool_search_call output_item.done:tool_search_call"
     r"| output_item.added:shell_call"
     r"( shell_call_command.added shell_call_command.delta shell_call_command.done)+"
     r" output_item.done:shell_call"

@@ -1,14 +1,15 @@
-"""An item of every tool that OpenAI runs, as its API shows it, and what the model is shown."""
+"""An item of every tool that OpenAI runs, as its API shows it, and the call and the result that
+the model is shown."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.protocol.calls import IMAGE_NOTE
+from gateway.protocol.calls import IMAGE_NOTE, NO_RESULT
 
 Json = dict[str, Any]
 
-HOSTED: Final[list[tuple[Json, str, str]]] = [
+HOSTED: Final[list[tuple[Json, str, tuple[str | None, str | None]]]] = [
     (
         {
             "type": "web_search_call",
@@ -17,7 +18,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "action": {"type": "search", "query": "naïve", "queries": ["naïve"]},
         },
         "web_search",
-        '{"action":{"type":"search","query":"naïve","queries":["naïve"]}}',
+        ('{"action":{"type":"search","query":"naïve","queries":["naïve"]}}', NO_RESULT),
     ),
     (
         {
@@ -28,8 +29,10 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "results": [{"file_id": "f", "text": "found", "score": 0.5}],
         },
         "file_search",
-        '{"queries":["q"],"results":[{"file_id":"f","text":"found","score":0.5}],'
-        '"status":"failed"}',
+        (
+            '{"queries":["q"]}',
+            '{"results":[{"file_id":"f","text":"found","score":0.5}],"status":"failed"}',
+        ),
     ),
     (
         {
@@ -44,8 +47,10 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             ],
         },
         "code_interpreter",
-        '{"code":"print(1)","outputs":[{"type":"logs","logs":"1"},'
-        f'{{"type":"image","url":"{IMAGE_NOTE}"}}]}}',
+        (
+            '{"code":"print(1)"}',
+            f'{{"outputs":[{{"type":"logs","logs":"1"}},{{"type":"image","url":"{IMAGE_NOTE}"}}]}}',
+        ),
     ),
     (
         {
@@ -56,7 +61,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "revised_prompt": "a cat",
         },
         "image_generation",
-        f'{{"revised_prompt":"a cat","result":"{IMAGE_NOTE}"}}',
+        ('{"revised_prompt":"a cat"}', f'{{"result":"{IMAGE_NOTE}"}}'),
     ),
     (
         {
@@ -68,7 +73,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "action": {"type": "click", "button": "left", "x": 1, "y": 2},
         },
         "computer",
-        '{"action":{"type":"click","button":"left","x":1,"y":2}}',
+        ('{"action":{"type":"click","button":"left","x":1,"y":2}}', None),
     ),
     (
         {
@@ -79,7 +84,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "output": {"type": "computer_screenshot", "image_url": "https://example.com/a.png"},
         },
         "computer",
-        f'{{"output":"{IMAGE_NOTE}"}}',
+        (None, f'{{"output":"{IMAGE_NOTE}"}}'),
     ),
     (
         {
@@ -90,7 +95,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "error": None,
         },
         "mcp",
-        "",
+        (None, None),
     ),
     (
         {
@@ -101,7 +106,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "arguments": "{}",
         },
         "mcp",
-        '{"server_label":"s","name":"t","arguments":"{}"}',
+        ('{"server_label":"s","name":"t","arguments":"{}"}', None),
     ),
     (
         {
@@ -112,7 +117,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "reason": "no",
         },
         "mcp",
-        '{"approve":false,"reason":"no"}',
+        (None, '{"approve":false,"reason":"no"}'),
     ),
     (
         {
@@ -126,7 +131,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "error": None,
         },
         "mcp",
-        '{"arguments":"{}","output":"done"}',
+        ('{"server_label":"s","name":"t","arguments":"{}"}', '{"output":"done"}'),
     ),
     (
         {
@@ -137,29 +142,17 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "arguments": "{}",
         },
         "mcp",
-        '{"arguments":"{}"}',
+        ('{"server_label":"a server","name":"t","arguments":"{}"}', NO_RESULT),
     ),
     (
         {
-            "type": "tool_search_call",
-            "id": "tsc_1",
-            "status": "completed",
-            "execution": "server",
-            "arguments": {"query": "x"},
-        },
-        "tool_search",
-        "",
-    ),
-    (
-        {
-            "type": "tool_search_output",
-            "id": "tso_1",
-            "status": "completed",
-            "execution": "server",
+            "type": "additional_tools",
+            "id": "at_1",
+            "role": "developer",
             "tools": [],
         },
-        "tool_search",
-        "",
+        "additional_tools",
+        (None, None),
     ),
     (
         {
@@ -170,7 +163,7 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "fingerprint": "x",
         },
         "program",
-        '{"code":"f()"}',
+        ('{"code":"f()"}', None),
     ),
     (
         {
@@ -181,6 +174,6 @@ HOSTED: Final[list[tuple[Json, str, str]]] = [
             "result": "1",
         },
         "program",
-        '{"result":"1","status":"incomplete"}',
+        (None, '{"result":"1","status":"incomplete"}'),
     ),
 ]

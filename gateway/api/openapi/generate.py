@@ -92,7 +92,7 @@ UNSERVED_PROPERTIES: Final = frozenset(
     {
         *("prompt", "moderation", "image", "access_programs", "audio", "modalities"),
         *("input_transformations", "prompt_cache_diagnostics", "prompt_cache_breakpoint"),
-        *("caller", "allowed_callers", "async", "defer_loading", "created_by", "misalignment"),
+        *("caller", "allowed_callers", "async", "created_by", "misalignment"),
         *("prediction", "connector_id", "tunnel_id", "skills"),
     }
 )
@@ -104,7 +104,7 @@ SERVED_ITEM_TYPES: Final = frozenset(
         *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
         *("apply_patch_call", "apply_patch_call_output", "web_search_call"),
         *("code_interpreter_call", "mcp_list_tools", "mcp_call", "mcp_approval_request"),
-        "mcp_approval_response",
+        *("mcp_approval_response", "tool_search_call", "tool_search_output", "additional_tools"),
     }
 )
 SERVED_EVENT_TYPES: Final = frozenset(

@@ -289,7 +289,9 @@ def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
 
 
 class WholeItem:
-    """The call of a shell or of the patcher, with the fields that `protocol.calls` reads for it."""
+    """The call of a shell, the patcher or a search for tools, with the fields that `protocol.calls`
+    reads for it.
+    """
 
     def __init__(
         self, envelope: Envelope, item_id: str, output_index: int, *, call: Mapping[str, Any]

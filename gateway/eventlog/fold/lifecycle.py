@@ -42,6 +42,7 @@ ItemType = Literal[
     "local_shell_call",
     "shell_call",
     "apply_patch_call",
+    "tool_search_call",
     "web_search_call",
     "code_interpreter_call",
     "mcp_call",
@@ -309,6 +310,7 @@ ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
     SegmentKind.LOCAL_SHELL_CALL: _whole("local_shell_call", ids.LOCAL_SHELL_CALL_PREFIX),
     SegmentKind.SHELL_CALL: _whole("shell_call", ids.SHELL_CALL_PREFIX),
     SegmentKind.APPLY_PATCH_CALL: _whole("apply_patch_call", ids.APPLY_PATCH_CALL_PREFIX),
+    SegmentKind.TOOL_SEARCH_CALL: _whole("tool_search_call", ids.TOOL_SEARCH_CALL_PREFIX),
     # Nothing is shown of it before its arguments are complete: they become the action.
     SegmentKind.WEB_SEARCH_CALL: Envelope(
         item_type="web_search_call",

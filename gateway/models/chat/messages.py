@@ -9,7 +9,7 @@
 | output of any kind | role `tool` |
 | call of a tool of an MCP server | a call and its output |
 | MCP approval request | a call; a response that denies it is its output, which says so |
-| other item of a hosted tool | a call of it, and what was returned |
+| other item of a hosted tool | a call and its output; some are only one of these |
 | compaction | the user's message that it stands for |
 
 Every tool is a function to the model. What its text is stays the client's: but no text becomes one
@@ -45,7 +45,8 @@ from gateway.models.history import (
 from gateway.protocol.calls import (
     call_of,
     hosted_author,
-    hosted_text,
+    hosted_call,
+    hosted_result,
     mcp_name,
     mcp_result_text,
     output_text,
@@ -60,6 +61,7 @@ from gateway.protocol.items import (
     McpApprovalResponse,
     McpCall,
     Message,
+    OutputItem,
     Reasoning,
 )
 from gateway.text_ids import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
@@ -85,7 +87,6 @@ ChatMessage = dict[str, Any]
 Look = Callable[[int, InputImage], "dict[str, Any]"]
 """The part of a message that is an image of the item at that index."""
 
-NO_RESULT: Final = "Nothing of what this call returned was kept."
 CALL_ID_CHARS: Final = 9
 """Templates of Mistral take no other ids than those of nine letters and digits."""
 IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
@@ -391,7 +392,7 @@ def _tell(made: ChatConversation, placed: PlacedItem) -> None:
         case _ if isinstance(item, CallItem):
             call = call_of(item)
             made.call(source, call_id, call.name, call.arguments)
-        case _ if isinstance(item, HostedItem):
+        case _ if isinstance(item, HostedItem) and not isinstance(item, OutputItem):
             _tell_hosted(made, placed, item)
         case _:
             if placed.item.stands_alone:
@@ -435,7 +436,16 @@ def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem
     elif isinstance(item, McpApprovalResponse) and placed.function:
         made.give(source, made.last_call, placed.function, refusal_text(item))
         made.close()
-    elif text := hosted_text(item):
-        made.call(source, call_id, hosted_author(item), text)
-        made.give(source, call_id, hosted_author(item), NO_RESULT)
+    else:
+        _tell_foreign(made, placed, item)
+
+
+def _tell_foreign(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
+    """The same of a tool that ran elsewhere; what nobody asked for is told as if it had been."""
+    source, author = placed.source, hosted_author(item.type)
+    asked, returned = hosted_call(item), hosted_result(item)
+    if asked is not None or (returned is not None and not placed.function):
+        made.call(source, f"item {source}", author, asked or "{}")
+    if returned is not None:
+        made.give(source, made.last_call, author, returned)
         made.close()

@@ -12,7 +12,7 @@ r"""Items of the Responses API as Harmony messages, and these as ids.
 | call of a tool of an MCP server | as a call and its output |
 | MCP approval request | as a call |
 | MCP approval response that denies it | as its output, which says so |
-| other item of a hosted tool | role tool, named after it, what it was asked and returned as JSON |
+| other item of a hosted tool | as a call and its output, each as JSON; some are only one of these |
 | compaction | none: once it is opened, the message that it stands for is in its place |
 
 Every tool is a function to the model (`protocol.tools`), so every call is one of a function; but
@@ -55,7 +55,8 @@ from gateway.models.history import message_text, reasoning_text
 from gateway.protocol.calls import (
     call_of,
     hosted_author,
-    hosted_text,
+    hosted_call,
+    hosted_result,
     mcp_name,
     mcp_result_text,
     output_text,
@@ -63,12 +64,12 @@ from gateway.protocol.calls import (
 )
 from gateway.protocol.items import (
     CallItem,
-    Compaction,
     HostedItem,
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
     Message,
+    OutputItem,
     Reasoning,
 )
 from gateway.protocol.tools import FUNCTION_NAME
@@ -134,9 +135,8 @@ def harmony_messages(item: Item, function: str | None = None) -> tuple[HarmonyMe
     approval response is about; and of an MCP call before which its approval request stands, which
     is the call. Raises `InvalidRequest` for a name that must not reach a header.
     """
-    if isinstance(item, McpCall) and (name := mcp_name(item)):
-        result = _function_result(name, mcp_result_text(item))
-        return (result,) if function else (_function_call(name, item.arguments), result)
+    if isinstance(item, HostedItem) and not isinstance(item, CallItem | OutputItem):
+        return _hosted_messages(item, function)
     message = _harmony_message(item, function)
     return () if message is None else (message,)
 
@@ -150,11 +150,9 @@ def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
     if isinstance(item, CallItem):
         call = call_of(item)
         return _function_call(call.name, call.arguments)
-    if isinstance(item, Compaction):
-        return None
-    if isinstance(item, HostedItem):
-        return _hosted_message(item, function)
-    return _function_result(function or "", output_text(item))
+    if isinstance(item, OutputItem):
+        return _function_result(function or "", output_text(item))
+    return None  # a compaction that nobody could open
 
 
 def call_message(name: str, text: str) -> HarmonyMessage:
@@ -179,13 +177,17 @@ def _function_result(name: str, text: str) -> HarmonyMessage:
     return HarmonyMessage(recipient(name), text, CALL_CHANNEL, recipient="assistant")
 
 
-def _hosted_message(item: AnyHostedItem, function: str | None) -> HarmonyMessage | None:
+def _hosted_messages(item: AnyHostedItem, function: str | None) -> tuple[HarmonyMessage, ...]:
+    if isinstance(item, McpCall) and (name := mcp_name(item)):
+        result = _function_result(name, mcp_result_text(item))
+        return (result,) if function else (_function_call(name, item.arguments), result)
     if isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
-        return _function_call(name, item.arguments)
+        return (_function_call(name, item.arguments),)
     if isinstance(item, McpApprovalResponse) and function:
-        return _function_result(function, refusal_text(item))
-    text = hosted_text(item)
-    return _function_result(hosted_author(item), text) if text else None
+        return (_function_result(function, refusal_text(item)),)
+    author, asked, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
+    calls = () if asked is None else (_function_call(author, asked),)
+    return calls if returned is None else (*calls, _function_result(author, returned))
 
 
 def _message(message: Message) -> HarmonyMessage | None:

@@ -329,7 +329,7 @@ class Renderer:
 def _form(item: Item) -> int:
     """The form of the header that the item notes, if it is of a kind that does."""
     if isinstance(item, CallItem):
-        return call_form(item.call_id)
+        return call_form(item.call_id or "")
     is_answer = isinstance(item, Message) and item.role == "assistant"
     return message_form(item.id or "") if is_answer else 0
 

@@ -35,6 +35,7 @@ from gateway.protocol.parameters import (
 )
 from gateway.protocol.responses.hosted_rules import chooses, hosted_rules
 from gateway.protocol.tools import (
+    ANY_OBJECT,
     HOSTED_TOOL_TYPES,
     NO_ARGUMENTS,
     PARAMETERS,
@@ -44,6 +45,7 @@ from gateway.protocol.tools import (
     GrammarFormat,
     HostedTool,
     NamespaceTool,
+    ToolSearchTool,
     allowed_names,
     means_hosted,
     named,
@@ -88,7 +90,12 @@ _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "backgro
 _copied: Final = attrgetter(*_COPIED)
 
 
-_LISTED_CHOICES: Final = frozenset({"local_shell", "web_search", "web_search_2025_08_26"})
+OFFERED: Final = "offered_tools"
+"""What an echo has beside `tools` where the model is told of other ones: some of these are yet to
+be loaded, or items brought more. It is not shown."""
+_LISTED_CHOICES: Final = frozenset(
+    {"local_shell", "web_search", "web_search_2025_08_26", "tool_search"}
+)
 """Tools whose choice alone OpenAI's types do not have."""
 _NAME_MEMBERS: Final = {
     "function": ("name", "namespace"),
@@ -150,6 +157,7 @@ def echo(
         if isinstance(choice, str)
         else _tool_choice(choice, run_tools(request.tools)),
         "tools": _tools(request.tools) if request.tools else [],
+        **_offered(request),
     }
     # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
     # who used it.
@@ -192,6 +200,11 @@ def _named_tool(tool: ToolName) -> dict[str, Any]:
     return without_nulls({"type": tool.type, **named})
 
 
+def _offered(request: CreateResponse) -> dict[str, Any]:
+    told = request.known_tools
+    return {} if told == request.tools else {OFFERED: _tools(told)}
+
+
 def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
     return [_tool(tool) for tool in tools if not isinstance(tool, HostedTool)]
 
@@ -208,6 +221,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
                 "description": tool.description,
                 "parameters": tool.parameters,
                 "strict": tool.strict,
+                **({"defer_loading": True} if tool.defer_loading else {}),
             }
         case NamespaceTool():
             return {
@@ -332,6 +346,7 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
     """
     shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
     shown.pop("background", None)  # it stands before the output
+    shown.pop(OFFERED, None)
     return orjson.dumps(shown)[1:-1]
 
 
@@ -430,14 +445,15 @@ def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRul
     by it.
     """
     choice = echo["tool_choice"]
-    is_plain = isinstance(choice, str) and not echo["tools"] and "stop" not in echo
+    told = told_tools(echo)
+    is_plain = isinstance(choice, str) and not told and "stop" not in echo
     if is_plain and grants is None and echo["text"]["format"]["type"] == "text":
         return _plain_rules(choice, not echo["parallel_tool_calls"], echo["reasoning"]["summary"])
     typed: AnyToolChoice = choice
     if not isinstance(choice, str):
         typed = _CHOICE.validate_python(choice)
     calls = _calls(typed)
-    offered = [] if calls == "none" else echo["tools"]
+    offered = [] if calls == "none" else told
     tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
     hosted = () if grants is None or calls == "none" else tuple(hosted_rules(grants))
     answer = _answer(echo["text"]["format"])
@@ -451,6 +467,12 @@ def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRul
         stop=tuple(echo.get("stop", ())),
         summary=_SUMMARIES[echo["reasoning"]["summary"]],
     )
+
+
+def told_tools(echo: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools that the model is told of by a response that repeats `echo` of its request."""
+    tools: list[dict[str, Any]] = echo.get(OFFERED, echo["tools"])
+    return tools
 
 
 def _allowed_hosted(choice: str | Mapping[str, Any], hosted: Sequence[ToolRule]) -> Iterator[str]:
@@ -486,8 +508,12 @@ def _calls(choice: AnyToolChoice) -> CallMode:
 
 def _tool_rule(tool: NamedTool) -> ToolRule:
     schema, grammar = PARAMETERS.get(type(tool.tool)), None
-    declared = tool.tool.parameters if isinstance(tool.tool, FunctionTool) else None
+    declared = (
+        tool.tool.parameters if isinstance(tool.tool, FunctionTool | ToolSearchTool) else None
+    )
     match tool.tool:
+        case ToolSearchTool():
+            schema = ANY_OBJECT
         case FunctionTool(strict=True, parameters=parameters):
             schema = NO_ARGUMENTS if parameters is None else parameters
         case CustomTool(format=GrammarFormat() as asked):

@@ -18,14 +18,15 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, InstanceOf
 from pydantic_core import PydanticCustomError
 
 from gateway.constraints.schemas import schema_fault
 from gateway.errors import InvalidRequest
 from gateway.protocol.approval_calls import ReadItem
 from gateway.protocol.base import Integer, Many, WireModel, whole, without_nulls
-from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
+from gateway.protocol.brought_tools import BroughtTools, brought_by, offered, paths_of
+from gateway.protocol.calls import author_of, call_of, hosted_call, hosted_result, output_text
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
@@ -39,6 +40,7 @@ from gateway.protocol.documented import (
 )
 from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.hosted_items import check_hosted
+from gateway.protocol.items import ItemReference
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     METADATA_PAIRS_MAX,
@@ -74,7 +76,7 @@ from gateway.protocol.responses.tool_checks import (
     check_tool_choice,
     check_tools,
 )
-from gateway.protocol.tools import AnyTool, HostedTool, Tool, flat_name, without_unserved
+from gateway.protocol.tools import AnyTool, Tool, dropped, flat_name, without_unserved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -196,18 +198,37 @@ class CreateResponse(WireModel):
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
     header, `HINTS` among them. Not a parameter itself."""
     rejects_images: bool = Field(default=False, exclude=True)
+    brought: tuple[InstanceOf[BroughtTools], ...] = Field((), exclude=True)
+    """The tools that items bring: those of the input, once it is looked up those of the context."""
+
+    @property
+    def known_tools(self) -> tuple[Tool, ...]:
+        """The tools that can be called, whatever `tool_choice` says."""
+        return offered(self.tools, self.brought)
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
         """The tools the model may know of."""
-        return () if self.tool_choice == "none" else self.tools
+        return () if self.tool_choice == "none" else self.known_tools
+
+    @property
+    def tool_paths(self) -> dict[str, str]:
+        """Where the request has each tool that can be called, by the name that the model knows."""
+        return paths_of(self.tools, self.brought)
 
     @property
     def dropped_tools(self) -> tuple[str, ...]:
-        """The types of the tools that are not served, here or to this tenant, in their order."""
-        if not self.tools:
+        """The tools that are not served, here or to this tenant, in their order, by their types."""
+        if not (self.tools or self.brought):
             return ()
-        return tuple([tool.type for tool in self.tools if isinstance(tool, HostedTool)])
+        groups = (self.tools, *(each.tools for each in self.brought))
+        return tuple(tool.label for group in groups for tool in dropped(group))
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether its context has more than the input says."""
+        continues = self.previous_response_id is not None or self.conversation is not None
+        return continues or any(isinstance(item, ItemReference) for item in self.input)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -237,7 +258,9 @@ class CreateResponse(WireModel):
         return self.stream_options is None or self.stream_options.include_obfuscation
 
 
-PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored", "rejects_images"}
+PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {
+    *("ignored", "rejects_images", "brought"),
+}
 """The names a body may use."""
 
 HINTS: Final = ("prompt_cache_options", "prompt_cache_retention")
@@ -340,19 +363,26 @@ def parse_create(
         document = {**document, "tools": without_unserved(document["tools"], served)}
     request = validated(CreateResponse, document, served)
     check_items(request.input, limits)
-    if request.tools:
-        check_tools(request.tools, limits)
+    request = _with_tools(request, limits)
     if isinstance(request.text.format, JsonSchemaFormat):
         _check_format(request.text.format, limits)
     if request.instructions:
         check_text("instructions", request.instructions, limits)
     _check_support(request, needs_input=needs_input)
-    if strict and request.tools:
-        check_none_dropped(request.tools)
+    if strict and request.dropped_tools:
+        check_none_dropped(request.tools, request.brought)
     rejects_media = strict or limits.rejects_media
     check_media(request.input, strict=rejects_media, refused=FILES)
     noted = {"ignored": ignored, "rejects_images": rejects_media}
     return request.model_copy(update=noted) if ignored or rejects_media else request
+
+
+def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
+    """The request with the tools that its items bring; these and its own are checked."""
+    brought = check_brought(request.input, limits)
+    if request.tools:
+        check_tools(request.tools, limits)
+    return request.model_copy(update={"brought": brought}) if brought else request
 
 
 def _without_unserved(
@@ -428,6 +458,18 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
                 _check_tool_item(path, item, limits)
 
 
+def check_brought(
+    items: Sequence[InputItem], limits: InputLimits, *, param: str = "input"
+) -> tuple[BroughtTools, ...]:
+    """What items bring. Refuses tools that cannot be told to the model; one that comes twice was
+    found twice.
+    """
+    brought = brought_by(items, param)
+    for each in brought:
+        check_tools(each.tools, limits, within=each.path, unique=False)
+    return brought
+
+
 def _check_tool_item(
     path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
 ) -> None:
@@ -439,6 +481,8 @@ def _check_tool_item(
         case "custom_tool_call":
             check_text(f"{path}.input", item.input, limits)
             check_name(f"{path}.name", flat_name(item.namespace, item.name))
+        case "tool_search_call":
+            check_text(f"{path}.arguments", call_of(item).arguments, limits)
         case "local_shell_call" | "shell_call":
             check_text(f"{path}.action", call_of(item).arguments, limits)
         case "apply_patch_call":
@@ -453,9 +497,12 @@ def _check_tool_item(
             | "apply_patch_call_output"
         ):
             check_text(f"{path}.output", output_text(item), limits)
+        case "tool_search_output":
+            check_hosted(path, item)
         case _:
             check_hosted(path, item)
-            check_text(path, hosted_text(item), limits)
+            check_text(path, hosted_call(item), limits)
+            check_text(path, hosted_result(item), limits)
     if item.type == "function_call_output" and (name := author_of(item)):
         check_name(f"{path}.name", name)
 
@@ -556,11 +603,17 @@ def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
-    if request.tool_choice != "auto":
-        check_tool_choice(request.tool_choice, request.tools, request.dropped_tools)
+    if not request.looks_back:
+        check_choice(request)
     _check_model_options(request)
     if request.moderation:
         raise unsupported("moderation", "Moderate the text with a service of your own.")
+
+
+def check_choice(request: CreateResponse) -> None:
+    """Refuse a choice of a tool that there is not; `request` has all that its context brings."""
+    if request.tool_choice != "auto":
+        check_tool_choice(request.tool_choice, request.known_tools, request.dropped_tools)
 
 
 def _check_model_options(request: CreateResponse) -> None:

@@ -2,11 +2,12 @@
 
 Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
 list, and an optional value that is null. So what it lists under another name is renamed, the calls
-of a shell, the patcher and custom tools are calls of the functions that the model knows them as
-(`protocol.tools`), a request for approval is the call of a function that answers it, and what is
-left is left out: the tools that the gateway runs, their items and their events. Sequence numbers
-stay, with gaps where an event was: they are where a stream is resumed, in both dialects. The
-indexes of items are counted without those that are left out, so they are the places in `output`.
+of a shell, the patcher, a search for tools and custom tools are calls of the functions that the
+model knows them as (`protocol.tools`), a request for approval is the call of a function that
+answers it, and what is left is left out: the tools that the gateway runs, their items and their
+events. Sequence numbers stay, with gaps where an event was: they are where a stream is resumed, in
+both dialects. The indexes of items are counted without those that are left out, so they are the
+places in `output`.
 
 Everything here takes JSON as the fold makes it or the store has it, and changes none of it.
 """
@@ -63,6 +64,8 @@ _HEADS: Final = {
 
 _OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
 _CITATION: Final = "url_citation"
+_ALONE: Final = frozenset({"function_call_output", "tool_search_call", "tool_search_output"})
+"""Items that may have no `call_id`: outputs that nobody asked for, and searches of a server."""
 _OF_THE_TOOL: Final = frozenset({"name", "namespace"})
 """What the dialect lets the call of an output say, not the output."""
 
@@ -155,7 +158,7 @@ def items(said: list[Json]) -> list[Json]:
 
 def _is_known(item: Json) -> bool:
     kind = item["type"]
-    return kind in _ITEMS and (kind != "function_call_output" or "call_id" in item)
+    return kind in _ITEMS and (kind not in _ALONE or item.get("call_id") is not None)
 
 
 def _response_event(said: Json) -> Json:
@@ -286,6 +289,8 @@ _ITEMS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "shell_call_output": _output,
     "apply_patch_call": _call,
     "apply_patch_call_output": _output,
+    "tool_search_call": _call,
+    "tool_search_output": _output,
     "mcp_approval_request": _approval,
     "mcp_approval_response": _approval_answer,
 }
@@ -316,12 +321,15 @@ def _functions(tool: Json) -> list[Json]:
     """The functions that a tool is to the model."""
     match tool["type"]:
         case "function":
-            return [tool]
+            return [{name: value for name, value in tool.items() if name != "defer_loading"}]
         case "namespace":
             members = [function for member in tool["tools"] for function in _functions(member)]
             return [{**function, "namespace": tool["name"]} for function in members]
         case _:
-            return [one.model_dump() for one in declared([_TOOL.validate_python(tool)])]
+            return [
+                one.model_dump(exclude={"defer_loading"})
+                for one in declared([_TOOL.validate_python(tool)])
+            ]
 
 
 def _tool_choice(said: str | Json, tools: list[Json]) -> str | Json:

@@ -33,6 +33,7 @@ from gateway.protocol.request_errors import (
 )
 from gateway.protocol.tools import (
     FUNCTION_NAME,
+    MEMBER_TYPES,
     CustomTool,
     FunctionTool,
     GrammarFormat,
@@ -40,7 +41,9 @@ from gateway.protocol.tools import (
     NamespaceTool,
     ShellTool,
     Tool,
+    ToolSearchTool,
     allowed_names,
+    dropped,
     means,
     means_hosted,
     named,
@@ -50,6 +53,7 @@ from gateway.protocol.tools import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.protocol.brought_tools import BroughtTools
     from gateway.protocol.hosted.tools import HostedFamily, RunTool
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.parameters import AnyToolChoice, ToolName
@@ -68,23 +72,26 @@ def check_name(path: str, name: str) -> None:
         raise pattern_mismatch(path, f"^{FUNCTION_NAME.pattern}$")
 
 
-def check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
-    """Refuse tools that cannot be told to the model: with names that are none or come twice, with
-    texts that are too long, or too many of them.
+def check_tools(
+    tools: Sequence[Tool], limits: InputLimits, *, within: str = "", unique: bool = True
+) -> None:
+    """Refuse tools that cannot be told to the model: with names that are none or (`unique`) come
+    twice, with texts that are too long, or too many of them. `within` begins their paths.
     """
+    param = f"{within}tools"
     for index, tool in enumerate(tools):
         if isinstance(tool, NamespaceTool):
-            check_name(f"tools[{index}].name", tool.name)
-            check_text(f"tools[{index}].description", tool.description, limits)
+            check_name(f"{param}[{index}].name", tool.name)
+            check_text(f"{param}[{index}].description", tool.description, limits)
     callables = tuple(named(tools))
     if len(callables) > limits.tools_max:
-        raise array_too_long("tools", len(callables), limits.tools_max)
+        raise array_too_long(param, len(callables), limits.tools_max)
     taken: set[str] = set()
     grammars_bytes = 0
     for each in callables:
-        path = f"tools{each.path}"
+        path = f"{param}{each.path}"
         check_name(f"{path}.name", each.name)
-        if each.name in taken:
+        if unique and each.name in taken:
             raise duplicate_name(f"{path}.name", each.name)
         taken.add(each.name)
         _check_tool(path, each.tool, limits)
@@ -107,17 +114,18 @@ def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
         for index, skill in enumerate(tool.skills):
             place = f"{path}.environment.skills[{index}].description"
             check_text(place, skill.description, limits)
-    if not isinstance(tool, FunctionTool | CustomTool):
+    if not isinstance(tool, FunctionTool | CustomTool | ToolSearchTool):
         return
     check_text(f"{path}.description", tool.description, limits)
-    if isinstance(tool, FunctionTool) and tool.parameters is not None:
-        if tool.strict:
+    if not isinstance(tool, CustomTool) and tool.parameters is not None:
+        if isinstance(tool, FunctionTool) and tool.strict:
             fault = schema_fault(tool.parameters, limits, of_objects=True)
         else:
             fault = size_fault(tool.parameters, limits)
         if fault is not None:
+            name = tool.name if isinstance(tool, FunctionTool) else tool.type
             raise InvalidRequest(
-                f"Invalid schema for function '{tool.name}': {fault}",
+                f"Invalid schema for function '{name}': {fault}",
                 code="invalid_function_parameters",
                 param=f"{path}.parameters",
             )
@@ -195,12 +203,14 @@ def _check_server(path: str, tool: McpServerTool, limits: InputLimits) -> None:
         raise invalid(f"{path}.headers", f"{what}. Expected at most {HEADERS_CHARS_MAX}.")
 
 
-def check_none_dropped(tools: Sequence[Tool]) -> None:
-    """Refuse tools that OpenAI runs and this gateway drops."""
-    for index, tool in enumerate(tools):
-        if isinstance(tool, HostedTool):
-            remedy = "Leave the tool out, or offer a tool that your client executes."
-            raise unsupported(f"tools[{index}].type", remedy, value=tool.type)
+def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> None:
+    """Refuse tools that OpenAI runs, or programs call, and this gateway drops."""
+    remedy = "Leave the tool out, or offer a tool that your client executes."
+    groups = [("", tools), *((each.path, each.tools) for each in brought)]
+    for within, group in groups:
+        for index, tool in enumerate(group):
+            for one in dropped((tool,)):
+                raise unsupported(f"{within}tools[{index}].type", remedy, value=one.type)
 
 
 class _Offered(NamedTuple):
@@ -217,8 +227,8 @@ class _Offered(NamedTuple):
         return means_hosted(wanted, self.run) or any(means(wanted, one) for one in self.client)
 
     def dropped_one(self, wanted: ToolName) -> bool:
-        """Whether a tool of its sort was dropped."""
-        return any(_is_variant(wanted.type, kind) for kind in self.dropped)
+        """Whether a tool of its sort was dropped, or the one of its name."""
+        return any(_is_variant(wanted, label) for label in self.dropped)
 
 
 def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Sequence[str]) -> None:
@@ -255,9 +265,13 @@ def _check_server_choice(choice: ToolName, path: str) -> None:
         raise missing(f"{path}.server_label")
 
 
-def _is_variant(chosen: str, kind: str) -> bool:
-    """Hosted tools have several names each: `web_search_preview` is chosen for `web_search`."""
-    return chosen.startswith(kind) or kind.startswith(chosen)
+def _is_variant(wanted: ToolName, label: str) -> bool:
+    """Hosted tools have several names each: `web_search_preview` is chosen for `web_search`. Those
+    that a client executes have one of their own.
+    """
+    if wanted.type in MEMBER_TYPES:
+        return label == HostedTool(type=wanted.type, name=wanted.name).label
+    return wanted.type.startswith(label) or label.startswith(wanted.type)
 
 
 def _check_allowed(allowed: AllowedTools, offered: _Offered) -> None:

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gateway import ids
 from gateway.errors import PermissionDenied
 from gateway.models.format import SEES
+from gateway.protocol.brought_tools import BRINGING, brought_before
 from gateway.protocol.items import (
     Message,
 )
-from gateway.protocol.responses.create import check_images
+from gateway.protocol.responses.create import check_choice, check_images
 from gateway.services.runs.compaction import CompactedContext, SummaryPlan, is_triggered
 from gateway.services.runs.history_source import History
 from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
 from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
 )
+from gateway.store.packing import PackedItems, has_kinds, items_of_kinds
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     )
 
     from gateway.engine.run_spec import RunSpec
+    from gateway.protocol.brought_tools import BroughtTools
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.create import CreateResponse
     from gateway.services.models import Models
@@ -185,12 +188,32 @@ class RunBuilder:
             )
             stored = await self._history_source.named_items(principal, request)
         uuid = ids.new_uuid()
+        if not is_opening:
+            command = await self._with_tools_before(
+                RunInput(command, model, history, stored, uuid, created_at)
+            )
+            request = command.request
         granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
         if not command.generate:
             granted = granted.without_approvals()
         return RunInput(
             command, model, history, stored, uuid, created_at, is_opening, granted=granted
         )
+
+    async def _with_tools_before(self, given: RunInput) -> CreateCommand:
+        """The command with the tools that its whole context brings. Raises `InvalidRequest` for a
+        choice among tools of what there is not.
+        """
+        command, history = given.command, given.history.items
+        request = command.request
+        if items_of_kinds(tuple(given.stored.values()), BRINGING) or has_kinds(history, BRINGING):
+            size = history.json_bytes if isinstance(history, PackedItems) else 0
+            before = await self._executor.run(_tools_before, given, size_bytes=size)
+            request = request.model_copy(update={"brought": (*before, *request.brought)})
+            command = replace(command, request=request)
+        if request.looks_back:
+            check_choice(request)
+        return command
 
     def _plan(self, given: RunInput) -> RunSpec | SummaryPlan:
         """The run spec, or the plan of the summary that has to be made before it."""
@@ -221,6 +244,12 @@ class RunBuilder:
         plan = SummaryPlan(self._specs.spec(asking, written), written.items[:-1])
         self._compactor.check(plan, context_length=given.model.context_length)
         return plan
+
+
+def _tools_before(given: RunInput) -> tuple[BroughtTools, ...]:
+    """What the items bring that a request continues or names."""
+    stored = items_of_kinds(tuple(given.stored.values()), BRINGING)
+    return brought_before((*items_of_kinds(given.history.items, BRINGING), *stored))
 
 
 def opens(request: CreateResponse) -> bool:

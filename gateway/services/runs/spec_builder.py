@@ -42,6 +42,7 @@ from gateway.protocol.responses.body import (
     echo,
     kept_echo,
     rules_of,
+    told_tools,
 )
 from gateway.protocol.responses.create import ENCRYPTED_REASONING
 from gateway.protocol.tools import (
@@ -243,7 +244,7 @@ class SpecBuilder:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
         if (grants := given.granted.grants) is not None:
             size_bytes += SERVER_TOOL_BYTES * sum(len(server.tools) for server in grants.servers)
-        if (request.tools or request.text.format) and is_compiled(request):
+        if (request.tools or request.brought or request.text.format) and is_compiled(request):
             kept = self._rules.get(_rules_key(given, _build_echo(given))[0])
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
@@ -268,11 +269,12 @@ class SpecBuilder:
             items = (*items, summary_in(given.compacted))
         day = given.history.root_created_at // DAY_S
         tools, grants = request.offered_tools, given.granted.grants
-        servers = server_tools(tools, grants) if tools and grants else ServerTools()
+        servers = server_tools(request.tools, grants) if tools and grants else ServerTools()
+        paths = request.tool_paths if tools else {}
         options = RenderOptions(
             instructions=request.instructions,
             tools=(*declared(tools), *servers.functions) if tools else (),
-            tool_paths=(*[f"tools{tool.path}" for tool in named(tools)], *servers.paths)
+            tool_paths=(*[paths.get(tool.name, "tools") for tool in named(tools)], *servers.paths)
             if tools
             else (),
             builtins=Builtins.of(grants) if tools else NO_BUILTINS,
@@ -434,10 +436,7 @@ class SpecBuilder:
             call_fields,
             cache=self._documents,
             scope=tenant.bytes,
-            paths={
-                tool.name: f"tools{tool.path}"
-                for tool in named(given.command.request.offered_tools)
-            },
+            paths=given.command.request.tool_paths,
         )
         checker.compile()
         if kept is None:
@@ -528,7 +527,7 @@ def _build_echo(given: RunInput) -> Echo:
 
 def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
     """What rules are cached under: a digest of all that `rules_of` reads; and their weight."""
-    tools, text, stop = echoed["tools"], echoed["text"]["format"], echoed.get("stop")
+    tools, text, stop = told_tools(echoed), echoed["text"]["format"], echoed.get("stop")
     tenant = given.command.principal.tenant_id
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
     choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]

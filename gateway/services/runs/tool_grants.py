@@ -509,7 +509,7 @@ def _check_listed(listings: Sequence[ServerListing]) -> None:
 
 def _check_names(request: CreateResponse, grants: Grants) -> None:
     """Refuse a server one of whose tools the model could not tell from a function."""
-    functions = {tool.name for tool in named(request.tools)}
+    functions = {tool.name for tool in named(request.known_tools)}
     where = _server_paths(request.tools)
     for server, tool in _mcp_names(grants):
         name = flat_name(server.label, tool.name)
@@ -533,7 +533,7 @@ def _check_forced(
     of_servers = [one for one in wanted if one.type == "mcp"]
     if len(of_servers) < len(wanted):
         return  # something else can be called, which is known since the request was parsed
-    if not wanted and (grants.browser or grants.python or any(named(request.tools))):
+    if not wanted and (grants.browser or grants.python or any(named(request.known_tools))):
         return
     if any(_is_one(server, tool, of_servers) for server, tool in _mcp_names(grants)):
         return

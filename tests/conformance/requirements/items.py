@@ -168,7 +168,7 @@ _KINDS = rules(
     (
         "kinds.additions-of-2026",
         "additional_tools, configuration_update, program, tool_search",
-        "Items that are not served are refused by their type, with what to do.",
+        "Tools that items bring are offered; what is not served is refused by its type.",
     ),
     (
         "control.namespace",
@@ -178,7 +178,7 @@ _KINDS = rules(
     (
         "kinds.programmatic-tools",
         "tool_search / programmatic_tool_calling",
-        "Tools for programs and searches are dropped, and named.",
+        "A search at the client is called and answered; tools for programs are dropped, and named.",
     ),
 )
 ITEMS = (*_RULES, *_PARTS, *_KINDS)

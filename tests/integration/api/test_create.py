@@ -178,6 +178,63 @@ async def test_tools_that_are_not_run_here_are_named_in_a_header(
     assert "x-gateway-dropped-tools" not in without.headers
 
 
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+SCREEN = {"type": "computer_call_output", "call_id": "c", "output": {"type": "screenshot"}}
+
+
+@pytest.mark.parametrize("how", ["alone", "stream", "background"])
+async def test_images_and_files_that_the_model_is_not_shown_are_named_in_a_header(
+    client: httpx2.AsyncClient, how: str
+) -> None:
+    said = [{"type": "input_text", "text": "Hi"}, IMAGE, {"type": "input_file", "file_id": "f"}]
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items = [
+        {"role": "user", "content": said},
+        SCREEN,
+        call,
+        {"type": "function_call_output", "call_id": "c", "output": [IMAGE]},
+    ]
+    body = {"model": MODEL, "input": items, **({} if how == "alone" else {how: True})}
+    answer = await client.post("/v1/responses", json=body)
+    assert answer.headers["x-gateway-dropped-input"] == (
+        "input_image;count=2, input_file;count=1, computer_call_output;count=1"
+    )
+    without = await client.post("/v1/responses", json={**body, "input": "Hi"})
+    assert "x-gateway-dropped-input" not in without.headers
+
+
+async def test_a_request_that_is_repeated_is_told_again_what_the_model_was_not_shown(
+    client: httpx2.AsyncClient,
+) -> None:
+    body = {"model": MODEL, "input": [{"role": "user", "content": [IMAGE]}]}
+    key = {"Idempotency-Key": "dropped-input"}
+    for repeated in (None, "true"):
+        answer = await client.post("/v1/responses", json=body, headers=key)
+        assert answer.headers.get("idempotent-replayed") == repeated
+        assert answer.headers["x-gateway-dropped-input"] == "input_image;count=1"
+
+
+async def test_a_function_that_only_programs_may_call_is_dropped_and_named(
+    client: httpx2.AsyncClient,
+) -> None:
+    callers = {"allowed_callers": ["programmatic"]}
+    hidden = {"type": "function", "name": "hidden", "parameters": {}, **callers}
+    space = {"type": "namespace", "name": "ns", "description": "", "tools": [hidden, TOOL]}
+    body = {"model": MODEL, "input": "x", "tools": [{**hidden, "name": "f"}, space]}
+    answer = await client.post("/v1/responses", json=body)
+    named = "function;name=f, function;name=hidden"
+    assert answer.headers["x-gateway-dropped-tools"] == named
+    assert [tool["name"] for tool in answer.json()["tools"]] == ["ns"]
+    assert [tool["name"] for tool in answer.json()["tools"][0]["tools"]] == [TOOL["name"]]
+    forced = {**body, "tool_choice": {"type": "function", "name": "f"}}
+    refused = await client.post("/v1/responses", json=forced)
+    assert refused.status_code == 400
+    assert "x-gateway-dropped-tools" in refused.json()["error"]["message"]
+
+
+TOOL = {"type": "function", "name": "shown", "parameters": {}}
+
+
 async def test_text_that_postgres_cannot_hold_comes_back_unchanged(
     client: httpx2.AsyncClient,
 ) -> None:

@@ -119,7 +119,9 @@ def test_a_call_that_was_cut_off_waits_for_nothing() -> None:
 @pytest.mark.parametrize("kind", CALL_KINDS)
 def test_calls_of_every_kind_wait_for_their_output(kind: CallKind) -> None:
     call = ContextItem(kind, "c", b"", call_id="1", name="f")
-    output = ContextItem(cast("OutputKind", f"{kind}_output"), "o", b"", call_id="1")
+    kinds = {"tool_search_call": "tool_search_output"}
+    output_kind = kinds.get(kind, f"{kind}_output")
+    output = ContextItem(cast("OutputKind", output_kind), "o", b"", call_id="1")
     items = [USER, call, USER, output, ANSWER, USER]
     assert drop_oldest_turns(items, [1] * 6, 1) == [5]
 

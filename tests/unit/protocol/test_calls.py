@@ -13,12 +13,13 @@ from gateway.protocol.calls import (
     call_fields,
     call_of,
     hosted_author,
-    hosted_text,
+    hosted_call,
+    hosted_result,
     output_text,
 )
 from gateway.protocol.context_item import HostedKind
 from gateway.protocol.documented import literal_values
-from gateway.protocol.items import CallItem, HostedItem, OutputItem
+from gateway.protocol.items import AnyHostedItem, CallItem, OutputItem
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.create_bodies import parse, refusal
 from tests.fakes.hosted_items import HOSTED
@@ -119,13 +120,14 @@ def test_arguments_without_the_shape_of_their_kind_are_no_item(
         call_fields(rule, rule.name, arguments)
 
 
-@pytest.mark.parametrize(("raw", "author", "text"), HOSTED)
+@pytest.mark.parametrize(("raw", "author", "shown"), HOSTED)
 def test_a_hosted_tool_is_shown_by_its_name_with_what_it_was_asked_and_returned(
-    raw: dict[str, Any], author: str, text: str
+    raw: dict[str, Any], author: str, shown: tuple[str | None, str | None]
 ) -> None:
     (item,) = parse(input=[raw]).input
-    assert isinstance(item, HostedItem)
-    assert (hosted_author(item), hosted_text(item)) == (author, text)
+    assert isinstance(item, AnyHostedItem)
+    assert hosted_author(item.type) == author
+    assert (hosted_call(item), hosted_result(item)) == shown
 
 
 def test_there_is_an_item_of_every_hosted_tool() -> None:

@@ -125,9 +125,11 @@ def test_mistakes_are_named_by_their_place() -> None:
     assert refused() == ("empty_array", "items")
     assert refused(*[HELLO] * (ADDED_ITEMS_MAX + 1)) == ("array_above_max_length", "items")
     assert refused(HELLO, "x") == ("invalid_type", "items[1]")
-    assert refused(HELLO, {"type": "additional_tools"}) == (
+    assert refused(HELLO, {"type": "configuration_update"}) == (
         *("unsupported_parameter", "items[1].type"),
     )
+    unnamed = {"type": "additional_tools", "tools": [{"type": "function"}]}
+    assert refused(HELLO, unnamed) == ("missing_required_parameter", "items[1].tools[0].name")
     assert refused({**HELLO, "content": [{"type": "input_text"}]}) == (
         "missing_required_parameter",
         "items[0].content[0].text",

@@ -242,3 +242,12 @@ async def test_chats_are_counted_and_need_a_key(gateway: RunningGateway) -> None
             answer = await nobody.post(path, json=asked("Hi"))
             assert answer.status_code == 401
             assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_images_that_the_model_is_not_shown_are_named_in_a_header(
+    client: httpx2.AsyncClient,
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": [image]}]}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.headers["x-gateway-dropped-input"] == "input_image;count=1"

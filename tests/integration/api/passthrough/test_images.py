@@ -68,6 +68,17 @@ async def test_a_data_url_goes_to_the_server_as_it_is(passing: Passing) -> None:
     assert (first["content"], last["content"]) == (content, "And?")
 
 
+async def test_only_what_a_model_that_sees_is_not_shown_is_named_as_dropped(
+    passing: Passing,
+) -> None:
+    body: dict[str, Any] = {"model": "toy-ollama", "input": shown(DATA_URL)}
+    seen = await passing.client.post("/v1/responses", json=body)
+    assert "x-gateway-dropped-input" not in seen.headers
+    body["input"][0]["content"].append({"type": "input_file", "file_id": "f"})
+    answer = await passing.client.post("/v1/responses", json=body)
+    assert answer.headers["x-gateway-dropped-input"] == "input_file;count=1"
+
+
 @pytest.mark.parametrize("path", ["/picture.png", "/moved"])
 async def test_a_url_is_fetched_by_the_gateway(passing: Passing, site: str, path: str) -> None:
     await create(passing.client, model="toy-vllm", input=shown(site + path))

@@ -29,6 +29,7 @@ CALLS = (
     "local_shell_call",
     "shell_call",
     "apply_patch_call",
+    "tool_search_call",
 )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import orjson
 import pytest
+from pydantic import TypeAdapter
 
 from gateway.constraints.rules import AnswerFormat
+from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, PYTHON_TOOL
 from gateway.models.chat.messages import (
     ANY,
-    NO_RESULT,
     UNSEEN,
     ChatConversation,
     Habits,
@@ -24,13 +26,16 @@ from gateway.models.chat.messages import (
     question,
 )
 from gateway.models.format import Builtins
-from gateway.protocol.calls import NOT_APPROVED
+from gateway.protocol.calls import NO_RESULT, NOT_APPROVED
+from gateway.protocol.items import AnyInputItem, InputItem
 from gateway.protocol.tools import FunctionTool
 from tests.fakes import contexts as items
 from tests.fakes.contexts import options
 
 if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
+
+_INPUT: TypeAdapter[InputItem] = TypeAdapter(AnyInputItem)
 
 
 def told(*context: ContextItem, habits: Habits = ANY, **fields: Any) -> list[dict[str, Any]]:
@@ -209,6 +214,31 @@ def test_items_of_hosted_tools_are_calls_and_results() -> None:
         {"type": "mcp_list_tools", "id": "l", "server_label": "x", "tools": []}
     )
     assert told(items.user(), silent) == [{"user": "hi"}]
+
+
+def test_a_program_that_ran_elsewhere_is_a_call_with_its_result() -> None:
+    program = items.from_wire({"type": "program", "id": "p", "call_id": "c", "code": "f()"})
+    output = items.from_wire({"type": "program_output", "id": "o", "call_id": "c", "result": "1"})
+    call = {"assistant": "", "calls": [("program", '{"code":"f()"}')]}
+    result = {"tool": '{"result":"1"}'}
+    assert told(program, items.user(), output) == [call, result, {"user": "hi"}]
+    assert told(program) == [call, {"tool": f'{{"result":"{NO_RESULT}"}}'}]
+    uncalled = {"assistant": "", "calls": [("program", "{}")]}
+    assert told(output) == [uncalled, result]
+
+
+def test_a_search_for_tools_is_a_call_with_its_result() -> None:
+    search = {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "x"}}
+    found = {"type": "tool_search_output", "call_id": "c", "tools": [TOOL]}
+    new = [_INPUT.validate_python(item) for item in (search, found)]
+    context = assemble((), new, stored={}, unsealed={}, response=UUID(int=7))
+    assert told(*context.items) == [
+        {"assistant": "", "calls": [("tool_search", '{"query":"x"}')]},
+        {"tool": '{"tools":[{"name":"f","description":"F."}]}'},
+    ]
+
+
+TOOL = {"type": "function", "name": "f", "description": "F.", "parameters": {}}
 
 
 def test_calls_that_the_gateway_ran_were_made_one_after_the_other() -> None:

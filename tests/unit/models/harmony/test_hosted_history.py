@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+from gateway.context.assembly import assemble
 from gateway.generation import PREAMBLE
 from gateway.models.harmony.reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
-from gateway.protocol.calls import NOT_APPROVED, UNKNOWN_RESULT
+from gateway.protocol.calls import IMAGE_NOTE, NO_RESULT, NOT_APPROVED, UNKNOWN_RESULT
+from gateway.protocol.items import AnyInputItem, InputItem
 from tests.fakes.contexts import (
     answer,
     answering,
@@ -33,6 +37,9 @@ from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary, well
 if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
 
+Json = dict[str, Any]
+
+_INPUT: TypeAdapter[InputItem] = TypeAdapter(AnyInputItem)
 RENDERER = Renderer(vocabulary())
 CALL = (
     "<|start|>assistant to=functions.crm.add<|channel|>commentary <|constrain|>json<|message|>"
@@ -121,8 +128,60 @@ def test_what_cannot_be_the_name_of_a_tool_is_told_in_words() -> None:
     )
     text = told(odd, answering(approve=True))
     assert text == (
+        "<|start|>assistant to=functions.mcp<|channel|>commentary <|constrain|>json<|message|>"
+        '{"server_label":"to=system","name":"x","arguments":"{}"}<|call|>'
         "<|start|>functions.mcp to=assistant<|channel|>commentary<|message|>"
-        '{"server_label":"to=system","name":"x","arguments":"{}"}<|end|>'
+        f"{UNKNOWN_RESULT}<|end|>"
+    )
+
+
+PROGRAM = {"type": "program", "id": "prog_1", "call_id": "p1", "code": "await tools.f()"}
+RAN = {"type": "program_output", "id": "po_1", "call_id": "p1", "result": "42"}
+PROGRAM_CALL = (
+    "<|start|>assistant to=functions.program<|channel|>commentary <|constrain|>json<|message|>"
+    '{"code":"await tools.f()"}<|call|>'
+)
+
+
+def of_program(text: str) -> str:
+    return f"<|start|>functions.program to=assistant<|channel|>commentary<|message|>{text}<|end|>"
+
+
+def taken(*raw: Json) -> list[ContextItem]:
+    new = [_INPUT.validate_python(item) for item in raw]
+    context = assemble((), new, stored={}, unsealed={}, response=UUID(int=7))
+    return list(context.items)
+
+
+def test_a_program_is_shown_as_a_call_and_what_it_returned_behind_it() -> None:
+    question = {"role": "user", "content": "q"}
+    asked = "<|start|>user<|message|>q<|end|>"
+    returned = of_program('{"result":"42"}')
+    assert told(*taken(PROGRAM, question, RAN)) == PROGRAM_CALL + returned + asked
+    assert told(*taken(PROGRAM, question)) == PROGRAM_CALL + UNKNOWN_PROGRAM + asked
+    assert told(*taken(RAN, PROGRAM)) == returned + PROGRAM_CALL + UNKNOWN_PROGRAM
+
+
+UNKNOWN_PROGRAM = of_program(f'{{"result":"{NO_RESULT}"}}')
+
+
+def test_a_call_that_ran_elsewhere_is_shown_with_what_it_returned() -> None:
+    found = {"type": "file_search_call", "queries": ["q"], "results": [{"text": "t"}]}
+    assert told(*taken(found)) == (
+        "<|start|>assistant to=functions.file_search<|channel|>commentary <|constrain|>json"
+        '<|message|>{"queries":["q"]}<|call|>'
+        "<|start|>functions.file_search to=assistant<|channel|>commentary<|message|>"
+        '{"results":[{"text":"t"}]}<|end|>'
+    )
+    seen = taken(
+        {"type": "computer_call", "call_id": "c", "action": {"type": "wait"}},
+        {"type": "computer_call_output", "call_id": "c", "output": {"image_url": "https://x"}},
+    )
+    assert told(*seen) == (
+        "<|start|>assistant to=functions.computer<|channel|>commentary <|constrain|>json"
+        '<|message|>{"action":{"type":"wait"}}<|call|>'
+        "<|start|>functions.computer to=assistant<|channel|>commentary<|message|>"
+        f'{{"output":"{IMAGE_NOTE}"}}<|end|>'
     )
 
 

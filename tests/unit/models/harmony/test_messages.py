@@ -70,16 +70,11 @@ MCP_CALL = (
 )
 MCP_RESULT = "<|start|>functions.s.t to=assistant<|channel|>commentary<|message|>"
 ONE_MESSAGE = [
-    (
-        McpCall(server_label="a server", name="t", arguments="{}", output="done"),
-        "<|start|>functions.mcp to=assistant<|channel|>commentary<|message|>"
-        '{"arguments":"{}","output":"done"}<|end|>',
-    ),
     (McpApprovalRequest(server_label="s", name="t", arguments='{"a":1}'), MCP_CALL),
     (
         McpApprovalRequest(server_label="s", name="a/b", arguments="{}"),
-        "<|start|>functions.mcp to=assistant<|channel|>commentary<|message|>"
-        '{"server_label":"s","name":"a/b","arguments":"{}"}<|end|>',
+        "<|start|>assistant to=functions.mcp<|channel|>commentary <|constrain|>json<|message|>"
+        '{"server_label":"s","name":"a/b","arguments":"{}"}<|call|>',
     ),
     (
         McpApprovalResponse(approval_request_id="mcpr_1", approve=False),

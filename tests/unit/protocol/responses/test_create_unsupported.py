@@ -128,12 +128,6 @@ REFUSED: list[Row] = [
         )
     ),
     _unsupported(
-        {"input": [{"type": "additional_tools"}]},
-        "input[0].type",
-        "Offer them in 'tools'.",
-        "additional_tools",
-    ),
-    _unsupported(
         {"input": [{"type": "configuration_update"}]},
         "input[0].type",
         "Set 'reasoning' and 'text' of each request.",
@@ -180,7 +174,7 @@ def test_what_is_not_served_is_refused_and_says_what_to_do(
 HOSTED: list[dict[str, Any]] = [
     {"type": "web_search"},
     {"type": "mcp", "server_label": "s"},
-    {"type": "tool_search", "execution": "client"},
+    {"type": "tool_search"},
     {"type": "shell", "environment": {"type": "container_auto"}},
 ]
 

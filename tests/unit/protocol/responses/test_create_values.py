@@ -25,10 +25,11 @@ VALUES: list[Row] = [
         "Invalid value: 'bogus'. Supported values are: 'message', 'reasoning', 'function_call', "
         "'function_call_output', 'custom_tool_call', 'custom_tool_call_output', "
         "'local_shell_call', 'local_shell_call_output', 'shell_call', 'shell_call_output', "
-        "'apply_patch_call', 'apply_patch_call_output', 'web_search_call', 'file_search_call', "
+        "'apply_patch_call', 'apply_patch_call_output', 'tool_search_call', 'tool_search_output', "
+        "'web_search_call', 'file_search_call', "
         "'code_interpreter_call', 'image_generation_call', 'computer_call', "
         "'computer_call_output', 'mcp_list_tools', 'mcp_approval_request', "
-        "'mcp_approval_response', 'mcp_call', 'tool_search_call', 'tool_search_output', "
+        "'mcp_approval_response', 'mcp_call', 'additional_tools', "
         "'program', 'program_output', 'compaction', 'compaction_trigger', and 'item_reference'.",
     ),
     (
@@ -91,7 +92,7 @@ VALUES: list[Row] = [
         "invalid_value",
         "tools[0].type",
         "Invalid value: 'bogus'. Supported values are: 'function', 'custom', 'namespace', "
-        "'local_shell', 'shell', and 'apply_patch'.",
+        "'local_shell', 'shell', 'apply_patch', and 'tool_search'.",
     ),
     (
         {"tools": [{**NAMESPACE, "tools": [{"type": "shell"}]}]},

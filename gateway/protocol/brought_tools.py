@@ -1,0 +1,190 @@
+"""Tools that items of a context bring, beside those that its request declares.
+
+| item | its tools |
+|---|---|
+| `additional_tools` | are declared from there on, as if they stood in `tools` |
+| `tool_search_output` | were found by a search, and can be called from there on |
+
+Only tools that a client executes can be brought: the others take what no item may hold (the token
+of an MCP server is stored nowhere), and are dropped.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pydantic import ValidationError
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.base import Many, WireModel
+from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.items import AdditionalTools, ToolSearchOutput
+from gateway.protocol.request_errors import refusal_of
+from gateway.protocol.tools import (
+    AnyTool,
+    CustomTool,
+    FunctionTool,
+    NamedTool,
+    NamespaceTool,
+    Tool,
+    ToolSearchTool,
+    named,
+    run_tools,
+    without_unserved,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.items import InputItem
+
+BRINGING: Final = frozenset({"additional_tools", "tool_search_output"})
+"""The kinds of items that bring tools."""
+LOADED_TOOLS_MAX: Final = 512
+"""The most tools that searches have loaded for one prompt: those that were found last."""
+_CATALOGUE: Final = "Tools that it can load:"
+
+
+class _Bringing(WireModel):
+    """The tools of such an item, as a request declares them."""
+
+    tools: Many[AnyTool]
+
+
+@dataclass(frozen=True, slots=True)
+class BroughtTools:
+    """The tools of one item. `path` is where the request has the item, as in `input[1].`; `loaded`:
+    a search found them, so none of them is to be loaded any more.
+    """
+
+    path: str
+    tools: tuple[Tool, ...]
+    loaded: bool
+
+    @classmethod
+    def of(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
+        """The tools of an item at `path`. Raises `InvalidRequest`."""
+        said = {"tools": without_unserved(item.tools, NO_FAMILIES)}
+        try:
+            tools = _Bringing.model_validate(said).tools
+        except ValidationError as error:
+            raise refusal_of(error, within=path) from None
+        return cls(path, tools, isinstance(item, ToolSearchOutput))
+
+    def named(self) -> Iterator[NamedTool]:
+        """Those that can be called."""
+        return named(self.tools)
+
+
+def brought_before(items: Iterable[ContextItem]) -> tuple[BroughtTools, ...]:
+    """What items bring that were checked when they were new. What was stored before there was such
+    a check may bring nothing.
+    """
+    return tuple(_brought_before(items))
+
+
+def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
+    for context in items:
+        item = context.item() if context.kind in BRINGING and context.json else None
+        if isinstance(item, AdditionalTools | ToolSearchOutput):
+            with suppress(InvalidRequest):
+                yield BroughtTools.of(item, "input.")
+
+
+def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
+    """What items of a request bring; `param` holds them. Raises `InvalidRequest`."""
+    return tuple(
+        BroughtTools.of(item, f"{param}[{index}].")
+        for index, item in enumerate(items)
+        if isinstance(item, AdditionalTools | ToolSearchOutput)
+    )
+
+
+def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tuple[Tool, ...]:
+    """The tools that a model is told of: each name once, a declaration before what was loaded.
+
+    What defers its loading is left out until it is loaded, where a client can load it: it searches
+    for tools, or has done so. Without a search nobody could ever call it.
+    """
+    added = [tool for each in brought if not each.loaded for tool in each.tools]
+    declared = [*tools, *added]
+    loaded = _loaded(brought)
+    searches = bool(loaded) or any(isinstance(tool, ToolSearchTool) for tool in declared)
+    if not brought and not (searches and any(_defers(tool) for tool in named(declared))):
+        return tuple(tools)
+    known: dict[str, NamedTool] = {}
+    deferred: dict[str, NamedTool] = {}
+    for tool in named(declared):
+        is_deferred = searches and _defers(tool)
+        (deferred if is_deferred else known).setdefault(tool.name, tool)
+    known |= {name: tool for name, tool in loaded.items() if name not in known}
+    found = [tool for each in brought if each.loaded for tool in each.tools]
+    purposes = _purposes((*declared, *found))
+    left = [tool for name, tool in deferred.items() if name not in known]
+    told = (_told(tool, left, purposes) for tool in known.values())
+    return (*run_tools(tools), *_grouped(told, purposes))
+
+
+def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
+    """Where each tool stands that can be called, by the name that the model knows."""
+    paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
+    return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
+
+
+def _loaded(brought: Iterable[BroughtTools]) -> dict[str, NamedTool]:
+    """What searches have found, as it was found last, in the order in which it came first."""
+    found: dict[str, NamedTool] = {}
+    for each in brought:
+        if each.loaded:
+            found |= {tool.name: tool for tool in each.named()}
+    return dict([*found.items()][-LOADED_TOOLS_MAX:])
+
+
+def _defers(tool: NamedTool) -> bool:
+    return isinstance(tool.tool, FunctionTool | CustomTool) and tool.tool.defer_loading is True
+
+
+def _purposes(tools: Iterable[Tool]) -> dict[str, str]:
+    """What each namespace is for."""
+    return {
+        tool.name: tool.description
+        for tool in tools
+        if isinstance(tool, NamespaceTool) and tool.description
+    }
+
+
+def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]) -> NamedTool:
+    """The tool as the model is told of it: a search names what it can load, a namespace as one."""
+    if not left or not isinstance(tool.tool, ToolSearchTool):
+        return tool
+    names = {
+        each.namespace or each.name: purposes.get(each.namespace or "", "")
+        if each.namespace
+        else getattr(each.tool, "description", None)
+        for each in left
+    }
+    lines = [f"- `{name}`: {about}" if about else f"- `{name}`" for name, about in names.items()]
+    catalogue = "\n".join((_CATALOGUE, *lines))
+    own = tool.tool.description
+    description = f"{own}\n\n{catalogue}" if own else catalogue
+    return tool._replace(tool=tool.tool.model_copy(update={"description": description}))
+
+
+def _grouped(tools: Iterable[NamedTool], purposes: Mapping[str, str]) -> list[Tool]:
+    """The tools as a request would declare them, each namespace where its first tool is."""
+    groups: dict[str, list[NamedTool]] = {}
+    for tool in tools:
+        groups.setdefault(tool.namespace or f".{tool.name}", []).append(tool)
+    return [tool for group in groups.values() for tool in _group(group, purposes)]
+
+
+def _group(group: Sequence[NamedTool], purposes: Mapping[str, str]) -> Iterator[Tool]:
+    space = group[0].namespace
+    if space is None:
+        yield from (tool.tool for tool in group)
+        return
+    members: Any = tuple(tool.tool for tool in group)
+    yield NamespaceTool(name=space, description=purposes.get(space, ""), tools=members)
