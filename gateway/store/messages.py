@@ -65,8 +65,8 @@ _CONTENT: Final = ("call_id", "name", "item", "ids", "includable")
 
 # For a prompt an item is its ids. Instructions may have to be put in front as text, a question to
 # the user may have to be answered, tools that an item brought are offered, and of the tools of a
-# server it must be known which were listed. What a client sends again is compared with the item that
-# it was.
+# server it must be known which were listed. What a client sends again is compared with the item
+# that it was.
 _CALLS_AND_OUTPUTS: Final = ", ".join(f"'{kind}'" for kind in sorted(CALL_KINDS | OUTPUT_KINDS))
 NEEDED_ITEM: Final = f"""
 CASE WHEN :with_json OR i.ids IS NULL OR i.role IN ('system', 'developer')

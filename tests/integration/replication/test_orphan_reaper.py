@@ -98,7 +98,7 @@ async def never(_finished: Finished, _fold: Fold) -> None:
 
 async def unbilled(database: Database) -> int:
     """Failed responses without a line, as reconciliation counts them."""
-    found = await reconciliation.compare(database, back_s=3600, rows_max=10, with_backends=False)
+    found = await reconciliation.compare(database, back_s=3600, rows_max=10)
     return found.unbilled
 
 
