@@ -90,6 +90,7 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
     errors.ModelNotServed: ErrorStatus(404, INVALID_REQUEST),
     errors.ResourceNotFound: ErrorStatus(404, INVALID_REQUEST),
     errors.PayloadTooLarge: ErrorStatus(413, INVALID_REQUEST),
+    errors.UnsupportedEncoding: ErrorStatus(415, INVALID_REQUEST),
     errors.AuthenticationError: ErrorStatus(401, INVALID_REQUEST),
     errors.TokenRefused: ErrorStatus(401, INVALID_REQUEST),
     errors.TokenNotAdmitted: ErrorStatus(401, INVALID_REQUEST),
@@ -246,6 +247,9 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
         return answer, ErrorDetail(answer.message or _BUG, answer.code)
     if isinstance(error, errors.RateLimited):
         answer = _rate_limit_status(answer, error)
+    elif isinstance(error, errors.UnsupportedEncoding):
+        # RFC 9110, section 15.5.16.
+        answer = replace(answer, headers=((b"accept-encoding", error.accepted),))
     elif error.code == INSUFFICIENT_QUOTA:
         answer = ErrorStatus(answer.status, INSUFFICIENT_QUOTA, retry=False)
     return answer, ErrorDetail(error.message, error.code or answer.code, error.param)

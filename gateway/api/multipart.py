@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from gateway.api.client_connection import ClientDisconnected
+from gateway.api.content_encoding import check_unencoded
 from gateway.errors import InvalidRequest, PayloadTooLarge
 from gateway.protocol.containers import check_file_name
 from gateway.protocol.request_errors import missing
@@ -59,8 +60,9 @@ class FormReader:
     async def read(self, request: Request) -> AsyncIterator[Form]:
         """The form of a request; its file is gone when it is left.
 
-        Raises `InvalidRequest`, `PayloadTooLarge`, `ClientDisconnected`.
+        Raises `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `ClientDisconnected`.
         """
+        check_unencoded(request.headers.raw)
         if not self.is_form(request):
             raise InvalidRequest(
                 "Send the file as multipart/form-data, in the field 'file'.",

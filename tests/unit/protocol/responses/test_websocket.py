@@ -71,7 +71,7 @@ def test_a_warm_up_is_one_that_says_so(generate: bool | None, expected: bool) ->
 
 
 def test_a_prewarmed_cache_is_a_warm_up_whatever_generate_says() -> None:
-    prewarm = {"prompt_cache_options": {"prewarm": True}}
+    prewarm: Any = {"prompt_cache_options": {"prewarm": True}}
     for generate in (None, False, True):
         assert not turn(input=[], generate=generate, **prewarm).generate
     assert turn(prompt_cache_options={"prewarm": False}).generate
