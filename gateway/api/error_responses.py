@@ -49,6 +49,10 @@ _NO_UPGRADE: Final = (
     "both on."
 )
 """Many proxies drop them unless they are told not to."""
+_NO_ORIGINS: Final = (
+    " A browser asks so before a page of another origin may call: the operator of this server "
+    "allows origins with the setting `server.cors_origins`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,8 @@ def routing_error_response(scope: Scope, error: HTTPException) -> Response:
         message = f"Not allowed: {place}. Use one of the methods in the Allow header."
         if (scope["method"], path_of(scope)) == _WEBSOCKET:
             message += _NO_UPGRADE
+        elif scope["method"] == "OPTIONS":
+            message += _NO_ORIGINS
     else:
         return error_response(error)
     response = _response(answer, ErrorDetail(message, answer.code))

@@ -20,6 +20,7 @@ from gateway.api.content_encoding import check_unencoded
 from gateway.errors import InvalidRequest, PayloadTooLarge
 from gateway.protocol.containers import check_file_name
 from gateway.protocol.request_errors import missing
+from gateway.protocol.responses.create import refuse_key
 from gateway.services.files import Upload
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class FormReader:
         Raises `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `ClientDisconnected`.
         """
         check_unencoded(request.headers.raw)
+        refuse_key(request.headers.raw)
         if not self.is_form(request):
             raise InvalidRequest(
                 "Send the file as multipart/form-data, in the field 'file'.",

@@ -79,7 +79,7 @@ from gateway.protocol.responses.tool_checks import (
 from gateway.protocol.tools import AnyTool, HostedTool, Tool, flat_name, without_unserved
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
@@ -264,6 +264,7 @@ IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
 _CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
 """A request has at least one of them."""
 _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME_OF_TOOL: Final = re.compile(r"(?:tools\[(\d+)\]|tool_choice)\.name")
 _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
 _PART_TEXTS: Final = {
     "input_text": "text",
@@ -354,7 +355,7 @@ def parse_create(
     check_counts(document, limits)
     if "tools" in document:
         document = {**document, "tools": without_unserved(document["tools"], served)}
-    request = validated(CreateResponse, document, served)
+    request = _validated(document, served)
     check_items(request.input, limits)
     if request.tools:
         check_tools(request.tools, limits)
@@ -370,6 +371,22 @@ def parse_create(
     noted = {"ignored": ignored, "rejects_images": rejects_media}
     request = request.model_copy(update=noted) if ignored or rejects_media else request
     return warm_up(request, f"'{PREWARM}' set to true") if request.prewarms else request
+
+
+def _validated(document: dict[str, Any], served: Collection[HostedFamily]) -> CreateResponse:
+    """The request; of a tool or a choice that is shaped as in a chat the refusal says so."""
+    try:
+        return validated(CreateResponse, document, served)
+    except InvalidRequest as error:
+        match = _NAME_OF_TOOL.fullmatch(error.param or "")
+        if match is None or error.code != "missing_required_parameter":
+            raise
+        tool = document["tool_choice"] if match[1] is None else document["tools"][int(match[1])]
+        kind = tool["type"]
+        if not isinstance(tool.get(kind), dict):
+            raise
+        hint = f"Here what stands within '{kind}' stands beside 'type': move it up one level."
+        raise missing(match[0], hint) from None
 
 
 def _prewarms(document: dict[str, Any]) -> bool:
@@ -649,6 +666,18 @@ def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> Request
             param=IDEMPOTENCY_KEY,
         )
     return RequestKey(sha256(values[0]).digest(), sha256(body).digest())
+
+
+def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises `InvalidRequest` where a request has a key and would be done twice all the same."""
+    if any(name == b"idempotency-key" for name, _ in headers):
+        raise InvalidRequest(
+            f"'{IDEMPOTENCY_KEY}' is not supported here: the same request would be done twice. It "
+            "is supported by POST /v1/responses, and by chat completions and completions with "
+            "'store'. Leave the header out.",
+            code="unsupported_parameter",
+            param=IDEMPOTENCY_KEY,
+        )
 
 
 def reused_key() -> InvalidRequest:
