@@ -29,7 +29,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy test-upgrade nightly lock clean
+.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy test-upgrade nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -97,6 +97,13 @@ $(E2E)/%/.npm: $(CLIENTS)/%/package-lock.json $(E2E)/node/.linked
 	@cd $(@D) && $(NPM) ci
 	@ln -s $(CURDIR)/$(CLIENTS) $(@D)/clients
 	@touch $@
+
+# Two minutes at most, and never a failure: it depends on a registry, and on what others release.
+newest-sdk: $(READY) ## what the newest openai SDK has that this release does not know; only warns
+	@rm -rf .make/newest-sdk
+	@timeout 60 $(PIP) --no-deps --target .make/newest-sdk openai 2>/dev/null \
+		&& timeout 60 $(BIN)/python -m tests.conformance.newest_sdk .make/newest-sdk \
+		|| echo "the newest openai SDK was not compared: it could not be installed or read"
 
 check: lint coverage ## everything CI insists on
 

@@ -12,6 +12,7 @@ GatewayError
 │   │   └── ModelNotServed           configured, and no backend lists it
 │   ├── ResourceNotFound             a response, an item: unknown, deleted, or another tenant's
 │   ├── PayloadTooLarge
+│   ├── UnsupportedEncoding          the body is compressed as nothing here reads it
 │   ├── AuthenticationError
 │   ├── PermissionDenied
 │   ├── ConnectorFailed              an MCP server that a request names did not list its tools
@@ -150,6 +151,16 @@ class ResourceNotFound(RequestError):
 
 class PayloadTooLarge(RequestError):
     """The body is larger than this gateway reads."""
+
+
+class UnsupportedEncoding(RequestError):
+    """The body is compressed in a way that is not read there. `accepted` are those that are, as
+    `Accept-Encoding` has them.
+    """
+
+    def __init__(self, message: str, accepted: bytes) -> None:
+        super().__init__(message, code="unsupported_content_encoding")
+        self.accepted = accepted
 
 
 class AuthenticationError(RequestError):

@@ -50,7 +50,7 @@ class ChunkEncoder:
             self._hidden = 0
             if self._obfuscate:
                 chunks = [sse.padded(chunk, event) for chunk in chunks]
-            return b"data: %b\n\n" % b"\n\ndata: ".join(chunks)
+            return sse.unnamed(chunks)
         self._hidden += 1
         if event.type != ALIVE and self._hidden < HIDDEN_EVENTS_MAX:
             return b""

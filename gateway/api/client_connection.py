@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
+from gateway.api import content_encoding
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 EXTENSION: Final = "gateway.connection"
 """In `scope["extensions"]`: `{"connection": ClientConnection}`."""
+
+TYPICAL_RATIO: Final = 10
+"""About how many times its size a compressed body has once it is decoded."""
 
 OnDisconnect = Callable[[], None]
 
@@ -120,7 +124,8 @@ class CancelOnDisconnect:
 class BodyReader:
     """Reads and parses request bodies, for every endpoint that takes one.
 
-    A body has at most `bytes_max` bytes, which must arrive within `timeout_s`. `input_limits` and
+    A body has at most `bytes_max` bytes, which must arrive within `timeout_s`, and as many once it
+    is decoded. `input_limits` and
     `strict` are what every parser is given (`protocol.responses.create`), `served` tells which
     families of tools requests of a tenant may offer.
     """
@@ -133,14 +138,22 @@ class BodyReader:
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body of a request.
+        """The whole body of a request, decoded in a thread where it came compressed.
 
-        Raises `PayloadTooLarge` without reading on, `InvalidRequest` for a compressed or a stalled
-        body, `ClientDisconnected`.
+        Raises `PayloadTooLarge` without reading on, `UnsupportedEncoding`, `InvalidRequest` for a
+        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` as `parse`.
         """
+        coding = content_encoding.coding_of(scope["headers"])
+        body = await self._received(scope, receive)
+        if coding is None:
+            content_encoding.check_plain(body)
+            return body
+        size_bytes = max(TYPICAL_RATIO * len(body), self.executor.inline_bytes_max + 1)
+        decode = partial(content_encoding.decoded, coding, body, self.bytes_max)
+        return await self.executor.run(decode, size_bytes=size_bytes)
+
+    async def _received(self, scope: Scope, receive: Receive) -> bytes:
         for name, value in scope["headers"]:
-            if name == b"content-encoding" and value.lower() not in {b"", b"identity"}:
-                raise InvalidRequest("Compressed request bodies are not accepted; send plain JSON.")
             if name == b"content-length" and value.isdigit() and int(value) > self.bytes_max:
                 raise self.too_large("request body")
         body, more = bytearray(), True

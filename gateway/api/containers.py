@@ -16,6 +16,7 @@ from gateway.api.files import (
 )
 from gateway.api.query import ORDERS, choice
 from gateway.protocol.containers import parse_container, parse_container_file
+from gateway.protocol.responses.create import refuse_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ class ContainerEndpoints:
         """`/v1/containers`: create one or list them, by the method."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
+            refuse_key(request.headers.raw)
             asked = await self._read(request, parse_container)
             return json_response(await self._containers.create(principal, asked))
         listed, has_more = await self._containers.list(

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from gateway.api.query import include_of, list_body, page_query
 from gateway.protocol.conversations import parse_conversation, parse_items, parse_metadata
+from gateway.protocol.responses.create import refuse_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,7 @@ class ConversationEndpoints:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`: create one, with items where the body has some."""
+        refuse_key(request.headers.raw)
         new, size_bytes = await self._read_body(request, parse_conversation)
         principal = request.scope["principal"]
         created = await self._conversations.create(principal, new, body_bytes=size_bytes)
@@ -75,6 +77,7 @@ class ConversationEndpoints:
 
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`: add items at its end, and list those."""
+        refuse_key(request.headers.raw)
         include_of(request.query_params)  # items that are added are shown as they were sent
         new, size_bytes = await self._read_body(request, parse_items)
         added = await self._conversations.add_items(

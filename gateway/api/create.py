@@ -130,6 +130,7 @@ class CreateEndpoint:
                 key=request_key(keys, body, store=request.store),
                 body_bytes=len(body),
                 requested_at=record.began,
+                generate=not request.prewarms,
             )
         )
         record.facts["response_id"] = generation.response_id

@@ -49,6 +49,10 @@ _NO_UPGRADE: Final = (
     "both on."
 )
 """Many proxies drop them unless they are told not to."""
+_NO_ORIGINS: Final = (
+    " A browser asks so before a page of another origin may call: the operator of this server "
+    "allows origins with the setting `server.cors_origins`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
     errors.ModelNotServed: ErrorStatus(404, INVALID_REQUEST),
     errors.ResourceNotFound: ErrorStatus(404, INVALID_REQUEST),
     errors.PayloadTooLarge: ErrorStatus(413, INVALID_REQUEST),
+    errors.UnsupportedEncoding: ErrorStatus(415, INVALID_REQUEST),
     errors.AuthenticationError: ErrorStatus(401, INVALID_REQUEST),
     errors.TokenRefused: ErrorStatus(401, INVALID_REQUEST),
     errors.TokenNotAdmitted: ErrorStatus(401, INVALID_REQUEST),
@@ -246,6 +251,9 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
         return answer, ErrorDetail(answer.message or _BUG, answer.code)
     if isinstance(error, errors.RateLimited):
         answer = _rate_limit_status(answer, error)
+    elif isinstance(error, errors.UnsupportedEncoding):
+        # RFC 9110, section 15.5.16.
+        answer = replace(answer, headers=((b"accept-encoding", error.accepted),))
     elif error.code == INSUFFICIENT_QUOTA:
         answer = ErrorStatus(answer.status, INSUFFICIENT_QUOTA, retry=False)
     return answer, ErrorDetail(error.message, error.code or answer.code, error.param)
@@ -279,6 +287,8 @@ def routing_error_response(scope: Scope, error: HTTPException) -> Response:
         message = f"Not allowed: {place}. Use one of the methods in the Allow header."
         if (scope["method"], path_of(scope)) == _WEBSOCKET:
             message += _NO_UPGRADE
+        elif scope["method"] == "OPTIONS":
+            message += _NO_ORIGINS
     else:
         return error_response(error)
     response = _response(answer, ErrorDetail(message, answer.code))

@@ -16,9 +16,11 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from gateway.api.client_connection import ClientDisconnected
+from gateway.api.content_encoding import check_unencoded
 from gateway.errors import InvalidRequest, PayloadTooLarge
 from gateway.protocol.containers import check_file_name
 from gateway.protocol.request_errors import missing
+from gateway.protocol.responses.create import refuse_key
 from gateway.services.files import Upload
 
 if TYPE_CHECKING:
@@ -59,8 +61,10 @@ class FormReader:
     async def read(self, request: Request) -> AsyncIterator[Form]:
         """The form of a request; its file is gone when it is left.
 
-        Raises `InvalidRequest`, `PayloadTooLarge`, `ClientDisconnected`.
+        Raises `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `ClientDisconnected`.
         """
+        check_unencoded(request.headers.raw)
+        refuse_key(request.headers.raw)
         if not self.is_form(request):
             raise InvalidRequest(
                 "Send the file as multipart/form-data, in the field 'file'.",

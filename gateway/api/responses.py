@@ -14,7 +14,7 @@ from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.query import boolean, include_of, integer, list_body, page_query
 from gateway.api.streaming import EventStream
-from gateway.protocol.responses.create import COMPACTION, COUNTING, parse_subset
+from gateway.protocol.responses.create import COMPACTION, COUNTING, parse_subset, refuse_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -111,10 +111,13 @@ class SubsetEndpoint:
 
     def __init__(self, bodies: BodyReader, parameters: Parameters, answer: Answer) -> None:
         self._bodies = bodies
+        self._parameters = parameters
         self._parse = partial(parse_subset, parameters=parameters)
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._parameters is COMPACTION:
+            refuse_key(scope["headers"])  # a summary is generated, and paid for
         body = await self._bodies.read(scope, receive)
         policy = scope["principal"].policy
         with CancelOnDisconnect(connection_of(scope)):

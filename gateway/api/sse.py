@@ -1,7 +1,8 @@
 """Events → server-sent events: frames, padding, the end mark. Pure bytes.
 
 One frame is `event:` and `data:` lines with LF only; several frames may share a write, but none is
-ever cut in two (responses-api §4.1: one published parser loses what is split).
+ever cut in two (responses-api §4.1: one published parser loses what is split). No frame holds
+another character that readers of lines take for the end of one.
 
 What a frame holds follows from its event alone, padding too, so that a stream which is resumed goes
 on with the bytes that the first one would have had, on any replica.
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
+from gateway.json_lines import one_line
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.protocol.events import Deltas, Event
 
@@ -63,18 +66,26 @@ _SEPARATOR: Final = "\x7f"
 
 def plain(event: Event) -> bytes:
     """The frame of one event, without padding."""
-    return b"".join((_heads.get(event.type) or _head(event.type), event.data, b"\n\n"))
+    head = _heads.get(event.type) or _head(event.type)
+    return b"".join((head, one_line(event.data), b"\n\n"))
+
+
+def unnamed(parts: Iterable[bytes]) -> bytes:
+    """Frames of data alone, one for each of some JSON objects."""
+    return one_line(b"data: %b\n\n" % b"\n\ndata: ".join(parts))
 
 
 def obfuscated(event: Event) -> bytes:
     """The frame of one event, padded as by `padded`, but without a copy of it in between."""
     head = _heads.get(event.type) or _head(event.type)
+    # Most are ASCII: there a call per token is saved.
+    data = event.data if event.data.isascii() else one_line(event.data)
     length = event.delta_length
     if not length:
-        return b"".join((head, event.data, b"\n\n"))
+        return b"".join((head, data, b"\n\n"))
     start = event.sequence_number * _STRIDE % _STARTS
     padding = _POOL[start : start + PADDING_STEP - length % PADDING_STEP]
-    return b"".join((head, event.data[:-1], b',"obfuscation":"', padding, b'"}\n\n'))
+    return b"".join((head, data[:-1], b',"obfuscation":"', padding, b'"}\n\n'))
 
 
 def padded(data: bytes, event: Event) -> bytes:
@@ -188,10 +199,11 @@ def _encode_texts(texts: Sequence[str]) -> list[bytes]:
     """Each of them as JSON, without its quotation marks. To encode them one by one takes ten times
     as long.
     """
-    encoded = orjson.dumps(_SEPARATOR.join(texts))[1:-1].split(_SEPARATOR.encode())
+    joined = one_line(orjson.dumps(_SEPARATOR.join(texts)))
+    encoded = joined[1:-1].split(_SEPARATOR.encode())
     if len(encoded) == len(texts):
         return encoded
-    return [orjson.dumps(text)[1:-1] for text in texts]
+    return [one_line(orjson.dumps(text))[1:-1] for text in texts]
 
 
 def _by_rows(columns: Sequence[list[bytes]]) -> bytes:

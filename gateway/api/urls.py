@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     Routes = Iterable[BaseRoute]
 
 BASE: Final = "/v1"
+_ADMIN: Final = f"{BASE}/organization/"
+COMPARED_CHARS_MAX: Final = 256
+"""Of a path that is compared with those that are served."""
+ALIKE_MIN: Final = 0.8
+"""How alike two paths are of which one is taken for the other, as `difflib` has it."""
 _UNTOLD: Final = "…"
 _OWN_ID: Final = re.compile(r"[a-z]{2,10}[_-][0-9a-f]{32,}[g-i]?")
 _WORDS: Final = frozenset(
@@ -78,7 +84,10 @@ def unknown_url(place: str, path: str, routes: Routes) -> str:
     served = dict.fromkeys(
         route.path
         for route in routes
-        if isinstance(route, Route) and route.path.startswith(f"{BASE}/") and "{" not in route.path
+        if isinstance(route, Route)
+        and route.path.startswith(f"{BASE}/")
+        and "{" not in route.path
+        and not route.path.startswith(_ADMIN)
     )
     return (
         f"Invalid URL ({place}): it is not served here. Served are {', '.join(served)} and what is "
@@ -96,4 +105,23 @@ def _suggest(path: str, routes: Routes) -> str | None:
         return "Leave out the slash at its end."
     if is_served(f"{BASE}{path}", routes):
         return f"It lacks {BASE}: the base URL that clients are given ends in it."
-    return None
+    nearest = _nearest(path, routes)
+    return None if nearest is None else f"Did you mean {nearest}?"
+
+
+def _nearest(path: str, routes: Routes) -> str | None:
+    """The path of a route that is spelled nearly like this one, whatever its ids are."""
+    parts = path.split("/")
+    if not path.startswith(f"{BASE}/") or len(path) > COMPARED_CHARS_MAX:
+        return None
+    templates: dict[str, str] = {}
+    for route in routes:
+        names = route.path.split("/") if isinstance(route, Route) else []
+        if len(names) == len(parts) and ":path}" not in names[-1]:
+            filled = [p if n.startswith("{") else n for n, p in zip(names, parts, strict=True)]
+            templates.setdefault("/".join(filled), "/".join(names))
+    # What all begin with would make any two alike.
+    found = get_close_matches(
+        path[len(BASE) :], [one[len(BASE) :] for one in templates], n=1, cutoff=ALIKE_MIN
+    )
+    return templates[f"{BASE}{found[0]}"] if found else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from gateway import ids
+from gateway.json_lines import one_line
 from gateway.store.ledger.exports import LINE_COLUMNS
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def record_of(row: Row) -> dict[str, Any]:
 def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: bool) -> bytes:
     """Records as lines of text. `has_head`: CSV begins with the names of its columns."""
     if form == "jsonl":
-        return b"".join(orjson.dumps(one) + b"\n" for one in records)
+        return b"".join(one_line(orjson.dumps(one)) + b"\n" for one in records)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if has_head:

@@ -38,7 +38,9 @@ def literal_values(annotation: object) -> tuple[str, ...]:
 
 EFFORTS: Final = literal_values(Effort)
 INCLUDE_VALUES: Final = literal_values(Includable)
-CREATE_PARAMETERS: Final = frozenset({
+NEWER_PARAMETERS: Final = frozenset({"background_options"})
+"""Of `POST /v1/responses`, in releases of the SDK after the one that the tests have."""
+CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "access_programs", "background", "context_management", "conversation", "image", "include",
     "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
     "moderation", "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key",
@@ -91,6 +93,7 @@ TOOL_TYPES: Final = (
 
 
 _CONVERSATION: Final = "'messages': a chat has all of its conversation in each request"
+_PREWARM: Final = "'prompt_cache_options' with 'prewarm' set to true"
 _HARMLESS: Final[Mapping[str, tuple[object, ...]]] = {
     "n": (1,),
     "best_of": (1,),
@@ -102,6 +105,7 @@ _HARMLESS: Final[Mapping[str, tuple[object, ...]]] = {
     "tools": ([],),
     "function_call": ("auto", "none"),
     "background": (False,),
+    "generate": (True,),
     "truncation": ("disabled",),
     "instructions": ("",),
     "text": ({}, {"format": {"type": "text"}}),
@@ -122,6 +126,7 @@ IN_RESPONSES: Final[Remedies] = {
     "echo": "'input', which you can repeat yourself",
     "suffix": "'instructions' that tell what follows",
     "logit_bias": "'instructions' that tell what to say and what not",
+    "generate": _PREWARM,
 }
 """What stands for parameters of the other APIs in `POST /v1/responses`."""
 IN_COMPACTIONS: Final[Remedies] = {
@@ -143,6 +148,7 @@ IN_CHATS: Final[Remedies] = {
     "best_of": "one request for each answer",
     "echo": "'messages', which you can repeat yourself",
     "suffix": "a message that tells what follows",
+    "generate": f"POST /v1/responses and {_PREWARM}",
 }
 """The same in `POST /v1/chat/completions`."""
 IN_COMPLETIONS: Final[Remedies] = {
@@ -158,6 +164,7 @@ IN_COMPLETIONS: Final[Remedies] = {
     "previous_response_id": "'prompt', which has all of the conversation",
     "conversation": "'prompt', which has all of the conversation",
     "background": "POST /v1/responses, which has background responses",
+    "generate": f"POST /v1/responses and {_PREWARM}",
 }
 """The same in `POST /v1/completions`."""
 

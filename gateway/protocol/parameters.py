@@ -22,6 +22,7 @@ from gateway.protocol import documented
 from gateway.protocol.base import Integer, Many, NullableModel
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
 
+RESPONSE_ID_CHARS_MAX: Final = 512
 FORMAT_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]+$"
 FORMAT_NAME_CHARS_MAX: Final = 64
 
@@ -150,10 +151,15 @@ class Moderation(NullableModel):
 
 
 class PromptCacheOptions(NullableModel):
-    """Hints for a prompt cache; backends cache every prefix anyway, so they change nothing."""
+    """Backends cache every prefix anyway, so `mode` and `ttl` change nothing. With `prewarm` the
+    context is prepared and nothing is generated. Nobody can compare the cache of the response with
+    that of another one: who names one is told so.
+    """
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m", "12h"] | None = None
+    prewarm: bool = False
+    comparison_response_id: str | None = Field(None, max_length=RESPONSE_ID_CHARS_MAX)
 
 
 CHOICE_TYPES: Final = (

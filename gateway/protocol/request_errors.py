@@ -73,9 +73,11 @@ def unknown_place() -> InvalidRequest:
     )
 
 
-def missing(param: str) -> InvalidRequest:
+def missing(param: str, hint: str = "") -> InvalidRequest:
+    """`hint` is a sentence: what may have been meant."""
+    message = f"Missing required parameter: '{param}'."
     return InvalidRequest(
-        f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param
+        f"{message} {hint}" if hint else message, code="missing_required_parameter", param=param
     )
 
 

@@ -21,6 +21,7 @@ import orjson
 from typing_extensions import override
 
 from gateway.errors import StartupError, StoreError, UpstreamError
+from gateway.json_lines import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -226,7 +227,7 @@ def printable(text: str) -> str:
 def _json(event: Event) -> str:
     """Render an event as one line of JSON. Half a surrogate pair is escaped: orjson refuses it."""
     try:
-        return orjson.dumps(event, default=repr).decode()
+        return one_line(orjson.dumps(event, default=repr)).decode()
     except TypeError:
         return json.dumps(event, default=repr)
 

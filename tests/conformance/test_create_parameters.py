@@ -370,7 +370,7 @@ async def test_a_hint_about_the_cache_is_named_as_ignored(
     [
         pytest.param("image", marks=requirement("create.image")),
         pytest.param("access_programs", marks=requirement("create.access-programs")),
-        pytest.param("generate", marks=requirement("create.generate")),
+        pytest.param("background_options", marks=requirement("create.background-options")),
         pytest.param("stream_id", marks=requirement("create.stream-id")),
         pytest.param("nobody_knows_it", marks=requirement("create.unknown-parameters")),
     ],
@@ -379,3 +379,30 @@ async def test_what_has_no_effect_is_named(client: httpx2.AsyncClient, name: str
     answer = await post(client, **{name: {}})
     assert answer.headers["x-ignored-parameters"] == name
     assert answer.json()["status"] == "completed"
+
+
+@requirement("create.prewarm")
+async def test_a_prewarmed_response_has_no_output(client: httpx2.AsyncClient) -> None:
+    answer = await post(client, prompt_cache_options={"prewarm": True})
+    assert "x-ignored-parameters" not in answer.headers
+    response = answer.json()
+    assert (response["status"], response["output"]) == ("completed", [])
+    assert response["usage"]["total_tokens"] == 0
+
+
+@requirement("create.generate")
+async def test_a_warm_up_of_connections_is_refused_over_http(client: httpx2.AsyncClient) -> None:
+    answer = await post(client, generate=False)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "generate")
+    assert "'prompt_cache_options' with 'prewarm'" in error["message"]
+    assert (await post(client, generate=True)).json()["output"]
+
+
+@requirement("create.comparison-response")
+async def test_a_comparison_of_caches_is_told_to_be_unavailable(client: httpx2.AsyncClient) -> None:
+    options = {"comparison_response_id": "resp_1"}
+    answer = await post(client, prompt_cache_options=options)
+    assert answer.json()["prompt_cache_diagnostics"] == {"type": "unavailable"}
+    stored = await client.get(f"/v1/responses/{answer.json()['id']}")
+    assert stored.json()["prompt_cache_diagnostics"] == {"type": "unavailable"}

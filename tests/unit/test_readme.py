@@ -132,7 +132,7 @@ def test_ci_is_a_script_that_bash_can_read() -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text(encoding="utf-8")
     steps = re.findall(r"^(?!#).*\bmake ([a-z-]+)", text, re.MULTILINE)
-    assert steps == ["lint", "test", "test", "core-coverage-report"]
+    assert steps == ["lint", "test", "test", "core-coverage-report", "newest-sdk"]
     named = set(re.findall(r"\btests/[\w/.]+", text))
     assert {name for name in named if not (ROOT / name).exists()} == set()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -172,6 +172,14 @@ class LoggingStream(io.StringIO):
         return super().write(text)
 
 
+def test_an_event_is_one_line_to_every_reader() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    EventLog("x").warning("a\u2028b\u2029c\x85d", path="/\x0b\n")
+    (event,) = lines(stream)
+    assert event["event"] == "a\u2028b\u2029c\x85d"
+
+
 def test_a_line_may_be_logged_in_the_middle_of_another() -> None:
     stream = LoggingStream()
     configure_logging("info", "json", stream=stream)

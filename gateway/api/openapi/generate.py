@@ -91,7 +91,7 @@ TYPES: Final[dict[str, Any]] = {
 UNSERVED_PROPERTIES: Final = frozenset(
     {
         *("prompt", "moderation", "image", "access_programs", "audio", "modalities"),
-        *("input_transformations", "prompt_cache_diagnostics", "prompt_cache_breakpoint"),
+        *("input_transformations", "prompt_cache_breakpoint"),
         *("caller", "allowed_callers", "async", "created_by", "misalignment"),
         *("prediction", "connector_id", "tunnel_id", "skills"),
     }
@@ -159,8 +159,9 @@ PARAMETERS: Final = {
     "prompt_cache_key": "A hint that groups requests with the same beginning.",
     "prompt_cache_retention": "A hint without effect: backends cache every prompt. It is repeated, "
     "and named in `x-ignored-parameters`.",
-    "prompt_cache_options": "A hint without effect: backends cache every prompt. It is named in "
-    "`x-ignored-parameters`.",
+    "prompt_cache_options": "`prewarm: true` checks the request and prepares its context; nothing "
+    "is generated. The rest are hints without effect, since backends cache every prompt; they are "
+    "named in `x-ignored-parameters`.",
     "reasoning": "`effort` is low, medium or high; `summary` asks for a summary; `max_tokens` "
     "bounds the reasoning.",
     "safety_identifier": "A stable name of your user; kept with the response.",

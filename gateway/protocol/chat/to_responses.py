@@ -192,7 +192,7 @@ def _tool(tool: ChatTool, index: int, places: ParameterPaths) -> Json:
         raise wrong_value(f"{at}.type", tool.type, TOOL_TYPES)
     spec = tool.function if tool.type == "function" else tool.custom
     if spec is None:
-        raise missing(f"{at}.{tool.type}")
+        raise _not_within(f"{at}.{tool.type}", tool.type)
     places.add(at, f"{at}.{tool.type}")
     asked = spec.get("format")
     if tool.type == "custom" and isinstance(asked, dict) and asked.get("type") == "grammar":
@@ -200,6 +200,11 @@ def _tool(tool: ChatTool, index: int, places: ParameterPaths) -> Json:
         places.add(f"{at}.format", path)
         spec = {**spec, "format": {**_object(asked.get("grammar"), path), "type": "grammar"}}
     return {**spec, "type": tool.type}
+
+
+def _not_within(path: str, kind: str) -> InvalidRequest:
+    """A tool as the Responses API has it: what it is stands beside its type."""
+    return missing(path, f"In a chat the name and all else of a tool stand within '{kind}'.")
 
 
 def _object(value: object, path: str) -> Json:
@@ -232,6 +237,8 @@ def _named_choice(choice: object, at: str, places: ParameterPaths) -> object:
     if not isinstance(choice, dict) or kind not in TOOL_TYPES:
         return choice
     path = f"{places.original(at)}.{kind}"
+    if choice.get(kind) is None:
+        raise _not_within(path, kind)
     places.add(f"{at}.name", f"{path}.name")
     return {**_object(choice.get(kind), path), "type": kind}
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenUsage
     from gateway.protocol.hosted.grants import Grants
     from gateway.protocol.hosted.tools import RunTool
-    from gateway.protocol.parameters import Effort, ToolName
+    from gateway.protocol.parameters import Effort, TextOptions, ToolName
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import NamedTool, Tool
     from gateway.sealing import Binding
@@ -136,23 +136,12 @@ def echo(
         reasoning["mode"] = REASONING_MODE
     if asked.max_tokens:
         reasoning["max_tokens"] = asked.max_tokens
-    format_, verbosity = request.text.format, request.text.verbosity
-    text: dict[str, Any] = {"format": {"type": format_.type if format_ else "text"}}
-    if isinstance(format_, JsonSchemaFormat):
-        text["format"] |= {
-            "name": format_.name,
-            "description": format_.description,
-            "schema": format_.schema_,
-            "strict": format_.strict,
-        }
-    if verbosity:
-        text["verbosity"] = verbosity
     echoed: dict[str, Any] = {
         **dict(zip(_COPIED, _copied(request), strict=True)),
         "model": model or request.model,
         "reasoning": reasoning,
         "service_tier": service_tier,
-        "text": text,
+        "text": _text(request.text),
         "tool_choice": choice
         if isinstance(choice, str)
         else _tool_choice(choice, run_tools(request.tools)),
@@ -168,7 +157,25 @@ def echo(
             echoed[name] = value
     if request.stop:
         echoed["stop"] = list(request.stop)
+    if request.compares_caches:
+        echoed["prompt_cache_diagnostics"] = {"type": "unavailable"}
     return echoed
+
+
+def _text(asked: TextOptions) -> dict[str, Any]:
+    """The format and the verbosity of an answer."""
+    format_ = asked.format
+    text: dict[str, Any] = {"format": {"type": format_.type if format_ else "text"}}
+    if isinstance(format_, JsonSchemaFormat):
+        text["format"] |= {
+            "name": format_.name,
+            "description": format_.description,
+            "schema": format_.schema_,
+            "strict": format_.strict,
+        }
+    if asked.verbosity:
+        text["verbosity"] = asked.verbosity
+    return text
 
 
 def _tool_choice(choice: AllowedTools | ToolChoice, run: Sequence[RunTool]) -> dict[str, Any]:

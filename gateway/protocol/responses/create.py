@@ -40,10 +40,11 @@ from gateway.protocol.documented import (
 )
 from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.hosted_items import check_hosted
-from gateway.protocol.items import ItemReference
+from gateway.protocol.items import CompactionTrigger, ItemReference, McpApprovalResponse
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     METADATA_PAIRS_MAX,
+    RESPONSE_ID_CHARS_MAX,
     AnyConversation,
     AnyToolChoice,
     ContextManagement,
@@ -79,14 +80,13 @@ from gateway.protocol.responses.tool_checks import (
 from gateway.protocol.tools import AnyTool, Tool, dropped, flat_name, without_unserved
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
     from gateway.protocol.json_body import InputLimits
 
 MODEL_CHARS_MAX: Final = 256
-RESPONSE_ID_CHARS_MAX: Final = 512
 PROMPT_CACHE_KEY_CHARS_MAX: Final = 64
 SAFETY_IDENTIFIER_CHARS_MAX: Final = 128
 OUTPUT_TOKENS_MIN: Final = 16
@@ -141,8 +141,8 @@ class CreateResponse(WireModel):
     """Every documented parameter, with OpenAI's default where one is left out.
 
     Accepted without any effect, because there is nothing they could change here: `prompt_cache_*`
-    and `user` (hints, `HINTS` of which are named as ignored), `include` of what tools return that
-    are not run here, and `max_tool_calls` where none are run.
+    but for `prewarm`, and `user` (hints, `HINTS` of which are named as ignored), `include` of what
+    tools return that are not run here, and `max_tool_calls` where none are run.
 
     Not OpenAI's, but common among servers of open models: `seed`, `stop` (ends the answer, and is
     not part of it), `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and, as vLLM has it,
@@ -253,6 +253,17 @@ class CreateResponse(WireModel):
         return OUTPUT_IDS in self.include
 
     @property
+    def prewarms(self) -> bool:
+        """Whether its context is to be prepared and nothing to be generated."""
+        return self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
+
+    @property
+    def compares_caches(self) -> bool:
+        """Whether it wants to know how its cache and that of another response differ."""
+        options = self.prompt_cache_options
+        return options is not None and options.comparison_response_id is not None
+
+    @property
     def obfuscated(self) -> bool:
         """Whether delta events are padded; OpenAI's default."""
         return self.stream_options is None or self.stream_options.include_obfuscation
@@ -267,6 +278,7 @@ HINTS: Final = ("prompt_cache_options", "prompt_cache_retention")
 """Parameters that are checked and change nothing: backends cache every prefix, as long as they can.
 """
 
+PREWARM: Final = "prompt_cache_options.prewarm"
 IGNORED_NAMES_MAX: Final = 32
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
@@ -274,6 +286,7 @@ IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
 _CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
 """A request has at least one of them."""
 _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME_OF_TOOL: Final = re.compile(r"(?:tools\[(\d+)\]|tool_choice)\.name")
 _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
 _PART_TEXTS: Final = {
     "input_text": "text",
@@ -304,7 +317,7 @@ class Parameters:
 
 
 CREATION: Final = Parameters(PARAMETERS, CREATE_PARAMETERS, IN_RESPONSES)
-"""`POST /v1/responses`; `image` and `access_programs` are documented, and have no effect."""
+"""`POST /v1/responses`; `image`, `access_programs` and `background_options` have no effect."""
 _COUNTED: Final = Parameters.of(COUNT_PARAMETERS)
 # With `truncation: auto` the prompt depends on how much room the answer wants.
 COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
@@ -326,6 +339,8 @@ def parse_subset(
     Raises as `parse_create` does.
     """
     request = parse_create(body, parameters, limits=limits, strict=strict, served=served)
+    if request.prewarms:
+        raise unsupported(PREWARM, "What it is asked for has no cache. Leave the parameter out.")
     # So it is not refused while a conversation has a writer.
     return request.model_copy(update={"store": False})
 
@@ -353,6 +368,7 @@ def parse_create(
         raise missing("model")
     if not document.keys().isdisjoint(parameters.remedies):
         check_own(document, parameters.remedies)
+    needs_input = needs_input and not _prewarms(document)
     if needs_input and _CONTEXTS.isdisjoint(document.keys() & parameters.served):
         raise missing("input")
     if not document.keys() <= parameters.served:
@@ -361,7 +377,7 @@ def parse_create(
     check_counts(document, limits)
     if "tools" in document:
         document = {**document, "tools": without_unserved(document["tools"], served)}
-    request = validated(CreateResponse, document, served)
+    request = _validated(document, served)
     check_items(request.input, limits)
     request = _with_tools(request, limits)
     if isinstance(request.text.format, JsonSchemaFormat):
@@ -374,7 +390,46 @@ def parse_create(
     rejects_media = strict or limits.rejects_media
     check_media(request.input, strict=rejects_media, refused=FILES)
     noted = {"ignored": ignored, "rejects_images": rejects_media}
-    return request.model_copy(update=noted) if ignored or rejects_media else request
+    request = request.model_copy(update=noted) if ignored or rejects_media else request
+    return warm_up(request, f"'{PREWARM}' set to true") if request.prewarms else request
+
+
+def _validated(document: dict[str, Any], served: Collection[HostedFamily]) -> CreateResponse:
+    """The request; of a tool or a choice that is shaped as in a chat the refusal says so."""
+    try:
+        return validated(CreateResponse, document, served)
+    except InvalidRequest as error:
+        match = _NAME_OF_TOOL.fullmatch(error.param or "")
+        if match is None or error.code != "missing_required_parameter":
+            raise
+        tool = document["tool_choice"] if match[1] is None else document["tools"][int(match[1])]
+        kind = tool["type"]
+        if not isinstance(tool.get(kind), dict):
+            raise
+        hint = f"Here what stands within '{kind}' stands beside 'type': move it up one level."
+        raise missing(match[0], hint) from None
+
+
+def _prewarms(document: dict[str, Any]) -> bool:
+    options = document.get("prompt_cache_options")
+    return isinstance(options, dict) and options.get("prewarm") is True
+
+
+def warm_up(request: CreateResponse, parameter: str) -> CreateResponse:
+    """The request of which nothing is to be generated, as this `parameter` says. No token is spent:
+    what would compact its context is left to what continues it. Raises `InvalidRequest`.
+    """
+    # Both stand at the end: an answer before other items may be one that was heard long ago.
+    for item in request.input[-1:]:
+        if isinstance(item, CompactionTrigger | McpApprovalResponse):
+            what = "compact" if isinstance(item, CompactionTrigger) else "call"
+            raise InvalidRequest(
+                f"Invalid input: a request with {parameter} generates nothing, so it cannot {what} "
+                f"anything. Leave the '{item.type}' out, or the parameter.",
+                code="invalid_value",
+                param="input",
+            )
+    return request.model_copy(update={"context_management": None})
 
 
 def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
@@ -405,10 +460,11 @@ def _without_unserved(
 
 
 def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str, ...]:
-    """The names with those of the hints that a document has."""
+    """The names with those of the hints that a document has; `prewarm` is none."""
     if document.keys().isdisjoint(HINTS):
         return ignored
-    return presentable((*ignored, *(name for name in HINTS if name in document)))
+    hints = HINTS[1:] if _prewarms(document) else HINTS
+    return presentable((*ignored, *(name for name in hints if name in document)))
 
 
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -662,6 +718,18 @@ def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> Request
             param=IDEMPOTENCY_KEY,
         )
     return RequestKey(sha256(values[0]).digest(), sha256(body).digest())
+
+
+def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises `InvalidRequest` where a request has a key and would be done twice all the same."""
+    if any(name == b"idempotency-key" for name, _ in headers):
+        raise InvalidRequest(
+            f"'{IDEMPOTENCY_KEY}' is not supported here: the same request would be done twice. It "
+            "is supported by POST /v1/responses, and by chat completions and completions with "
+            "'store'. Leave the header out.",
+            code="unsupported_parameter",
+            param=IDEMPOTENCY_KEY,
+        )
 
 
 def reused_key() -> InvalidRequest:

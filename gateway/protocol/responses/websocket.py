@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.hosted.tools import NO_FAMILIES
-from gateway.protocol.items import CompactionTrigger, McpApprovalResponse
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, missing, wrong_type, wrong_value
-from gateway.protocol.responses.create import parse_create
+from gateway.protocol.responses.create import parse_create, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -99,11 +98,11 @@ def read_turn(
         # Who warms up may know instructions and tools, and not yet what is asked.
         needs_input=fields.get("generate") is not False,
     )
-    generate = _generate(fields.get("generate"))
+    is_warm_up = not _generate(fields.get("generate"))
     options = fields.get("stream_options") or {}
     return CreateFrame(
-        request if generate else _without_summary(request),
-        generate=generate,
+        warm_up(request, "'generate' set to false") if is_warm_up else request,
+        generate=not (is_warm_up or request.prewarms),
         obfuscated=options.get("include_obfuscation") is True,
     )
 
@@ -139,21 +138,6 @@ def _generate(value: object) -> bool:
     if isinstance(value, bool | None):
         return value is not False
     raise wrong_type("generate", "a boolean", value)
-
-
-def _without_summary(request: CreateResponse) -> CreateResponse:
-    """A warm-up spends no token: what would compact its context is left to what continues it."""
-    # Both stand at the end: an answer before other items may be one that was heard long ago.
-    for item in request.input[-1:]:
-        if isinstance(item, CompactionTrigger | McpApprovalResponse):
-            what = "compact" if isinstance(item, CompactionTrigger) else "call"
-            raise InvalidRequest(
-                "Invalid input: a request with 'generate' set to false generates nothing, so it "
-                f"cannot {what} anything. Leave the '{item.type}' out, or 'generate'.",
-                code="invalid_value",
-                param="input",
-            )
-    return request.model_copy(update={"context_management": None})
 
 
 def _check_transport(fields: dict[str, Any], *, strict: bool) -> None:

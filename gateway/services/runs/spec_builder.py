@@ -318,8 +318,9 @@ class SpecBuilder:
         command, model, history = given.command, given.model, given.history
         request, policy = command.request, command.principal.policy
         # What must outlive its client, and this process.
-        is_kept = command.key is not None or policy.on_disconnect == "continue"
-        is_durable = command.generate and (request.background or (request.store and is_kept))
+        outlives = command.generate and policy.on_disconnect == "continue"
+        is_kept = command.key is not None or outlives
+        is_durable = request.background or (request.store and is_kept)
         is_remembered = command.is_remembered
         format_, prompt = self._format_of(model.id), written.prompt
         if request.truncation == "auto":

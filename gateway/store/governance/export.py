@@ -9,6 +9,7 @@ import orjson
 
 from gateway.encryption.cipher import ContentCipher
 from gateway.errors import ContentSealed
+from gateway.json_lines import one_line
 from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
 from gateway.store.governance.resealing import KEYS
 from gateway.store.postgres.database import turn_to
@@ -107,7 +108,7 @@ class ExportedPage(NamedTuple):
         """
         shown = [self._shown(row) for row in self.rows]
         sealed = sum(SEALED in told.values() for told in shown)
-        return b"".join(orjson.dumps(told) + b"\n" for told in shown), sealed
+        return b"".join(one_line(orjson.dumps(told)) + b"\n" for told in shown), sealed
 
     def _shown(self, row: Row) -> dict[str, Any]:
         kept = CONTENT[self.table]

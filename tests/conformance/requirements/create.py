@@ -98,7 +98,17 @@ _PARAMETERS = rules(
     (
         "create.prompt-cache-options",
         "prompt_cache_options",
-        "The options of the cache are checked and have no effect.",
+        "The options of the cache are checked; mode and lifetime have no effect.",
+    ),
+    (
+        "create.prewarm",
+        "prompt_cache_options",
+        "With `prewarm` the context is prepared, and nothing is generated.",
+    ),
+    (
+        "create.comparison-response",
+        "prompt_cache_options",
+        "Who names a response to compare the cache with is told that there is no comparison.",
     ),
     (
         "create.reasoning-effort",
@@ -165,11 +175,16 @@ _PARAMETERS = rules(
         "access_programs",
         "Programs of access are accepted, named and without effect.",
     ),
+    (
+        "create.background-options",
+        "background_options",
+        "Options of background responses are accepted, named and without effect.",
+    ),
     ("create.user", "user", "The deprecated name of a user is echoed."),
     (
         "create.generate",
         "generate",
-        "A warm-up is of connections only: over HTTP the parameter is named and has no effect.",
+        "A warm-up by that name is of connections only: over HTTP it is refused, with what to use.",
     ),
     (
         "create.stream-id",

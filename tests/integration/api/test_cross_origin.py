@@ -13,6 +13,8 @@ from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
+    import httpx2
+
     from tests.fakes.observation import Backends
 
 ORIGIN = "https://app.example.com"
@@ -72,3 +74,13 @@ def test_without_origins_there_is_nothing_of_it(database_url: str) -> None:
 def test_what_is_no_origin_is_refused(database_url: str, origin: str) -> None:
     with pytest.raises((StartupError, ValueError), match="expected an origin"):
         gateway_settings(database_url, [], server={"cors_origins": [origin]})
+
+
+async def test_a_browser_that_may_not_ask_is_told_which_setting_lets_it(
+    client: httpx2.AsyncClient,
+) -> None:
+    preflight = await client.options("/v1/responses", headers={"origin": ORIGIN, **ASKED})
+    assert preflight.status_code == 405
+    assert "`server.cors_origins`" in preflight.json()["error"]["message"]
+    other = await client.put("/v1/responses")
+    assert "cors_origins" not in other.json()["error"]["message"]

@@ -411,3 +411,12 @@ async def test_without_python_there_are_neither(client: httpx2.AsyncClient) -> N
         answer = await client.request(method, path)
         assert answer.status_code == 404
         assert "tools.python.enabled" in answer.json()["error"]["message"]
+
+
+async def test_a_form_is_not_taken_compressed(running: RunningGateway) -> None:
+    headers = {**running.headers, "content-encoding": "gzip"}
+    async with http_client(running.url, headers=headers) as client:
+        answer = await client.post("/v1/files", files={"file": b"x"}, data={"purpose": "user_data"})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "unsupported_content_encoding"
+    assert answer.headers["accept-encoding"] == "identity"

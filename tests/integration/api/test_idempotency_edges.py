@@ -127,3 +127,26 @@ async def test_the_key_is_the_header_of_one_route(
     assert (await client.get(path, headers=key)).status_code == 200
     assert (await client.delete(path, headers=key)).status_code == 200
     assert (await client.delete(path, headers=key)).status_code == 404
+
+
+async def test_a_key_is_refused_where_a_request_would_be_done_twice(
+    client: httpx2.AsyncClient, key: dict[str, str]
+) -> None:
+    items = {"items": [{"role": "user", "content": "x"}]}
+    made = (await client.post("/v1/conversations", json={})).json()
+    places = {
+        "/v1/conversations": {},
+        f"/v1/conversations/{made['id']}/items": items,
+        "/v1/responses/compact": {"model": MODEL, "input": "x"},
+    }
+    for path, body in places.items():
+        answer = await client.post(path, json=body, headers=key)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "Idempotency-Key"), path
+        assert "POST /v1/responses" in error["message"]
+    # What is the same however often it is done does not need one.
+    counted = {"model": MODEL, "input": "x"}
+    answer = await client.post("/v1/responses/input_tokens", json=counted, headers=key)
+    assert answer.status_code == 200
+    listed_items = await client.get(f"/v1/conversations/{made['id']}/items", headers=key)
+    assert listed_items.json()["data"] == []

@@ -16,7 +16,7 @@ from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
 from gateway.ledger.exporting import export, place_of
 from gateway.ledger.jobs import Adding, Reconciliation
-from gateway.ledger.records import FIELDS
+from gateway.ledger.records import FIELDS, encoded
 from gateway.services.limits import LimitOwner, Limits
 from gateway.store import endings, responses, usage
 from gateway.store.admin import keys
@@ -40,6 +40,13 @@ DAY_S = 86_400
 async def exported(database: Database, cursor: str, *, lines_max: int) -> list[bytes]:
     pieces = [piece async for piece in export(database, cursor, "jsonl", lines_max=lines_max)]
     return b"".join(pieces).splitlines()
+
+
+def test_a_record_is_one_line_to_every_reader() -> None:
+    ends = "\u2028\u2029\x85"
+    text = encoded([{"tenant": ends}], "jsonl", has_head=False).decode()
+    (record,) = text.splitlines()
+    assert orjson.loads(record) == {"tenant": ends}
 
 
 async def test_an_export_goes_on_where_the_one_before_ended(

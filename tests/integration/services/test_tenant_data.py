@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from tests.fakes.postgres import PostgresServer
 
 WORD = b"canarywords"
+METADATA = {"a": WORD.decode(), "b": "\u2028\u2029\x85"}
 BOUNDS = FileBounds(10**6, 10**6, 10)
 PAGE = StoredPage(WORD.decode(), WORD.decode(), WORD.decode(), (WORD.decode(),))
 
@@ -94,7 +95,7 @@ class Place:
         await responses.insert(database, tenant, replace(new, request=b'{"user":"' + WORD + b'"}'))
         batch = LogBatch(Claim(tenant, new.uuid, 1), day_of(CREATED), 1, 1, b"\1" + WORD)
         assert await events.append(database, [batch])
-        talk = Conversation(ids.new_uuid(), datetime.now(UTC), {"a": WORD.decode()})
+        talk = Conversation(ids.new_uuid(), datetime.now(UTC), METADATA)
         await conversations.create(database, tenant, talk, [said(b"a"), said(b"b")])
         await store_turn(database, tenant, "t")
         await traces.put(database, tenant, [TraceRecord("trace", "t", "t", WORD)])
@@ -383,8 +384,8 @@ async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
             assert content.count(b"\n") == told["rows"]
         for table in ("responses", "conversation_items", "files", "file_chunks", "traces"):
             assert WORD in archive.read(f"{table}.jsonl")
-        (line, *_) = archive.read("conversations.jsonl").splitlines()
-        assert orjson.loads(orjson.loads(line)["metadata"]) == {"a": WORD.decode()}
+        (line, *_) = archive.read("conversations.jsonl").decode().splitlines()
+        assert orjson.loads(orjson.loads(line)["metadata"]) == METADATA
 
 
 async def test_an_archive_says_what_no_key_opens_any_more(place: Place) -> None:

@@ -56,7 +56,7 @@ def test_every_class_of_error_has_a_row_of_its_own(kind: type[errors.GatewayErro
 @pytest.mark.requirement("retry.statuses")
 def test_no_status_is_one_that_sdks_misread() -> None:
     assert {answer.status for answer in ERROR_STATUSES.values()} <= {
-        *(400, 401, 403, 404, 413, 424, 429),
+        *(400, 401, 403, 404, 413, 415, 424, 429),
         *(500, 502, 503),
     }
 
@@ -307,6 +307,9 @@ def test_an_unknown_url_is_answered_with_an_envelope(client: TestClient) -> None
     ("path", "hint"),
     [
         ("/v1/moderations", "(GET /v1/moderations): it is not served here. Served are /v1/models"),
+        ("/v1/model", "(GET /v1/model). Did you mean /v1/models?"),
+        ("/v1/modles", "Did you mean /v1/models?"),
+        (f"/v1/model{'s' * 300}", "it is not served here"),
         ("/v1/models/", "Leave out the slash at its end."),
         ("/v1/v1/models", "It has /v1 twice: the client adds it to a base URL that ends in it"),
         ("/v1/v1", "It has /v1 twice"),

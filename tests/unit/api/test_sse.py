@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.api import sse
+from gateway.json_lines import one_line
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ PATTERN = DeltaPattern(
 )
 LONGER_THAN_THE_POOL = ["x" * (number % 19 + 1) for number in range(9_000)]
 
-_texts = st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20)
+LINE_ENDS = "\u2028\u2029\x85"
+_text = st.text(min_size=1, max_size=40) | st.text(LINE_ENDS + "a\\“", min_size=1, max_size=9)
+_texts = st.lists(_text, min_size=1, max_size=20)
 _numbers = st.integers(0, 20_000) | st.integers(990, 1_010) | st.integers(8_160, 8_180)
 
 
@@ -53,7 +56,8 @@ def test_padding_evens_out_the_size_of_deltas(text: str) -> None:
 @given(st.text(max_size=80), st.integers(0, 10**6))
 def test_a_frame_holds_what_is_padded_anywhere_else(text: str, number: int) -> None:
     event = delta(number, text)
-    assert sse.obfuscated(event).split(b"data: ", 1)[1] == (sse.padded(event.data, event) + b"\n\n")
+    data = one_line(sse.padded(event.data, event))
+    assert sse.obfuscated(event).split(b"data: ", 1)[1] == data + b"\n\n"
 
 
 @pytest.mark.requirement("padding.off")
@@ -109,9 +113,29 @@ def test_no_header_belongs_to_one_connection_only() -> None:
 @example(LONGER_THAN_THE_POOL, 8_170)
 @example(['a",', "\\x7f", ",", '"', "\\", "\\"], 998)
 @example([",\x7f", "b"], 9_999)
+@example([*LINE_ENDS, "\x7f"], 9_999)
 @given(_texts, _numbers)
 def test_a_run_is_written_as_its_events_are(
     encoder: Encoder, texts: list[str], number: int
 ) -> None:
     deltas = Deltas(PATTERN, number, texts)
     assert encoder.run(deltas) == b"".join(map(encoder.event, deltas))
+
+
+@pytest.mark.parametrize("encoder", [sse.PLAIN, sse.OBFUSCATED])
+@example([LINE_ENDS, "a"], 1)
+@example([LINE_ENDS, "\x7f"], 1)
+@given(_texts, _numbers)
+def test_every_reader_of_lines_sees_the_same_ones(
+    encoder: Encoder, texts: list[str], number: int
+) -> None:
+    """`str.splitlines` and readers made of it end a line where SSE does not."""
+    whole = Event("response.created", 0, orjson.dumps({"instructions": "".join(texts)}))
+    frames = [
+        encoder.event(whole),
+        encoder.run(Deltas(PATTERN, number, texts)),
+        *(encoder.event(delta(number, text)) for text in texts),
+        sse.unnamed([orjson.dumps(text) for text in texts]),
+    ]
+    stream = b"".join(frames).decode()
+    assert stream.splitlines() == stream.split("\n")[:-1]

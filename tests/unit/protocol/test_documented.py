@@ -58,7 +58,11 @@ def test_types_are_those_of_the_sdk_in_its_order(written: tuple[str, ...], union
 @pytest.mark.parametrize(
     ("written", "params", "more"),
     [
-        (documented.CREATE_PARAMETERS, response_create_params.ResponseCreateParamsBase, {"stream"}),
+        (
+            documented.CREATE_PARAMETERS,
+            response_create_params.ResponseCreateParamsBase,
+            {"stream", *documented.NEWER_PARAMETERS},
+        ),
         (documented.COUNT_PARAMETERS, input_token_count_params.InputTokenCountParams, set()),
         (documented.COMPACT_PARAMETERS, response_compact_params.ResponseCompactParams, set()),
         (documented.CHAT_PARAMETERS, chat_params.CompletionCreateParamsBase, {"stream"}),
@@ -77,7 +81,7 @@ def test_literals_are_found_wherever_they_are_nested() -> None:
 
 def test_every_documented_parameter_is_known_or_named_as_without_effect() -> None:
     without_effect = documented.CREATE_PARAMETERS - PARAMETERS
-    assert without_effect == {"image", "access_programs"}
+    assert without_effect == {"image", "access_programs", "background_options"}
 
 
 def test_few_parameters_are_added_to_openais() -> None:

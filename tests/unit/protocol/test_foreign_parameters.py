@@ -128,5 +128,6 @@ def test_every_parameter_of_a_chat_has_an_effect_or_a_remedy_or_is_harmless() ->
 
 def test_and_so_has_every_parameter_of_a_response() -> None:
     harmless = {"access_programs", "enable_response_messages", "image", "include", "max_tool_calls"}
+    harmless |= {"background_options"}
     known = PARAMETERS | documented.CREATE_PARAMETERS
     assert known - CHAT_PARAMETERS - IN_CHATS.keys() == harmless

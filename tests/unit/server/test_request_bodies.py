@@ -93,6 +93,9 @@ def test_a_body_is_what_another_reader_takes_it_for(body: bytes) -> None:
         b"zz\r\n",
         b"\r\n",
         b" 1\r\na\r\n",
+        b"1 \r\na\r\n",
+        b"1\t\r\na\r\n",
+        b"1\r\na\r\n0 \r\n\r\n",
         b"1\na\r\n",
         b"1\r\nab\r\n",
         b"1\r\na\n",
@@ -124,6 +127,11 @@ def test_what_is_no_chunk_is_refused(body: bytes) -> None:
 def test_what_is_no_body_is_bounded(body: bytes) -> None:
     assert read(chunked(), [body])[0] == 431
     assert read(chunked(), [bytes([byte]) for byte in body])[0] == 431
+
+
+def test_white_space_may_stand_before_an_extension() -> None:
+    """RFC 9112, section 7.1.1: bad white space, which is read over."""
+    assert read(chunked(), [b"1 \t;a\r\nb\r\n0 ;c\r\n\r\n"]) == (b"b", b"", True)
 
 
 def test_chunks_of_one_byte_are_no_extensions() -> None:

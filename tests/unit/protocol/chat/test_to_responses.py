@@ -545,3 +545,27 @@ def test_what_cannot_be_read_may_be_refused_alone() -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_chat(json.dumps(body).encode(), limits=limits)
     assert caught.value.param == "messages[1].content[0].type"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "function", "name": "f"}]}, "tools[0].function"),
+        ({"tools": [{"type": "custom", "name": "f"}]}, "tools[0].custom"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+                "tool_choice": {"type": "function", "name": "f"},
+            },
+            "tool_choice.function",
+        ),
+    ],
+)
+def test_a_tool_as_a_response_has_it_is_told_where_its_name_stands(
+    fields: Json, param: str
+) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
+    with pytest.raises(InvalidRequest) as refusal:
+        parse_chat(json.dumps(body).encode(), limits=LIMITS)
+    assert (refusal.value.code, refusal.value.param) == ("missing_required_parameter", param)
+    assert f"stand within '{param.rpartition('.')[2]}'" in refusal.value.message

@@ -15,7 +15,7 @@ OWN = {
     *("seed", "stop", "top_k", "min_p", "enable_response_messages"),
 }
 """Not OpenAI's: of Open Responses, and common among servers of open models."""
-WITHOUT_EFFECT = {"image", "access_programs"}
+WITHOUT_EFFECT = {"image", "access_programs", "background_options"}
 """OpenAI's, and read as what is unknown: accepted and listed in a header."""
 TIERS = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
 

@@ -98,7 +98,8 @@ MISSING: list[Row] = [
         {"tools": [FUNCTION, {"type": "function", "function": {"name": "f"}}]},
         "missing_required_parameter",
         "tools[1].name",
-        "Missing required parameter: 'tools[1].name'.",
+        "Missing required parameter: 'tools[1].name'. Here what stands within 'function' stands "
+        "beside 'type': move it up one level.",
     ),
     (
         {"tools": [{"type": "custom", "name": "c", "format": {"type": "grammar"}}]},
@@ -395,3 +396,34 @@ def test_no_message_about_a_caller_s_text_is_longer_than_it_needs_to_be() -> Non
         )
     assert len(str(caught.value)) < 400
     assert len(caught.value.param or "") < 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "kind"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name", "function"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].name", "custom"),
+        (
+            {
+                "tools": [{"type": "function", "name": "f"}],
+                "tool_choice": {"type": "function", "function": {"name": "f"}},
+            },
+            "tool_choice.name",
+            "function",
+        ),
+    ],
+)
+def test_a_tool_as_a_chat_has_it_is_told_where_its_name_stands(
+    fields: dict[str, Any], param: str, kind: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse_create(json.dumps(body_of(fields)).encode(), limits=LIMITS)
+    assert (refusal.value.code, refusal.value.param) == ("missing_required_parameter", param)
+    assert f"what stands within '{kind}' stands beside 'type'" in refusal.value.message
+
+
+def test_a_tool_without_a_name_is_told_that_alone() -> None:
+    body = json.dumps(body_of({"tools": [{"type": "function", "function": "f"}]})).encode()
+    with pytest.raises(InvalidRequest) as refusal:
+        parse_create(body, limits=LIMITS)
+    assert refusal.value.message == "Missing required parameter: 'tools[0].name'."

@@ -131,6 +131,13 @@ def test_how_long_a_prompt_is_to_be_cached_is_repeated_to_who_says_it() -> None:
     Response.model_validate({**DYNAMIC, **fields}, strict=True)
 
 
+def test_who_compares_caches_is_told_that_nobody_can() -> None:
+    assert "prompt_cache_diagnostics" not in echo(parse(prompt_cache_options={"ttl": "12h"}))
+    fields = echo(parse(prompt_cache_options={"comparison_response_id": "resp_1"}))
+    assert fields["prompt_cache_diagnostics"] == {"type": "unavailable"}
+    Response.model_validate({**DYNAMIC, **fields}, strict=True)
+
+
 @pytest.mark.requirement("create.instructions")
 def test_an_empty_instruction_stays_empty() -> None:
     assert echo(parse(instructions=""))["instructions"] == ""

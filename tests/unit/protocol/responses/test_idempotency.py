@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.create import RequestKey, request_key, reused_key
+from gateway.protocol.responses.create import RequestKey, refuse_key, request_key, reused_key
 
 BODY = b'{"model": "m", "input": "x"}'
 
@@ -51,3 +51,10 @@ def test_what_is_not_kept_cannot_be_returned_again() -> None:
 
 def test_a_key_of_another_request_is_refused_by_a_code_of_its_own() -> None:
     assert reused_key().code == "idempotency_key_reused"
+
+
+def test_a_key_is_refused_where_it_would_not_be_kept() -> None:
+    refuse_key([(b"content-type", b"application/json")])
+    with pytest.raises(InvalidRequest) as refusal:
+        refuse_key([(b"idempotency-key", b"k")])
+    assert (refusal.value.code, refusal.value.param) == ("unsupported_parameter", "Idempotency-Key")

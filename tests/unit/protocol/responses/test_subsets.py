@@ -72,3 +72,10 @@ def test_a_conversation_stands_for_input_only_where_it_is_served() -> None:
     assert refusal(COMPACTION, body) == ("unsupported_parameter", "conversation")
     request = parse_subset(body, COUNTING, limits=LIMITS)
     assert request.conversation is not None
+
+
+def test_a_compaction_is_not_prewarmed() -> None:
+    body = body_of(prompt_cache_options={"prewarm": True})
+    expected = ("unsupported_parameter", "prompt_cache_options.prewarm")
+    assert refusal(COMPACTION, body) == expected
+    assert parse_subset(body, COUNTING, limits=LIMITS).ignored == ("prompt_cache_options",)

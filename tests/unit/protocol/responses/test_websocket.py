@@ -70,6 +70,13 @@ def test_a_warm_up_is_one_that_says_so(generate: bool | None, expected: bool) ->
     assert turn(generate=generate).generate is expected
 
 
+def test_a_prewarmed_cache_is_a_warm_up_whatever_generate_says() -> None:
+    prewarm: Any = {"prompt_cache_options": {"prewarm": True}}
+    for generate in (None, False, True):
+        assert not turn(input=[], generate=generate, **prewarm).generate
+    assert turn(prompt_cache_options={"prewarm": False}).generate
+
+
 @pytest.mark.parametrize("said", [None, [], ""])
 def test_a_warm_up_needs_no_input(said: object) -> None:
     assert not turn(input=said, instructions="x", generate=False).request.input
