@@ -59,6 +59,7 @@ _TOOL_RULES: Final = (
     ToolRule("local_shell", SegmentKind.LOCAL_SHELL_CALL, "local_shell"),
     ToolRule("shell", SegmentKind.SHELL_CALL, "shell"),
     ToolRule("apply_patch", SegmentKind.APPLY_PATCH_CALL, "apply_patch"),
+    ToolRule("tool_search", SegmentKind.TOOL_SEARCH_CALL, "tool_search"),
     ToolRule("barred", SegmentKind.FUNCTION_CALL, "barred"),
 )
 TOOL_RULES: Final = {rule.name: rule for rule in _TOOL_RULES}

@@ -28,6 +28,7 @@ PIECES: Final = ("a", "b", '"', "\\", "\n", "\u2028", "\x00", "\U0001f600", "two
 TOOLS: Final = (
     *("strict", "custom", "local_shell", "shell", "apply_patch", "barred", "unknown"),
     *("builtin:browser.search", "builtin:browser.open", "builtin:python", "srv.add", "srv.ask"),
+    "tool_search",
 )
 TOOL_CALL: Final = 100
 """From here on an id opens the call of a tool: `TOOL_CALL + i` that of `TOOLS[i]`."""
@@ -41,6 +42,7 @@ SAYINGS: Final = (
     *("【", "†", "】", "1", "2", "【1†L2-L3】", "【0†", "x【2†a】y"),
     *("sandbox:", "/mnt/da", "ta/a", ".csv", "/mnt/data/a.csv", ".gz "),
     *('{"code', '": "', 'p()"', '{"code": "1\\n"}'),
+    '{"query":"x"}',
 )
 _KINDS: Final = (
     SegmentKind.REASONING,

@@ -187,7 +187,8 @@ async def test_a_reference_becomes_a_copy(
         ({"items": "Hello"}, "invalid_type", "items"),
         ({"items": ["Hello"]}, "invalid_type", "items[0]"),
         ({"items": [{"type": "nonsense"}]}, "invalid_value", "items[0]"),
-        ({"items": [{"type": "additional_tools"}]}, "unsupported_parameter", "items[0].type"),
+        ({"items": [{"type": "configuration_update"}]}, "unsupported_parameter", "items[0].type"),
+        ({"items": [{"type": "additional_tools"}]}, "missing_required_parameter", "items[0].tools"),
         ({"items": [{"type": "compaction_trigger"}]}, "unsupported_parameter", "items[0].type"),
         (
             {"items": [{"type": "reasoning", "encrypted_content": "x", "summary": []}]},

@@ -82,6 +82,7 @@ BEYOND_THE_SDK_MODELS: Final = {
 """Fields of parts of events that the SDK's types do not know."""
 BEYOND_OPEN_RESPONSES: Final = {
     *("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"),
+    "tool_search_call",
     *("custom_tool_call_input", "shell_call_command", "compaction"),
     *("web_search_call", "code_interpreter_call", "code_interpreter_call_code"),
     *("mcp_call", "mcp_call_arguments", "mcp_list_tools", "mcp_approval_request"),
@@ -111,6 +112,7 @@ def story(ending: Finished, *, background: bool = False) -> list[Event]:
         *(call("custom"), say('{"input":"'), *_PLAIN, say('"}'), END),
         *(call("local_shell"), say('{"command":["ls"]}'), END),
         *(call("shell"), say('{"commands":["ls","pwd"]}'), END),
+        *(call("tool_search"), say('{"query":"x"}'), END),
         *(call("apply_patch"), say('{"operation":{"type":"delete_file","path":"a"}}'), END),
     )
     log: list[Entry] = [
