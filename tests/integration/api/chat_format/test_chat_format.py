@@ -110,7 +110,7 @@ async def test_a_call_that_is_sent_back_is_shown_once(chatting: Chatting) -> Non
     chatting.server.script = lambda _: "Not very."
     after = {"model": MODEL, "tools": [WEATHER], "previous_response_id": first["id"]}
     prompts = []
-    for sent_back in ([], first["output"]):
+    for sent_back in (first["output"][:0], first["output"]):
         await create(chatting.client, input=[*sent_back, output], **after)
         prompts.append(chatting.server.prompt())
     assert prompts[0] == prompts[1]
