@@ -222,13 +222,15 @@ async def test_what_openais_sdk_dumps_is_what_was_said(
 ) -> None:
     async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key) as sdk:
         first = await sdk.responses.create(model=MODEL, input="hello")
-        after = {"model": MODEL, "previous_response_id": first.id}
-        alone = await sdk.responses.create(input=[AGAIN], **after)
+        after: Json = {"model": MODEL, "previous_response_id": first.id}
+        again: list[Any] = [AGAIN]
+        alone = await sdk.responses.create(input=again, **after)
         wanted = await prompt_of(backends, alone.to_dict())
-        for dumping in ({}, {"exclude_unset": True}, {"exclude_none": True}, {"by_alias": True}):
-            said = [item.model_dump(**dumping) for item in first.output]
-            again = await sdk.responses.create(input=[*said, AGAIN], **after)
-            assert await prompt_of(backends, again.to_dict()) == wanted
+        ways: list[Json] = [{}, {"exclude_unset": True}, {"exclude_none": True}, {"by_alias": True}]
+        for way in ways:
+            said: list[Any] = [item.model_dump(**way) for item in first.output]
+            sent = await sdk.responses.create(input=[*said, *again], **after)
+            assert await prompt_of(backends, sent.to_dict()) == wanted
 
 
 @pytest.mark.parametrize("approve", [True, False])

@@ -490,14 +490,14 @@ async def test_an_approval_is_found_wherever_it_was_asked_for(place: str) -> Non
 
 
 async def test_an_answer_that_the_history_has_is_not_given_again() -> None:
-    answer = YES | {"id": ids.input_item_id("mcpa_", RESPONSE, 0)}
-    there = History(ids.new_uuid(), tuple(map(stored_item, (QUESTION, answer))), 1)
+    answer: dict[str, Any] = YES | {"id": ids.input_item_id("mcpa_", RESPONSE, 0)}
+    there = History(ids.new_uuid(), (stored_item(QUESTION), stored_item(answer)), 1)
     asked = History(ids.new_uuid(), (stored_item(QUESTION),), 1)
     for history, approvals in ((there, ()), (asked, (BOUND,))):
         granted = await decide(history=history, tools=[SERVER], input=[answer])
         assert granted.approvals == approvals
-    mine = YES | {"id": "mcpa_mine"}
-    before = History(ids.new_uuid(), tuple(map(stored_item, (QUESTION, mine))), 1)
+    mine: dict[str, Any] = YES | {"id": "mcpa_mine"}
+    before = History(ids.new_uuid(), (stored_item(QUESTION), stored_item(mine)), 1)
     assert (await decide(history=before, tools=[SERVER], input=[mine])).approvals == (BOUND,)
 
 
