@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 YAML = re.compile(r"^```yaml\n(backends:.*?)^```", re.DOTALL | re.MULTILINE)
+MODELS = re.compile(r"^```yaml\n(models:.*?)^```", re.DOTALL | re.MULTILINE)
+CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TIME_MAX_S = 100
 DEMO_SERVER = "127.0.0.1:8766"
@@ -88,8 +90,45 @@ def test_the_way_to_a_cited_answer_with_searxng_can_be_gone(
     assert link == f"([The lamp]({url}))"
 
 
+@pytest.mark.timeout(600)
+def test_the_commands_from_a_configuration_to_a_tenant_can_be_pasted(
+    tmp_path: Path, database_url: str
+) -> None:
+    """Those of the page on running it, at other ports and with a database that is there."""
+    text = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+    text = text.split("## 3. Configure")[1].split("\n## Upgrade")[0]
+    with ExitStack() as stack:
+        vllm, sglang, port = (stack.enter_context(reserved_port()) for _ in range(3))
+        for place, other in (("0.0.11", vllm), ("0.0.12", sglang)):
+            text = re.sub(rf"10\.{place}:\d+", f"127.0.0.1:{other}", text)
+        text = text.replace(" --port 8000", f" --port {port}").replace(":8000/", f":{port}/")
+        (tmp_path / "gateway.yaml").write_text(MODELS.findall(text)[0])
+        _, upgrade, create, ask, manage = map(_commands, CONSOLE.findall(text))
+        terminal = partial(_terminal, tmp_path, database_url)
+        for engine, at in (("vllm", vllm), ("sglang", sglang)):
+            simulate = f".venv/bin/harmony-gateway simulate --model openai/gpt-oss-20b --port {at}"
+            stack.enter_context(terminal(f"{simulate} --engine {engine}", at, "/health"))
+        *create, serve = create
+        # The lines before set what the test's environment has already.
+        assert "gpt-oss-20b" in _pasted("\n".join(upgrade[2:]), tmp_path, database_url)
+        create.append('echo "$KEY"')
+        key = _pasted("\n".join(create), tmp_path, database_url).splitlines()[-1]
+        stack.enter_context(terminal(serve, port, "/readyz"))
+        answered = json.loads(_pasted("\n".join([f"KEY={key}", *ask]), tmp_path, database_url))
+        assert answered["status"] == "completed"
+        managed = "\n".join(manage).replace("…a1B2", f"…{key[-4:]}")
+        assert "disabled" in _pasted(managed, tmp_path, database_url)
+
+
+def _commands(block: str) -> list[str]:
+    """What stands behind the prompts, each with the lines that it goes on in."""
+    lines = block.replace("harmony-gateway ", ".venv/bin/harmony-gateway ")
+    return re.findall(r"^\$ ((?:.*\\\n)*.*)", lines, re.MULTILINE)
+
+
 def _environment(database_url: str) -> dict[str, str]:
-    return os.environ | {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
+    keys = {"VLLM_API_KEY": "of-vllm", "SGLANG_API_KEY": "of-sglang"}
+    return os.environ | keys | {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
 
 
 def _pasted(block: str, folder: Path, database_url: str) -> str:
