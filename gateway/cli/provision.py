@@ -145,6 +145,11 @@ def demo_file(data_dir: Path) -> Path:
     return data_dir / "demo.env"
 
 
+def demo_examples_file(data_dir: Path) -> Path:
+    """The commands of the demo that runs in this folder."""
+    return data_dir / "demo-examples.txt"
+
+
 def write_demo(data_dir: Path, variables: Mapping[str, str]) -> Path:
     """Write `demo_file`, for this user only; its path."""
     path = demo_file(data_dir)
