@@ -28,6 +28,7 @@ from gateway.cli.provision import (
     API_KEY,
     BASE_URL,
     PROJECT_KEY,
+    bring_up_to_date,
     connected,
     demo_examples_file,
     demo_file,
@@ -225,8 +226,6 @@ async def _database(stack: AsyncExitStack, settings: Settings, details: Details)
 
     Raises `DatabaseInUse`.
     """
-    from gateway.store.migration.migrate import upgrade
-
     started = time.perf_counter()
     try:
         url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
@@ -239,10 +238,11 @@ async def _database(stack: AsyncExitStack, settings: Settings, details: Details)
         ) from error
     now = time.perf_counter()
     terminal.step(terminal.OK, "postgres", f"embedded, in {settings.data_dir}", now - started)
-    await upgrade(url)
+    complete = settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
+    await bring_up_to_date(complete)
     seconds = time.perf_counter() - now
     details.step(terminal.OK, "schema", f"at {REVISION}", seconds)
-    return settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
+    return complete
 
 
 async def _keys(settings: Settings, details: Details) -> dict[str, str]:
