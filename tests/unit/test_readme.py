@@ -122,6 +122,7 @@ LOCKS = (
     "requirements-build.lock",
     "requirements-demo.lock",
     "requirements-dev.lock",
+    "requirements-uv.lock",
     "tests/deploy/requirements.txt",
 )
 
