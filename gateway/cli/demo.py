@@ -154,7 +154,9 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
             await _answers(saved, models[0], hosted if examples else (), details)
             more = more_commands(models[0], hosted)
             stack.enter_context(_saved_examples(settings.data_dir, more))
-            _invite(first_commands(environment, models[0]), more if examples else None)
+            _invite(
+                first_commands(environment, models[0]), more if examples else _way_to_more(settings)
+            )
             if not once:
                 terminal.show("Ctrl-C ends it. Requests:\n")
                 logged.is_paused = False
@@ -350,9 +352,16 @@ def _saved_examples(data_dir: Path, commands: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _invite(first: str, more: str | None) -> None:
+def _way_to_more(settings: Settings) -> str:
+    """The line with the command that prints the rest, which finds this demo by its data folder."""
+    is_set = "data_dir" in settings.model_fields_set
+    where = f"GATEWAY_DATA_DIR={shlex.quote(str(settings.data_dir))} " if is_set else ""
+    return f"More: {where}{PYTHON} -m gateway demo --examples"
+
+
+def _invite(first: str, more: str) -> None:
     terminal.show(
         "\n  The answers are scripted; for real ones point the gateway at vLLM (README). In "
         f"another terminal:\n\n{first}"
     )
-    terminal.show(f"More: {PYTHON} -m gateway demo --examples" if more is None else more)
+    terminal.show(more)

@@ -130,10 +130,12 @@ def until(process: subprocess.Popen[str], words: str) -> str:
 
 
 def pasted(folder: Path, *commands: str) -> str:
-    """What commands print, byte for byte as the demo showed them, in one terminal."""
+    """What commands print, byte for byte as the demo showed them, in a terminal of their own."""
+    environ = environment(folder)
+    del environ["GATEWAY_DATA_DIR"]
     return subprocess.run(
         ["sh", "-ec", "\n".join(commands)],
-        env=environment(folder),
+        env=environ,
         cwd=folder,
         capture_output=True,
         text=True,
@@ -330,6 +332,7 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
         assert "event: response.completed" in answers
         assert answers.rstrip().endswith("I am a scripted server, not a model 🤖.")
         more = first(r"(?<=^More: ).*$", printed)
+        assert f"GATEWAY_DATA_DIR={folder}" in more
         shown_results(folder, source, pasted(folder, more))
         assert "POST /v1/responses  200" in until(process, "POST /v1/responses")
         process.send_signal(signal.SIGINT)
