@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := deploy/install.sh $(BIN)/python
 RUNNABLE := .venv/.runnable
 READY := .venv/.ready
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 SPREAD = -n $(WORKERS) --dist worksteal
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
-UV := .make/uv/bin/uv
+UV := $(BIN)/uv
 LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
 EXTRAS := --extra web --extra mcp --extra sandbox --extra chat
@@ -40,12 +40,12 @@ $(BIN)/python:
 		echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); 3.11 or newer is needed, as in: make PYTHON=python3.12 test" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
-# Lock files are complete, so pip need not look for dependencies, which is most of its time. The
+# Lock files are complete, so nobody need look for dependencies, which is most of the time. The
 # path file lets `-m gateway`, which the demo shows, work in any folder; the command is the one that
 # an installed package has.
 $(RUNNABLE): requirements-demo.lock | $(BIN)/python
 	@echo "installing what the gateway needs into .venv, once …"
-	@$(PIP) --no-deps --require-hashes -r requirements-demo.lock
+	@$(INSTALL) requirements-demo.lock
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | { \
 		read -r folder; echo "$(CURDIR)" > "$$folder/harmony-gateway-checkout.pth"; }
 	@printf '%s\n' '#!/bin/sh' 'exec "$(CURDIR)/$(BIN)/python" -P -m gateway "$$@"' > $(BIN)/harmony-gateway
@@ -54,8 +54,8 @@ $(RUNNABLE): requirements-demo.lock | $(BIN)/python
 
 $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
 	@echo "installing what development needs into .venv, once …"
-	@$(PIP) --no-deps --require-hashes -r requirements-dev.lock
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(INSTALL) requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
@@ -73,9 +73,9 @@ test-e2e: $(READY) $(E2E_READY) ## the tests against real clients, each in an en
 	$(PYTEST) $(SPREAD) -m client tests/e2e tests/integration/api
 
 # An environment for every client, made once: their dependencies contradict each other and ours.
-$(UV): | $(BIN)/python
-	@$(PYTHON) -m venv .make/uv
-	@.make/uv/bin/pip install --quiet --disable-pip-version-check uv
+$(UV): requirements-uv.lock | $(BIN)/python
+	@$(INSTALL) requirements-uv.lock
+	@touch $@
 
 $(E2E)/%/.python: $(CLIENTS)/%/requirements.txt | $(UV)
 	@echo "installing the client $* into $(@D), once …"
@@ -205,6 +205,7 @@ lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network)
 	$(LOCK) pyproject.toml $(EXTRAS) --constraint requirements-dev.lock -o requirements.lock
 	$(LOCK) deploy/requirements-build.in --constraint requirements-dev.lock -o requirements-build.lock
 	$(LOCK) deploy/requirements-sandbox.in -o requirements-sandbox.lock
+	$(LOCK) deploy/requirements-uv.in -o requirements-uv.lock
 	for client in $(CLIENTS)/*/requirements.in tests/deploy/requirements.in; do \
 		$(LOCK) $$client -o $${client%.in}.txt || exit; done
 	for client in $(CLIENTS)/*/package.json; do \

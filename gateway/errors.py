@@ -391,6 +391,11 @@ class VocabularyError(StartupError):
     """The packaged rank file is missing or damaged."""
 
 
+def installation(extra: str) -> str:
+    """The command that installs an extra of this package: from a checkout, as no index has it."""
+    return f"pip install './[{extra}]'"
+
+
 def shown(text: str) -> str:
     """The caller's text, cut where it would only make the message long."""
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."

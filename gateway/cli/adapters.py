@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-commands = typer.Typer(
-    help="List, load and unload LoRA adapters at all backends.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 
 LOAD_TIMEOUT_S: Final = 300.0
 DISCOVERY: Final = "discovery"

@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
     from gateway.upstreams.probe import Description
 
-commands = typer.Typer(
-    help="List the inference servers, take them out of use and back.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 
 LOAD_FRESH_S: Final = 10.0
 """What a replica told longer ago does not count."""

@@ -1,40 +1,23 @@
-"""The command line: every command and what it is called."""
+"""The command line: every command and what it is called.
+
+A command is imported when it is used: the list of all of them, and `--version`, need none.
+"""
 
 from __future__ import annotations
 
+import gc
 import re
 from difflib import get_close_matches
-from typing import Annotated, Any, Final
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 from typing_extensions import override
 
 from gateway import __version__
-from gateway.cli import (
-    adapters,
-    backends,
-    configuration,
-    containers,
-    database,
-    launch,
-    mcp,
-    pages,
-    terminal,
-)
-from gateway.cli.demo import demo
-from gateway.cli.doctor import doctor
-from gateway.cli.governance import audit, data, encryption
-from gateway.cli.serve import serve, simulate
-from gateway.cli.tenancy import (
-    access,
-    issuers,
-    limits,
-    operator_issuers,
-    operators,
-    projects,
-    usage,
-)
+from gateway.cli import terminal
 
 _NONE_OF: Final = re.compile(
     r"(?:Value error, )?(?P<said>'(?P<given>.*)' is not one of (?P<known>.*)\.)"
@@ -43,8 +26,141 @@ _OF_TYPES: Final = re.compile(r"^Input should be (?:a valid )?")
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
-class Suggesting(TyperGroup):
-    """Commands whose values are compared with those there are, as typer does with commands."""
+class Entry(NamedTuple):
+    """Where a command or group is, and its line in the list of all commands."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+PANELS: Final = {
+    "Run": {
+        "demo": Entry(
+            "demo",
+            "demo",
+            "Try it: PostgreSQL, a scripted backend and the gateway, in one command, "
+            "without a GPU.",
+        ),
+        "serve": Entry("serve", "serve", "Run the gateway in front of the configured backends."),
+        "doctor": Entry(
+            "doctor",
+            "doctor",
+            "Look at configuration, vocabulary, database and backends. Exit code 0: all is right.",
+        ),
+        "launch": Entry(
+            "launch",
+            "commands",
+            "Run a coding agent on a gateway; it is set up in a file of its own.",
+        ),
+        "simulate": Entry(
+            "serve",
+            "simulate",
+            "Run a scripted server that speaks vLLM's token API, or SGLang's.",
+        ),
+    },
+    "Configuration, database and backends": {
+        "config": Entry(
+            "configuration", "commands", "Check the configuration, list every setting."
+        ),
+        "db": Entry(
+            "database",
+            "commands",
+            "Migrate the database, show where it is, remove what has expired.",
+        ),
+        "backends": Entry(
+            "backends",
+            "commands",
+            "List the inference servers, take them out of use and back.",
+        ),
+        "adapters": Entry(
+            "adapters", "commands", "List, load and unload LoRA adapters at all backends."
+        ),
+    },
+    "Tenants": {
+        "tenants": Entry("tenancy.access", "tenants", "Create, list, set up and disable tenants."),
+        "keys": Entry("tenancy.access", "keys", "Create, list and disable API keys."),
+        "projects": Entry(
+            "tenancy.projects", "commands", "Create, list and archive projects, and keys."
+        ),
+        "issuers": Entry(
+            "tenancy.issuers",
+            "commands",
+            "Trust issuers of tokens (OIDC), and say what their tokens may do.",
+        ),
+        "limits": Entry("tenancy.limits", "limits", "Set and list rate limits."),
+        "budgets": Entry("tenancy.limits", "budgets", "Set and list budgets of money or tokens."),
+        "prices": Entry("tenancy.limits", "prices", "Set and list what models cost."),
+        "usage": Entry("tenancy.usage", "commands", "Export, check and deliver usage."),
+    },
+    "Hosted tools": {
+        "mcp": Entry("mcp", "commands", "Register, list, remove and try MCP servers."),
+        "pages": Entry(
+            "pages",
+            "commands",
+            "Add, list and remove the pages of the local index of web search.",
+        ),
+        "containers": Entry(
+            "containers", "commands", "Containers that run Python, for gateways elsewhere."
+        ),
+    },
+    "Operators and stored data": {
+        "operators": Entry(
+            "tenancy.operators", "commands", "Create, list and disable keys of operators."
+        ),
+        "operator-issuers": Entry(
+            "tenancy.operator_issuers",
+            "commands",
+            "Trust issuers whose tokens name the tenant they are for.",
+        ),
+        "audit": Entry("governance.audit", "commands", "Read and verify the audit log."),
+        "data": Entry(
+            "governance.data",
+            "commands",
+            "What is kept of tenants: retention, erasure, deletion, archives.",
+        ),
+        "encryption": Entry(
+            "governance.encryption", "commands", "Encryption at rest: keys of tenants."
+        ),
+    },
+}
+"""The commands in the panels of `--help`, in this order."""
+ENTRIES: Final = {name: entry for panel in PANELS.values() for name, entry in panel.items()}
+
+
+def loaded(name: str) -> Any:
+    """Import a command, with those below it."""
+    entry = ENTRIES[name]
+    gc.disable()  # a collection would find nothing; they are a tenth of the time of an import
+    try:
+        found = getattr(import_module(f"gateway.cli.{entry.module}"), entry.attribute)
+    finally:
+        gc.enable()
+    holder = typer.Typer(callback=root)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name, help=entry.help)
+    else:
+        holder.command(name)(found)
+    return get_group(holder).commands[name]
+
+
+class Commands(TyperGroup):
+    """Every command, imported when it is used. Values are compared with those there are, as typer
+    does with commands.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {
+            name: TyperCommand(name, help=entry.help, rich_help_panel=panel)
+            for panel, entries in PANELS.items()
+            for name, entry in entries.items()
+        }
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and loaded(command.name or ""), rest
 
     @override
     def invoke(self, ctx: Any) -> Any:
@@ -66,38 +182,13 @@ def with_suggestion(message: str) -> str:
 
 
 commands = typer.Typer(
-    cls=Suggesting,
+    cls=Commands,
     help="The OpenAI Responses API in front of gpt-oss servers. Try: harmony-gateway demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-commands.command()(demo)
-commands.command()(serve)
-commands.command()(doctor)
-commands.command()(simulate)
-commands.add_typer(adapters.commands, name="adapters")
-commands.add_typer(audit.commands, name="audit")
-commands.add_typer(launch.commands, name="launch")
-commands.add_typer(backends.commands, name="backends")
-commands.add_typer(configuration.commands, name="config")
-commands.add_typer(containers.commands, name="containers")
-commands.add_typer(database.commands, name="db")
-commands.add_typer(data.commands, name="data")
-commands.add_typer(encryption.commands, name="encryption")
-commands.add_typer(pages.commands, name="pages")
-commands.add_typer(access.tenants, name="tenants")
-commands.add_typer(access.keys, name="keys")
-commands.add_typer(limits.limits, name="limits")
-commands.add_typer(limits.budgets, name="budgets")
-commands.add_typer(limits.prices, name="prices")
-commands.add_typer(projects.commands, name="projects")
-commands.add_typer(issuers.commands, name="issuers")
-commands.add_typer(operators.commands, name="operators")
-commands.add_typer(operator_issuers.commands, name="operator-issuers")
-commands.add_typer(mcp.commands, name="mcp")
-commands.add_typer(usage.commands, name="usage")
 
 
 def _show_version(asked: bool) -> None:

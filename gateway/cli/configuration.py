@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared only
 """Hosts that stand for all addresses."""
 
-commands = typer.Typer(help="Check the configuration, list every setting.", no_args_is_help=True)
+commands = typer.Typer(no_args_is_help=True)
 
 
 @commands.command()

@@ -17,9 +17,7 @@ from gateway.telemetry.logs import EventLog, configure_logging
 if TYPE_CHECKING:
     from gateway.settings import Settings
 
-commands = typer.Typer(
-    help="Containers that run Python, for gateways elsewhere.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 
 
 @commands.callback()

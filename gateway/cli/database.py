@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.store.migration.verification import Repaired
 
-commands = typer.Typer(
-    help="Migrate the database, show where it is, remove what has expired.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 
 
 @commands.command("upgrade")

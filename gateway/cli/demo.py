@@ -6,20 +6,21 @@ no model in it.
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
 from gateway import __version__, ids
 from gateway.app import create_app
 from gateway.cli import terminal
+from gateway.cli.demo_commands import PROJECT, PYTHON, QUESTION, first_commands, more_commands
 from gateway.cli.demo_tools import DemoTools
 from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import (
@@ -27,7 +28,9 @@ from gateway.cli.provision import (
     API_KEY,
     BASE_URL,
     PROJECT_KEY,
+    bring_up_to_date,
     connected,
+    demo_examples_file,
     demo_file,
     embedded_database,
     load_pepper,
@@ -49,13 +52,13 @@ from gateway.wiring.admin import admin_services
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from openai import AsyncOpenAI
 
     from gateway.cli.demo_tools import Example
+    from gateway.cli.terminal import Details
     from gateway.limits.money import Component
     from gateway.services.access import Access
     from gateway.services.admin.services import AdminServices
@@ -68,15 +71,15 @@ PORTS_TRIED = 20
 BACKLOG = 128
 DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
+RUNNING_TIMEOUT_S = 1.0
+"""How long a demo that runs already may take to accept a connection."""
 TENANT = "demo"
-PROJECT = "Second project"
 PROJECT_REQUESTS_PER_MINUTE = 3
 PROJECT_BUDGET_NANO = 10**9
 BY_MESSAGES = "gpt-oss-20b-by-messages"
 """The first model again, as one whose server takes messages and returns text."""
 PRICE: Final[Mapping[Component, int]] = {"input": 50, "output": 250}
 """Nano-dollars a token."""
-QUESTION = "Say hello"
 _KEY_NAMES = ("key", "admin key", "key of a second project")
 
 
@@ -93,60 +96,82 @@ def demo(
     once: Annotated[
         bool, typer.Option("--once", help="Start, answer one request, stop. For tests and CI.")
     ] = False,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples",
+            help="Try every hosted tool, and print a command for each feature. While a demo runs, "
+            "print its commands.",
+        ),
+    ] = False,
 ) -> None:
     """Try it: PostgreSQL, a scripted backend and the gateway, in one command, without a GPU.
 
     What answers is a script, not a model. Data stays in the data folder for the next time;
     Ctrl-C ends everything.
     """
-    run(_demo(port, once=once))
+    if examples and (commands := _commands_of_running_demo()) is not None:
+        terminal.show(commands, end="")
+        return
+    run(_demo(port, once=once, examples=examples))
 
 
-async def _demo(port: int | None, *, once: bool) -> None:
+async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
     from gateway.simulator.app import create_simulator
-    from gateway.simulator.constrained import matcher
     from gateway.simulator.options import SimulatorOptions
 
-    started = time.perf_counter()
+    details = terminal.Details(are_shown=examples)
     terminal.show(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
     with ExitStack() as listening:
         backend_listener = listening.enter_context(listen(HOST, 0, BACKLOG))
-        options = SimulatorOptions()
-        simulator = Server(create_simulator(options), backend_listener, ServerSettings())
-        tools = DemoTools.prepared(listening)
-        settings = _settings(simulator.url, options.models, port, tools.sections())
+        models = SimulatorOptions().models
+        simulator = Server(create_simulator(SimulatorOptions()), backend_listener, ServerSettings())
+        tools = DemoTools.prepared(listening, details)
+        settings = _settings(simulator.url, models, port, tools.sections())
         configure_logging(settings.log.level, settings.log.format)
         listener = listening.enter_context(_listen(settings))
         async with AsyncExitStack() as stack:
-            with ThreadPoolExecutor(max_workers=1) as beside:
-                # Its first grammar would hold up the gateway, which is in the same process.
-                loading = beside.submit(matcher.load)
-                settings = await _database(stack, settings)
-            loading.result()
-            keys = await _keys(settings)
+            settings = await _database_and_grammars(stack, settings, details)
+            keys = await _keys(settings, details)
             app = create_app(settings)
-            frames = FrameBounds.of(settings)
             logged = AccessLog(app, terminal.show)
+            logged.is_paused = True  # the demo's own requests are steps
+            frames = FrameBounds.of(settings)
             gateway = Server(logged, listener, settings.server, app.process, frames)
             others = (simulator, *tools.servers)
             stack.enter_context(stopped_by_signals(gateway, *others))
             await stack.enter_async_context(simulator)
-            models = ", ".join(options.models)
-            terminal.step(terminal.OK, "backend", f"SCRIPTED: no GPU, no model   {models}")
+            served = ", ".join(models)
+            terminal.step(terminal.OK, "backend", f"SCRIPTED: no GPU, no model   {served}")
             await tools.start(stack, settings)
+            started = time.perf_counter()
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
-            base_url = f"{gateway.url}/v1"
-            environment = write_demo(settings.data_dir, {BASE_URL: base_url, **keys})
-            async with _client(base_url, keys[API_KEY]) as client:
-                await _answer(client, options.models[0])
-                examples = await tools.show(
-                    client, options.models[0], app.process.services.containers.engine
-                )
-            _invite(environment, options.models[0], examples)
+            saved = {BASE_URL: f"{gateway.url}/v1", **keys}
+            environment = write_demo(settings.data_dir, saved)
+            hosted = tools.examples(app.process.services.containers.engine)
+            await _answers(saved, models[0], hosted if examples else (), details)
+            more = more_commands(models[0], hosted)
+            stack.enter_context(_saved_examples(settings.data_dir, more))
+            _invite(
+                first_commands(environment, models[0]), more if examples else _way_to_more(settings)
+            )
             if not once:
-                terminal.show("\n  Ctrl-C ends it. Requests:\n")
+                terminal.show("Ctrl-C ends it. Requests:\n")
+                logged.is_paused = False
                 await until_stopped(gateway, *others)
+
+
+def _commands_of_running_demo() -> str | None:
+    """The commands of the demo that runs in the data folder; None where none does."""
+    data_dir = load_settings().data_dir
+    address = urlsplit(saved_demo(data_dir).get(BASE_URL, ""))
+    try:
+        commands = demo_examples_file(data_dir).read_text(encoding="utf-8")
+        with socket.create_connection((address.hostname, address.port), RUNNING_TIMEOUT_S):
+            return commands
+    except OSError:
+        return None
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -182,13 +207,26 @@ def _settings(
     return load_settings(arguments=arguments)
 
 
-async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
+async def _database_and_grammars(
+    stack: AsyncExitStack, settings: Settings, details: Details
+) -> Settings:
+    """`_database`; meanwhile a thread loads the simulator's grammars: its first one would hold up
+    the gateway, which is in the same process.
+    """
+    from gateway.simulator.constrained import matcher
+
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        loading = beside.submit(matcher.load)
+        settings = await _database(stack, settings, details)
+    loading.result()
+    return settings
+
+
+async def _database(stack: AsyncExitStack, settings: Settings, details: Details) -> Settings:
     """Start and migrate the embedded PostgreSQL; it is stopped with `stack`.
 
     Raises `DatabaseInUse`.
     """
-    from gateway.store.migration.migrate import upgrade
-
     started = time.perf_counter()
     try:
         url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
@@ -201,13 +239,14 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
         ) from error
     now = time.perf_counter()
     terminal.step(terminal.OK, "postgres", f"embedded, in {settings.data_dir}", now - started)
-    await upgrade(url)
+    complete = settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
+    await bring_up_to_date(complete)
     seconds = time.perf_counter() - now
-    terminal.step(terminal.OK, "schema", f"at {REVISION}", seconds)
-    return settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
+    details.step(terminal.OK, "schema", f"at {REVISION}", seconds)
+    return complete
 
 
-async def _keys(settings: Settings) -> dict[str, str]:
+async def _keys(settings: Settings, details: Details) -> dict[str, str]:
     """Keys that work, by their variables: those of the last time, or new ones."""
     async with connected(settings) as database:
         accounts = access(settings, database)
@@ -228,7 +267,7 @@ async def _keys(settings: Settings) -> dict[str, str]:
                 _, key = await make()
             keys[name] = key
     hints = (f"{what} …{key[-4:]}" for what, key in zip(_KEY_NAMES, keys.values(), strict=True))
-    terminal.step(terminal.OK, "tenant", f"{TENANT}   {'   '.join(hints)}")
+    details.step(terminal.OK, "tenant", f"{TENANT}   {'   '.join(hints)}")
     return keys
 
 
@@ -262,15 +301,25 @@ async def _works(accounts: Access, key: str) -> bool:
     return True
 
 
-def _client(base_url: str, key: str) -> AsyncOpenAI:
+def _client(saved: Mapping[str, str]) -> AsyncOpenAI:
     """The client of OpenAI's SDK that sends the demo's example requests."""
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
     http_client = DefaultAsyncHttpxClient(trust_env=False)  # no proxy on the way to ourselves
-    return AsyncOpenAI(base_url=base_url, api_key=key, http_client=http_client)
+    return AsyncOpenAI(base_url=saved[BASE_URL], api_key=saved[API_KEY], http_client=http_client)
 
 
-async def _answer(client: AsyncOpenAI, model: str) -> None:
+async def _answers(
+    saved: Mapping[str, str], model: str, hosted: Sequence[Example], details: Details
+) -> None:
+    """Send one request, and one for each of the hosted tools."""
+    async with _client(saved) as client:
+        await _answer(client, model, details)
+        for example in hosted:
+            await example.run(client, model)
+
+
+async def _answer(client: AsyncOpenAI, model: str, details: Details) -> None:
     """One request through the gateway, as anybody would send it."""
     from openai import OpenAIError
 
@@ -288,74 +337,30 @@ async def _answer(client: AsyncOpenAI, model: str) -> None:
     tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else ""
     seconds = time.perf_counter() - started
     terminal.step(terminal.OK, "answer", f"{QUESTION!r} → {response.output_text!r}", seconds)
-    terminal.step(terminal.OK, "stored", f"{response.id}   {tokens}")
+    details.step(terminal.OK, "stored", f"{response.id}   {tokens}")
 
 
-def _invite(environment: Path, model: str, examples: Sequence[Example]) -> None:
-    body = json.dumps({"model": model, "input": QUESTION, "stream": True})
-    terminal.show(f"""
-  The answers are scripted; for real ones point the gateway at vLLM (README).
-  Try it in another terminal:
-
-    . {shlex.quote(str(environment))}
-
-    curl -N "$OPENAI_BASE_URL/responses" -H "Authorization: Bearer $OPENAI_API_KEY" \\
-      -H "Content-Type: application/json" -d '{body}'
-
-    {shlex.quote(sys.executable)} -c '
-    from openai import OpenAI
-    print(OpenAI().responses.create(model="{model}", input="{QUESTION}").output_text)'
-
-  Projects and keys, with OpenAI's admin API ($DEMO_PROJECT_API_KEY is of a second project):
-
-    {shlex.quote(sys.executable)} -c '
-    from openai import OpenAI
-    for project in OpenAI().admin.organization.projects.list():
-        print(project.id, project.name)'
-
-  That project may ask three times a minute, and spend a dollar a month; the fourth answer is a 429:
-
-    {shlex.quote(sys.executable)} -c '
-    import os
-    from openai import OpenAI, RateLimitError
-    client = OpenAI(api_key=os.environ["{PROJECT_KEY}"], max_retries=0)
+@contextmanager
+def _saved_examples(data_dir: Path, commands: str) -> Iterator[None]:
+    """Keep the commands for `demo --examples` in another terminal, as long as the demo runs."""
+    path = demo_examples_file(data_dir)
+    path.write_text(commands, encoding="utf-8")
     try:
-        for _ in range(4):
-            print(client.responses.create(model="{model}", input="{QUESTION}").status)
-    except RateLimitError as error:
-        print(error.message)'
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
-  Its budget, and what was used today, by project:
 
-    {shlex.quote(sys.executable)} -c '
-    import time
-    from openai import OpenAI
-    organization = OpenAI().admin.organization
-    for project in organization.projects.list():
-        if project.name == "{PROJECT}":
-            print(organization.projects.spend_limit.retrieve(project.id).threshold_amount, "cents")
-    begin = int(time.time()) // 86_400 * 86_400
-    usage = organization.usage.completions(start_time=begin, group_by=["project_id"])
-    for used in usage.data[0].results:
-        print(used.project_id, used.input_tokens, "tokens in,", used.output_tokens, "out")'
+def _way_to_more(settings: Settings) -> str:
+    """The line with the command that prints the rest, which finds this demo by its data folder."""
+    is_set = "data_dir" in settings.model_fields_set
+    where = f"GATEWAY_DATA_DIR={shlex.quote(str(settings.data_dir))} " if is_set else ""
+    return f"More: {where}{PYTHON} -m gateway demo --examples"
 
-  A coding agent on this gateway, once it is installed (codex or opencode):
 
-    {shlex.quote(sys.executable)} -m gateway launch codex
-
-  In the background a response goes on without its client, which reads on from any event:
-
-    {shlex.quote(sys.executable)} -c '
-    from openai import OpenAI
-    client = OpenAI()
-    question = dict(model="{model}", input="{QUESTION}")
-    with client.responses.create(**question, background=True, stream=True) as events:
-        first = next(events)
-    for event in client.responses.retrieve(first.response.id, stream=True, starting_after=0):
-        print(event.sequence_number, event.type)'""")
-    for example in examples:
-        terminal.show(f"""
-  {example.invitation}:
-
-    {shlex.quote(sys.executable)} -c '
-{example.script(model)}'""")
+def _invite(first: str, more: str) -> None:
+    terminal.show(
+        "\n  The answers are scripted; for real ones point the gateway at vLLM (README). In "
+        f"another terminal:\n\n{first}"
+    )
+    terminal.show(more)

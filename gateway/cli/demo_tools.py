@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli import terminal
 from gateway.cli.provision import connected
-from gateway.errors import StartupError
+from gateway.errors import StartupError, installation
 from gateway.server.server import PortTaken, Server, listen
 from gateway.settings import Server as ServerSettings
 from gateway.store.tools import documents
@@ -50,13 +50,15 @@ class DemoTools:
 
     site: Server | None
     workshop: Server | None
+    details: terminal.Details
 
     @classmethod
-    def prepared(cls, listening: ExitStack) -> DemoTools:
+    def prepared(cls, listening: ExitStack, details: terminal.Details) -> DemoTools:
         """Their sockets listen, and are closed with the stack."""
         return cls(
             _server(listening, _site) if _has("web") else None,
             _server(listening, _workshop) if _has("mcp") else None,
+            details,
         )
 
     @property
@@ -89,24 +91,27 @@ class DemoTools:
         for server in self.servers:
             await stack.enter_async_context(server)
         if self.site is not None:
-            await _fill_index(f"{self.site.url}/", settings)
+            await _fill_index(f"{self.site.url}/", settings, self.details)
 
-    async def show(self, client: AsyncOpenAI, model: str, engine: str | None) -> list[Example]:
-        """Which tools there are, and an example of each, which is run and returned; `engine` is
-        what Python runs in.
+    def examples(self, engine: str | None) -> list[Example]:
+        """Show which tools there are, and return an example of each; `engine` is what Python runs
+        in.
         """
         site, workshop = self.site, self.workshop
-        _step("search", f"over {site.url}" if site else None, "web")
-        _step("python", f"in the engine {engine}" if engine else None, "sandbox")
-        _step("mcp", f"{LABEL} at {workshop.url}/mcp" if workshop else None, "mcp")
-        examples = [
+        self._show("search", f"over {site.url}" if site else None, "web")
+        self._show("python", f"in the engine {engine}" if engine else None, "sandbox")
+        self._show("mcp", f"{LABEL} at {workshop.url}/mcp" if workshop else None, "mcp")
+        return [
             *([SEARCH] if site is not None else []),
             *([PLOT] if engine is not None else []),
             *([mcp_example(f"{workshop.url}/mcp")] if workshop is not None else []),
         ]
-        for example in examples:
-            await example.run(client, model)
-        return examples
+
+    def _show(self, name: str, detail: str | None, extra: str) -> None:
+        if detail is not None:
+            self.details.step(terminal.OK, name, detail)
+        else:
+            self.details.step(terminal.SKIPPED, name, f"off: {installation(extra)} turns it on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +135,12 @@ class Example:
         body = {"model": model, "input": self.question, "tools": [self.tool]}
         if self.include:
             body["include"] = list(self.include)
-        given = ",\n      ".join(f"{name}={json.dumps(value)}" for name, value in body.items())
+        given = ",\n  ".join(f"{name}={json.dumps(value)}" for name, value in body.items())
         return f"""\
-    from openai import OpenAI
-    r = OpenAI().responses.create(
-      {given})
-    print({self.shown})"""
+from openai import OpenAI
+r = OpenAI().responses.create(
+  {given})
+print({self.shown})"""
 
     async def run(self, client: AsyncOpenAI, model: str) -> None:
         """Ask, and show. Raises `StartupError` where the tool was not used."""
@@ -225,7 +230,7 @@ def mcp_example(url: str) -> Example:
     return Example("called", question, tool, _converted, "r.output_text", "A call of an MCP server")
 
 
-async def _fill_index(url: str, settings: Settings) -> None:
+async def _fill_index(url: str, settings: Settings, details: terminal.Details) -> None:
     """The pages of the site take the place of those of earlier demos, whose ports were others."""
     from gateway.cli.pages import PageSource, load
 
@@ -233,7 +238,7 @@ async def _fill_index(url: str, settings: Settings) -> None:
     async with connected(settings) as database:
         await _forget_sites(database, settings.data_dir / SITES_FILE, url)
         count = await load(settings, database, PageSource(url, pages_max=PAGES_MAX), quiet=True)
-    terminal.step(terminal.OK, "index", f"{count} pages of {url}", time.perf_counter() - started)
+    details.step(terminal.OK, "index", f"{count} pages of {url}", time.perf_counter() - started)
 
 
 async def _forget_sites(database: Database, noted: Path, url: str) -> None:
@@ -256,15 +261,6 @@ def _note_sites(noted: Path, urls: set[str]) -> None:
 
 def _has(extra: str) -> bool:
     return all(find_spec(name) is not None for name in _NEEDED[extra])
-
-
-def _step(name: str, detail: str | None, extra: str) -> None:
-    if detail is not None:
-        terminal.step(terminal.OK, name, detail)
-        return
-    terminal.step(
-        terminal.SKIPPED, name, f"off: pip install 'harmony-gateway[{extra}]' turns it on"
-    )
 
 
 def _server(listening: ExitStack, serve: Callable[[socket.socket], Server]) -> Server:

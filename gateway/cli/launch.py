@@ -88,10 +88,7 @@ enabled = false
 enabled = false
 """
 
-commands = typer.Typer(
-    help="Run a coding agent on a gateway; it is set up in a file of its own.",
-    no_args_is_help=True,
-)
+commands = typer.Typer(no_args_is_help=True)
 
 Url = Annotated[
     str | None,

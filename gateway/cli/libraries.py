@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.errors import installation
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -31,15 +33,15 @@ class Needed(NamedTuple):
 def needed(settings: Settings) -> Iterator[Needed]:
     """What these settings turn on."""
     tools = settings.tools
-    command = "pip install --force-reinstall harmony-gateway"
+    command = "pip install --force-reinstall ."
     yield Needed("grammars, schemas and sealing", CORE, command)
     if tools.web.enabled:
-        yield Needed("web search", ("selectolax.lexbor", "pypdf"), _extra("web"))
+        yield Needed("web search", ("selectolax.lexbor", "pypdf"), installation("web"))
     if tools.mcp.enabled:
-        yield Needed("MCP", ("mcp", "mcp.client.streamable_http"), _extra("mcp"))
+        yield Needed("MCP", ("mcp", "mcp.client.streamable_http"), installation("mcp"))
     if tools.python.enabled:
         modules = ("python_multipart", *_ENGINES.get(tools.python.engine, ()))
-        yield Needed("code interpreter", modules, _extra("sandbox"))
+        yield Needed("code interpreter", modules, installation("sandbox"))
 
 
 def faults(modules: Sequence[str]) -> list[str]:
@@ -51,7 +53,3 @@ def faults(modules: Sequence[str]) -> list[str]:
         except Exception as error:  # noqa: BLE001 - whatever a library raises, it is of no use
             found.append(f"{name.partition('.')[0]}: {error}")
     return found
-
-
-def _extra(name: str) -> str:
-    return f"pip install 'harmony-gateway[{name}]'"

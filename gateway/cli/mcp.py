@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.tools.mcp.servers import McpServer
     from gateway.wiring.mcp import McpRoom
 
-commands = typer.Typer(help="Register, list, remove and try MCP servers.", no_args_is_help=True)
+commands = typer.Typer(no_args_is_help=True)
 
 STDIN: Final = "-"
 HEADERS_BYTES_MAX: Final = 65_536

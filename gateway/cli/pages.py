@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.tools.browser.loading import Loaded
 
-commands = typer.Typer(
-    help="Add, list and remove the pages of the local index of web search.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 
 LISTED_MAX: Final = 10_000
 

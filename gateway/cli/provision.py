@@ -39,17 +39,29 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
     and `StoreUnavailable`.
     """
     if settings.database.url is None:
-        from gateway.store.migration.migrate import upgrade
-
         with embedded_database(settings.data_dir, is_lasting=is_lasting) as url:
-            await upgrade(url)
             pepper = load_pepper(settings.data_dir)
-            yield settings.with_database_url(url).with_pepper(pepper)
+            complete = settings.with_database_url(url).with_pepper(pepper)
+            await bring_up_to_date(complete)
+            yield complete
         return
     _ = settings.pepper
     async with connected(settings) as database:
         await require_schema(database)
     yield settings
+
+
+async def bring_up_to_date(settings: Settings) -> None:
+    """Migrate the embedded database, unless nothing is to be done.
+
+    Only a migration imports Alembic and SQLAlchemy, which take longer than the rest of a start.
+    """
+    async with connected(settings) as database:
+        if await database.revision() == REVISION and not await missing(database):
+            return
+    from gateway.store.migration.migrate import upgrade
+
+    await upgrade(settings.database_url)
 
 
 async def require_schema(database: Database) -> None:
@@ -143,6 +155,11 @@ def demo_file(data_dir: Path) -> Path:
     Who holds the folder's database writes it, and it stays: the next demo finds its key.
     """
     return data_dir / "demo.env"
+
+
+def demo_examples_file(data_dir: Path) -> Path:
+    """The commands of the demo that runs in this folder."""
+    return data_dir / "demo-examples.txt"
 
 
 def write_demo(data_dir: Path, variables: Mapping[str, str]) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import asyncio
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,11 +12,13 @@ from gateway.app import create_admin_app, create_app
 from gateway.cli.configuration import require_complete
 from gateway.cli.options import PORT_MAX, Config, run
 from gateway.cli.provision import provisioned
+from gateway.errors import StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.telemetry.logs import EventLog, configure_logging
+from gateway.wiring.shared import load_vocabulary
 
 if TYPE_CHECKING:
     import socket
@@ -49,8 +52,16 @@ async def _serve(settings: Settings) -> None:
     require_complete(settings)
     listener = listen(settings.server.host, settings.server.port, settings.server.backlog_max)
     with listener, _admin_listener(settings) as admin_listener:
+        # A thread beside the start of the database, which is mostly waiting.
+        loading = asyncio.get_running_loop().run_in_executor(None, _load_vocabulary)
         async with provisioned(settings, is_lasting=True) as complete:
+            await loading
             await serve_gateway(complete, listener, admin_listener)
+
+
+def _load_vocabulary() -> None:
+    with suppress(StartupError):  # `create_app` finds the same, and raises it
+        load_vocabulary()
 
 
 @contextmanager

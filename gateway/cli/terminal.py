@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import (
     ContentSealed,
     RequestError,
+    ResourceNotFound,
     StartupError,
     StoreConflict,
     StoreError,
@@ -58,6 +59,17 @@ _REMEDIES: Final = {
     "57P": "PostgreSQL is starting or stopping: try again in a moment.",
 }
 """By SQLSTATE, or how it begins."""
+_LISTS: Final = {
+    "tenant": "tenants list",
+    "project_id": "projects list TENANT",
+    "key": "keys list TENANT (of operators: operators list)",
+    "key_id": "keys list TENANT",
+    "label": "mcp list",
+    "workload_identity_provider_id": "issuers list TENANT",
+    "issuer_id": "operator-issuers list",
+}
+"""The command that lists the resources that a parameter names."""
+_CREATE_TENANT: Final = "harmony-gateway tenants create NAME"
 
 
 @cache
@@ -97,6 +109,18 @@ def step(mark: str, name: str, detail: str, seconds: float | None = None) -> Non
     _console().print(line)
 
 
+class Details:
+    """Steps that only a reader of every step wants."""
+
+    def __init__(self, *, are_shown: bool) -> None:
+        self._are_shown = are_shown
+
+    def step(self, mark: str, name: str, detail: str, seconds: float | None = None) -> None:
+        """`step`, if details are shown."""
+        if self._are_shown:
+            step(mark, name, detail, seconds)
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows under headings, without frames. Nothing is cut, however narrow the terminal is. What a
     backend or a page said in a cell is one line, and tells the terminal nothing.
@@ -126,6 +150,16 @@ def remedy_for(error: StoreError) -> str:
     return _REFUSED
 
 
+def remedy_for_request(error: RequestError) -> str:
+    """What to do next: for a resource that does not exist, the command that lists those that do."""
+    listing = _LISTS.get(error.param or "") if isinstance(error, ResourceNotFound) else None
+    if listing is None:
+        return "See the command's --help."
+    if error.param == "tenant":
+        return f"List tenants: harmony-gateway {listing}. Create one: {_CREATE_TENANT}"
+    return f"List those that exist: harmony-gateway {listing}"
+
+
 @contextmanager
 def told_plainly() -> Iterator[None]:
     """Turn this package's errors into two lines on standard error and a non-zero exit."""
@@ -138,7 +172,7 @@ def told_plainly() -> Iterator[None]:
     except StoreError as error:
         failure(str(error), remedy_for(error))
     except RequestError as error:
-        failure(error.message, "See the command's --help.")
+        failure(error.message, remedy_for_request(error))
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     else:

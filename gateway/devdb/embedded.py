@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from gateway.devdb.postmaster import Postmaster, adopt_pid_file
-from gateway.errors import DatabaseInUse, StartupError
+from gateway.errors import DatabaseInUse, StartupError, installation
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def bundled_programs() -> Path:
     if not found:
         raise StartupError(
             "no DATABASE_URL is set and the embedded database is not installed",
-            remedy="Set DATABASE_URL, or install harmony-gateway[embedded].",
+            remedy=f"Set DATABASE_URL, or install it, in a checkout: {installation('embedded')}",
         )
     return max(found, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
 

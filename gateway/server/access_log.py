@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+
+import orjson
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
 
 _PATH: Final = "/:@!$&'()*+,;="
 """What stands in a path as it is, besides letters, digits and `-._~`."""
+_LAST_EVENTS: Final = {"response.completed", "response.incomplete", "response.failed"}
 
 
 class AccessLog:
-    """ASGI middleware that writes one line for each HTTP request when its answer is complete.
+    """ASGI middleware that writes one line for each HTTP request when its answer is complete, and
+    for each response over a WebSocket when its last event is sent.
 
     The line has the time of day, the method and path, the status, the seconds until the answer
     began and until it ended. A stream begins with its first event.
@@ -27,11 +31,18 @@ class AccessLog:
         """`write` is called with each line, which has no line feed."""
         self._app = app
         self._write = write
+        self.is_paused = False
+        """No lines are written."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "http":
+            await self._serve_request(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._app(scope, receive, _ObservedTurns(self._line_of(scope, "WS"), send))
+        else:
             await self._app(scope, receive, send)
-            return
+
+    async def _serve_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         status: int | str = "client left"
         begun_s = None
@@ -47,7 +58,43 @@ class AccessLog:
         finally:
             first = "" if begun_s is None else f"first byte {begun_s * 1000:.0f} ms   "
             total_s = time.perf_counter() - started
-            now = datetime.now().astimezone()
-            # As in a URL: a client's line breaks and escape sequences are none of the terminal's.
-            request = f"{scope['method']} {quote(scope['path'], safe=_PATH, errors='replace')}"
-            self._write(f"  {now:%H:%M:%S}  {request}  {status}  {first}{total_s:.2f} s")
+            self._line_of(scope, scope["method"])(f"{status}  {first}{total_s:.2f} s")
+
+    def _line_of(self, scope: Scope, method: str) -> Callable[[str], None]:
+        # As in a URL: a client's line breaks and escape sequences are none of the terminal's.
+        request = f"{method} {quote(scope['path'], safe=_PATH, errors='replace')}"
+
+        def write(outcome: str) -> None:
+            if not self.is_paused:
+                self._write(f"  {datetime.now().astimezone():%H:%M:%S}  {request}  {outcome}")
+
+        return write
+
+
+class _ObservedTurns:
+    """Sends what a WebSocket endpoint sends, and writes the outcome of each turn. The turns of a
+    connection may overlap, each on a lane of its own (`stream_id`).
+    """
+
+    def __init__(self, write: Callable[[str], None], send: Send) -> None:
+        self._write = write
+        self._send = send
+        self._begun: dict[Any, float] = {}
+
+    async def __call__(self, message: Message) -> None:
+        await self._send(message)
+        if message["type"] == "websocket.http.response.start":
+            self._write(str(message["status"]))
+        elif message["type"] == "websocket.send":
+            self._observe(orjson.loads(message["text"]))
+
+    def _observe(self, event: dict[str, Any]) -> None:
+        kind, lane = event["type"], event.get("stream_id")
+        if kind == "error":
+            self._write(f"error {event['status']}")
+            self._begun.pop(lane, None)
+        elif kind in _LAST_EVENTS:
+            seconds = time.perf_counter() - self._begun.pop(lane, time.perf_counter())
+            self._write(f"{kind.removeprefix('response.')}  {seconds:.2f} s")
+        elif kind == "response.created":
+            self._begun[lane] = time.perf_counter()

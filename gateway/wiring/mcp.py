@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
-from gateway.errors import StartupError
+from gateway.errors import StartupError, installation
 from gateway.store.tools import mcp_servers
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.builtins import McpBuiltins
@@ -47,7 +47,7 @@ def new_room(
     if find_spec("mcp") is None:
         raise StartupError(
             "tools of MCP servers need the MCP SDK, which is not installed",
-            remedy="Install it: pip install 'harmony-gateway[mcp]'. Or set tools.mcp.enabled to "
+            remedy=f"Install it, in a checkout: {installation('mcp')}. Or set tools.mcp.enabled to "
             "false.",
         )
     networks = _networks(mcp)

@@ -135,6 +135,11 @@ class Shared:
                 await self.keys.close()
 
 
+def load_vocabulary() -> None:
+    """Load the vocabulary of Harmony, which each process has once: `Shared.of` finds it then."""
+    Formats.load({}, SchemaLimits(depth_max=1, nodes_max=1))
+
+
 def formats(settings: Settings) -> Formats:
     """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
     unknown.

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from gateway.errors import StartupError
+from gateway.errors import StartupError, installation
 from gateway.settings.web import host_and_port
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
@@ -94,8 +94,8 @@ class Workshop:
         if missing := missing_libraries():
             raise StartupError(
                 f"web search needs what is not installed: {', '.join(missing)}",
-                remedy="Install it: pip install 'harmony-gateway[web]'. Or set tools.web.enabled "
-                "to false.",
+                remedy=f"Install it, in a checkout: {installation('web')}. Or set "
+                "tools.web.enabled to false.",
             )
         policy = page_policy(web)
         limits = EgressLimits(

@@ -28,6 +28,9 @@ ROOT = Path(__file__).parents[2]
 START_S = 60.0
 END_S = 20.0
 LINES_MAX = 150
+FIRST_LINES_MAX = 20
+PYTHON = re.compile(r"^\S+ -c '\n[^']*'$", re.MULTILINE)
+"""The command of a Python program, as it is printed and pasted."""
 UNREACHABLE = "backends: [{name: none, url: 'http://127.0.0.1:9'}]\n"
 
 
@@ -126,8 +129,19 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"no {words!r} in:\n{seen}")
 
 
-def dedented(printed: str) -> str:
-    return re.sub(r"^    ", "", printed, flags=re.MULTILINE)
+def pasted(folder: Path, *commands: str) -> str:
+    """What commands print, byte for byte as the demo showed them, in a terminal of their own."""
+    environ = environment(folder)
+    del environ["GATEWAY_DATA_DIR"]
+    return subprocess.run(
+        ["sh", "-ec", "\n".join(commands)],
+        env=environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=True,
+    ).stdout
 
 
 def lives(process: psutil.Process) -> bool:
@@ -157,7 +171,7 @@ class FirstDemo:
 def first_demo() -> Iterator[FirstDemo]:
     with reachable_folder() as path:
         number = free_port()
-        result = once(path, "--port", str(number))
+        result = once(path, "--examples", "--port", str(number))
         running = psutil.process_iter(["cmdline"])
         yield FirstDemo(
             path, number, result, [p for p in running if str(path) in str(p.info["cmdline"])]
@@ -199,6 +213,7 @@ def test_the_next_demo_uses_data_and_key_again_and_listens_where_the_environment
     key = saved(first_demo.folder)["OPENAI_API_KEY"]
     result = once(first_demo.folder, environ={"PORT": str(port)})
     assert result.returncode == 0, result.stderr
+    assert "✓ cited " not in result.stdout
     assert f"http://127.0.0.1:{port}" in result.stdout
     assert saved(first_demo.folder)["OPENAI_API_KEY"] == key
     for shown in (first_demo.result, result):
@@ -212,7 +227,7 @@ def test_pages_of_an_earlier_demo_under_another_port_are_gone(first_demo: FirstD
     with ExitStack() as stack:
         with suppress(OSError):  # taken by another program is as good
             stack.enter_context(socket.create_server(("127.0.0.1", port_before)))
-        result = once(first_demo.folder, "--port", str(free_port()))
+        result = once(first_demo.folder, "--examples", "--port", str(free_port()))
     assert result.returncode == 0, result.stderr
     (after,) = noted.read_text("utf-8").split()
     assert after != before
@@ -302,65 +317,23 @@ def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:
     assert not (folder / "data").exists()
 
 
+@pytest.mark.timeout(300)
 def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path, port: int) -> None:
     with running(folder, "demo", environ={"GATEWAY_SERVER__PORT": str(port)}) as process:
         printed = until(process, "Ctrl-C ends it")
+        assert len(printed.splitlines()) <= FIRST_LINES_MAX
         assert f"http://127.0.0.1:{port}" in printed
+        assert "I am a scripted server, not a model" in printed
         children = psutil.Process(process.pid).children(recursive=True)
-        source = re.search(r"^ +(\. .*demo\.env)$", printed, re.MULTILINE)
-        curl = re.search(r"^( +curl .*\n.*)$", printed, re.MULTILINE)
-        python = re.search(r"^( +\S+ -c '\n.*\n.*')$", printed, re.MULTILINE)
-        resuming = re.search(
-            r"^( +\S+ -c '\n(?:[^']*)background=True[^']*')$", printed, re.MULTILINE
-        )
-        hosted = re.findall(r"^ +\S+ -c '\n[^']*tools=\[[^']*'$", printed, re.MULTILINE)
-        assert len(hosted) == 3
-        assert source
-        assert curl
-        assert python
-        assert resuming
-        pasted = subprocess.run(
-            ["sh", "-c", "\n".join(dedented(one[1]) for one in (source, curl, resuming, python))],
-            env=environment(folder),
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=True,
-        )
-        assert "event: response.completed" in pasted.stdout
-        assert "\n1 response.queued\n" in pasted.stdout
-        assert pasted.stdout.rstrip().endswith("I am a scripted server, not a model 🤖.")
-        cited, plotted, called = (
-            subprocess.run(
-                ["sh", "-c", f"{dedented(source[1])}\n{dedented(command)}"],
-                env=environment(folder),
-                capture_output=True,
-                text=True,
-                timeout=START_S,
-                check=True,
-            ).stdout
-            for command in hosted
-        )
-        bounds = re.findall(
-            r"^( +\S+ -c '\n[^']*(?:RateLimitError|spend_limit)[^']*')$", printed, re.MULTILINE
-        )
-        refused, used = (
-            subprocess.run(
-                ["sh", "-c", f"{dedented(source[1])}\n{dedented(command)}"],
-                env=environment(folder),
-                capture_output=True,
-                text=True,
-                timeout=START_S,
-                check=True,
-            ).stdout
-            for command in bounds
-        )
-        assert refused.startswith(3 * "completed\n" + "Error code: 429 - Rate limit reached for ")
-        assert used.startswith("100 cents\nproj_")
-        assert len(used.splitlines()) == 3, "the budget, and both projects"
-        assert re.search(r"\]\(http://127\.0\.0\.1:\d+/lamp\)", cited)
-        assert "data:image/png" in plotted or " *\n" in plotted
-        assert "18.52 km" in called
+        source = first(r"^\. .*demo\.env$", printed)
+        curl = first(r"^curl .*\\\n.*$", printed)
+        (python,) = PYTHON.findall(printed)
+        answers = pasted(folder, source, curl, python)
+        assert "event: response.completed" in answers
+        assert answers.rstrip().endswith("I am a scripted server, not a model 🤖.")
+        more = first(r"(?<=^More: ).*$", printed)
+        assert f"GATEWAY_DATA_DIR={folder}" in more
+        shown_results(folder, source, pasted(folder, more))
         assert "POST /v1/responses  200" in until(process, "POST /v1/responses")
         process.send_signal(signal.SIGINT)
         assert process.wait(END_S) == 0
@@ -368,6 +341,29 @@ def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path,
         assert "Traceback" not in process.stdout.read()
     assert children
     assert [child for child in children if lives(child)] == []
+    assert not (folder / "data" / "demo-examples.txt").exists()
+
+
+def first(pattern: str, printed: str) -> str:
+    found = re.search(pattern, printed, re.MULTILINE)
+    assert found, printed
+    return found[0]
+
+
+def shown_results(folder: Path, source: str, examples: str) -> None:
+    """Paste each command of `demo --examples`."""
+    assert " -m gateway launch codex\n" in examples
+    projects, refused, used, resumed, cited, plotted, called = (
+        pasted(folder, source, command) for command in PYTHON.findall(examples)
+    )
+    assert "Second project" in projects
+    assert refused.startswith(3 * "completed\n" + "Error code: 429 - Rate limit reached for ")
+    assert used.startswith("100 cents\nproj_")
+    assert len(used.splitlines()) == 3, "the budget, and both projects"
+    assert "\n1 response.queued\n" in f"\n{resumed}"
+    assert re.search(r"\]\(http://127\.0\.0\.1:\d+/lamp\)", cited)
+    assert "data:image/png" in plotted or " *\n" in plotted
+    assert "18.52 km" in called
 
 
 def test_a_gateway_without_a_database_brings_its_own(folder: Path, port: int) -> None:

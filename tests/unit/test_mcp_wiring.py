@@ -57,7 +57,7 @@ async def test_missing_sdk_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(wiring, "find_spec", lambda _: None)
     with pytest.raises(StartupError) as raised:
         wiring.new_room(settings(), DATABASE, SEALER)
-    assert "harmony-gateway[mcp]" in raised.value.remedy
+    assert "./[mcp]" in raised.value.remedy
 
 
 def test_sdk_is_loaded_with_the_first_connection_only() -> None:

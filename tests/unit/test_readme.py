@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_group
 
 from gateway import __version__
-from gateway.cli.commands import commands as cli
+from gateway.cli.commands import ENTRIES, loaded
 from gateway.settings import load_settings
 from gateway.settings.reference import rows
 
@@ -57,10 +56,7 @@ def test_the_commands_of_the_pages_exist() -> None:
             r"\bharmony-gateway (config|db|keys|tenants|launch) ([a-z]+)", page.read_text("utf-8")
         )
     }
-    groups = get_group(cli).commands
-    known = {
-        f"{name} {one}" for name, group in groups.items() for one in getattr(group, "commands", ())
-    }
+    known = {f"{name} {one}" for name in ENTRIES for one in getattr(loaded(name), "commands", ())}
     assert named - known == set()
 
 
@@ -69,7 +65,7 @@ def test_the_commands_of_the_pages_take_their_arguments() -> None:
     lines = [line for page in pages for line in COMMAND.findall(page.read_text(encoding="utf-8"))]
     for line in lines:
         words = shlex.split(line, comments=True)
-        command: Any = get_group(cli)
+        command: Any = loaded(words.pop(0))
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
         command.make_context(line, words)
@@ -103,6 +99,19 @@ def test_every_make_target_of_the_readme_exists() -> None:
     assert targets <= set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
 
 
+def test_nothing_says_to_install_the_package_from_an_index() -> None:
+    """No index has it: an extra is installed from a checkout."""
+    files = [ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "gateway").rglob("*.py")]
+    wanted = re.compile(r"install\b.*[ '\"]harmony-gateway(\[|'|\b(?!-))")
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in files
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if re.search(r"harmony-gateway\[", line) or wanted.search(line)
+    ]
+    assert found == []
+
+
 def test_the_changelog_has_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## \[(\d[^]]*)\]", changelog, re.MULTILINE)[0] == __version__
@@ -113,6 +122,7 @@ LOCKS = (
     "requirements-build.lock",
     "requirements-demo.lock",
     "requirements-dev.lock",
+    "requirements-uv.lock",
     "tests/deploy/requirements.txt",
 )
 

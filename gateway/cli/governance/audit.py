@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gateway.services.governance.audit import AuditLogs, ChainState
 
-commands = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
+commands = typer.Typer(no_args_is_help=True)
 
 OfTenant = Annotated[
     str | None, typer.Option("--tenant", help="Of this tenant. Default: what concerns none.")

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
 
-commands = typer.Typer(
-    help="What is kept of tenants: retention, erasure, deletion, archives.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Which tenant.")]
 NewFile = Annotated[Path, typer.Argument(help="A zip file that is not there yet.")]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.services.governance.encryption import Progress, TenantEncryption
     from gateway.tenancy import TenantId
 
-commands = typer.Typer(help="Encryption at rest: keys of tenants.", no_args_is_help=True)
+commands = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Which tenant.")]
 T = TypeVar("T")

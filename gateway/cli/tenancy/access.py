@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import ApiKey, KeyKind, PolicyValue, Tenant
 
-tenants = typer.Typer(help="Create, list, set up and disable tenants.", no_args_is_help=True)
-keys = typer.Typer(help="Create, list and disable API keys.", no_args_is_help=True)
+tenants = typer.Typer(no_args_is_help=True)
+keys = typer.Typer(no_args_is_help=True)
 
 DEFAULT: Final = "default"
 _APPROVED_BY: Final = {"user": "user", "never": "nobody asked"}

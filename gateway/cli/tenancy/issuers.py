@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.tenancy.federation import FederationRule, IdentityProvider
 
-commands = typer.Typer(
-    help="Trust issuers of tokens (OIDC), and say what their tokens may do.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 
 TenantName = Annotated[str, typer.Argument(help="Who trusts it.")]
 IssuerId = Annotated[str, typer.Argument(help="Its id: widp_…")]

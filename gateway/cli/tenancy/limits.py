@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gateway.store.limits.rules import SpendAlert
     from gateway.tenancy import TenantId
 
-limits = typer.Typer(help="Set and list rate limits.", no_args_is_help=True)
-budgets = typer.Typer(help="Set and list budgets of money or tokens.", no_args_is_help=True)
-prices = typer.Typer(help="Set and list what models cost.", no_args_is_help=True)
+limits = typer.Typer(no_args_is_help=True)
+budgets = typer.Typer(no_args_is_help=True)
+prices = typer.Typer(no_args_is_help=True)
 
 NONE: Final = "none"
 PER_MILLION: Final = 10**6

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.services.admin.operator_issuers import OperatorIssuers
 
-commands = typer.Typer(
-    help="Trust issuers whose tokens name the tenant they are for.", no_args_is_help=True
-)
+commands = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
 
 

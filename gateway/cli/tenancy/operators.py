@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.store.admin.operators import OperatorKey
 
-commands = typer.Typer(help="Create, list and disable keys of operators.", no_args_is_help=True)
+commands = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.services.admin.services import AdminServices
     from gateway.tenancy import Project, TenantId
 
-commands = typer.Typer(help="Create, list and archive projects, and keys.", no_args_is_help=True)
+commands = typer.Typer(no_args_is_help=True)
 
 PAGE_ROWS: int = 100
 TenantName = Annotated[str, typer.Argument(help="Whose project.")]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.store.ledger.reconciliation import Found
     from gateway.store.postgres.database import Database
 
-commands = typer.Typer(help="Export, check and deliver usage.", no_args_is_help=True)
+commands = typer.Typer(no_args_is_help=True)
 
 Answer = TypeVar("Answer")
 

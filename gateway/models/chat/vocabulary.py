@@ -20,7 +20,7 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import InvalidRequest, VocabularyError
+from gateway.errors import InvalidRequest, VocabularyError, installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _PARTS: Final = ("normalizers", "pretokenizers")
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE: Final = "\u2581"
 _REMEDY: Final = "Set the model's tokenizer to the tokenizer.json of its server, or to its folder."
-_EXTRA: Final = "Install it: pip install 'harmony-gateway[chat]'."
+_EXTRA: Final = f"Install it, in a checkout: {installation('chat')}."
 
 
 def _byte_characters() -> dict[str, int]:

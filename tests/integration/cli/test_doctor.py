@@ -73,8 +73,8 @@ async def test_a_library_that_cannot_be_loaded_is_named_with_its_command(
     monkeypatch.setenv("GATEWAY_TOOLS__PYTHON__ENGINE", "monty")
     found = [finding for finding in await examine(None) if finding.name == "libraries"]
     assert [finding.remedy for finding in found] == [
-        "Run: pip install 'harmony-gateway[web]'",
-        "Run: pip install 'harmony-gateway[sandbox]'",
+        "Run: pip install './[web]'",
+        "Run: pip install './[sandbox]'",
     ]
     assert "web search" in found[0].detail
     assert "selectolax" in found[0].detail

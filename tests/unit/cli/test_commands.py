@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 
 from gateway import __version__
 from gateway.__main__ import main
-from gateway.cli.commands import commands
+from gateway.cli.commands import ENTRIES, commands, loaded
 from gateway.cli.terminal import told_plainly
 from gateway.errors import (
     ConfigError,
     ContentSealed,
     InvalidRequest,
+    ResourceNotFound,
     StartupError,
     StoreConflict,
     StoreUnavailable,
@@ -77,6 +78,12 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     assert result.exit_code == 0
     assert "Usage: " in result.stdout
     assert len(result.stdout.splitlines()) > 8
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_what_the_list_says_of_a_command_is_what_the_command_says_of_itself(name: str) -> None:
+    said = " ".join((loaded(name).help or "").split())
+    assert said.startswith(ENTRIES[name].help)
 
 
 def test_every_variable_is_listed_with_its_default() -> None:
@@ -246,6 +253,16 @@ def test_a_port_of_the_admin_api_that_is_taken_is_told_with_its_setting(tmp_path
         (ContentSealed("no key"), "error: no key", "  What was sealed with a key that was"),
         (StoreConflict("uq"), "error: constraint uq", "  Something of that name"),
         (InvalidRequest("no name"), "error: no name", "  See the command"),
+        (
+            ResourceNotFound("no such tenant", param="tenant"),
+            "error: no such tenant",
+            "  List tenants: harmony-gateway tenants list. Create one: harmony-gateway tenants",
+        ),
+        (
+            ResourceNotFound("no such project", param="project_id"),
+            "error: no such project",
+            "  List those that exist: harmony-gateway projects list TENANT",
+        ),
     ],
 )
 def test_expected_trouble_is_two_plain_lines(

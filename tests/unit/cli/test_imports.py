@@ -22,6 +22,20 @@ NOT_NEEDED_YET = [
 """Each is some megabytes."""
 NOT_FOR_SERVING = ["gateway.devdb", "gateway.simulator"]
 """A backend and a database to try the gateway with."""
+OF_THE_LIST = {
+    "gateway.__main__",
+    "gateway.cli",
+    "gateway.cli.commands",
+    "gateway.cli.terminal",
+    "gateway.errors",
+    "gateway.telemetry",
+    "gateway.telemetry.logs",
+}
+"""What `--version` and `--help` need of this package."""
+HEAVY = {
+    *(set(NOT_NEEDED_YET) - {"rich"}), "asyncpg", "httpx2", "pydantic", "starlette", "uvicorn",
+    "uvloop", "yaml",
+}  # fmt: skip
 NAMES = [*NOT_NEEDED_YET, *NOT_FOR_SERVING]
 
 
@@ -39,7 +53,23 @@ def imported_after(statements: str, printed: list[str] | None = None) -> set[str
 
 
 def test_a_server_holds_no_library_that_nothing_needs_yet() -> None:
-    assert imported_after("import gateway.cli.commands") == set()
+    assert imported_after("import gateway.cli.serve") == set()
+
+
+def test_the_version_and_the_list_of_commands_need_no_command() -> None:
+    for option in ("--version", "--help"):
+        lines: list[str] = []
+        imported_after(
+            "import sys\nfrom gateway.__main__ import main\n"
+            f"sys.argv[1:] = ['{option}']\n"
+            "try: main()\nexcept SystemExit: pass\n"
+            "print(' '.join(name for name in sys.modules))",
+            printed=lines,
+        )
+        modules = set(lines[-1].split())
+        assert modules >= {"gateway.cli.commands", "typer"}
+        assert {name for name in modules if name.startswith("gateway.")} <= OF_THE_LIST
+        assert {name.partition(".")[0] for name in modules} & HEAVY == set()
 
 
 def test_web_search_holds_no_library_before_a_page_is_read() -> None:

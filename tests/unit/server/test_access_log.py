@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,57 @@ async def test_a_path_writes_no_line_of_its_own_and_tells_a_terminal_nothing() -
     [line] = lines
     assert line.isprintable()
     assert "POST /v1/%C3%A9%0D%0A%20%2012:00:00" in line
+
+
+async def test_each_response_over_a_websocket_has_a_line_when_its_last_event_is_sent() -> None:
+    lines: list[str] = []
+    counts: list[int] = []
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept"})
+        for event in (
+            {"type": "response.created", "stream_id": "a"},
+            {"type": "response.created"},
+            {"type": "response.output_text.delta"},
+            {"type": "response.completed"},
+            {"type": "response.failed", "stream_id": "a"},
+            {"type": "error", "status": 400},
+        ):
+            await send({"type": "websocket.send", "text": json.dumps(event)})
+            counts.append(len(lines))
+        await send({"type": "websocket.close"})
+
+    scope = {"type": "websocket", "path": "/v1/responses"}
+    await AccessLog(app, lines.append)(scope, receive, send)
+    assert counts == [0, 0, 0, 1, 2, 3]
+    outcomes = [line.partition("  WS /v1/responses  ")[2] for line in lines]
+    assert re.fullmatch(r"completed  \d+\.\d\d s", outcomes[0])
+    assert re.fullmatch(r"failed  \d+\.\d\d s", outcomes[1])
+    assert outcomes[2] == "error 400"
+
+
+async def test_an_upgrade_that_is_refused_has_a_line_with_its_status() -> None:
+    lines: list[str] = []
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
+        await send({"type": "websocket.http.response.body", "body": b""})
+
+    scope = {"type": "websocket", "path": "/v1/responses"}
+    await AccessLog(app, lines.append)(scope, receive, send)
+    assert [line.partition("  WS /v1/responses  ")[2] for line in lines] == ["401"]
+
+
+async def test_while_it_is_paused_nothing_is_written() -> None:
+    lines: list[str] = []
+
+    async def app(*_: object) -> None:
+        """Answers nothing."""
+
+    log = AccessLog(app, lines.append)
+    log.is_paused = True
+    await log(SCOPE, receive, send)
+    assert lines == []
 
 
 async def test_what_is_no_request_is_passed_on_without_a_line() -> None:

@@ -214,4 +214,4 @@ def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(VocabularyError, match="tokenizers is missing") as refused:
         Vocabulary.load(TINY)
-    assert "harmony-gateway[chat]" in refused.value.remedy
+    assert "./[chat]" in refused.value.remedy
