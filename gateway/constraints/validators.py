@@ -17,6 +17,7 @@ import orjson
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from gateway.constraints import grammar_weight
 from gateway.constraints.rules import UnusableGrammar, UnusableSchema
 from gateway.constraints.schemas import (
     as_dict,
@@ -488,6 +489,7 @@ class GrammarValidator:
     """
 
     def __init__(self, grammar: TextGrammar, *, seconds_max: float) -> None:
+        grammar_weight.check(grammar)
         self._seconds_max = seconds_max
         definition = (
             LLMatcher.grammar_from_lark(grammar.definition)

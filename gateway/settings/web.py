@@ -139,13 +139,13 @@ class Web(Section):
     )
     connections_max: PositiveInt = Field(64, description="Connections to sites.")
     documents_max: PositiveInt = Field(
-        2, description="Long documents that are read at the same time; each takes a CPU."
+        2, description="Processes that read pages and PDFs; each takes a CPU while it reads."
     )
     pdf_pages_max: PositiveInt = Field(200, description="Pages of a PDF that are read.")
     pdf_memory_bytes_max: PositiveInt = Field(
-        512 * MIB, description="Bytes of memory for the process that reads a PDF."
+        512 * MIB, description="Bytes of memory for a process that reads a page or a PDF."
     )
-    pdf_timeout_s: PositiveFloat = Field(10.0, description="Seconds to read a PDF.")
+    pdf_timeout_s: PositiveFloat = Field(10.0, description="Seconds to read a page or a PDF.")
     fresh_s: NonNegativeFloat = Field(
         600.0, description="Seconds a page is not fetched again for a tenant who follows a link."
     )

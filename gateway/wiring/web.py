@@ -13,7 +13,8 @@ from gateway.errors import StartupError, installation
 from gateway.settings.web import host_and_port
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
-from gateway.tools.browser.extraction import DocumentReader, ReadLimits, missing_libraries
+from gateway.tools.browser.document_reader import DocumentReader
+from gateway.tools.browser.extraction import ReadLimits, missing_libraries
 from gateway.tools.browser.fetch import FetchLimits, PageFetcher
 from gateway.tools.browser.kept_pages import Cache
 from gateway.tools.browser.providers import Brave, Exa, Query, SearXNG, Tavily, YouCom
@@ -108,10 +109,12 @@ class Workshop:
         clients.push_async_callback(http.aclose)
         visits = web.fill(FetchLimits, timeout_s=web.page_timeout_s)
         fetcher = PageFetcher(http, policy, visits, user_agent=web.agent, metrics=metrics)
-        return cls(web, fetcher, DocumentReader(web.fill(ReadLimits)), clients)
+        reader = DocumentReader(web.fill(ReadLimits))
+        clients.push_async_callback(reader.close)
+        return cls(web, fetcher, reader, clients)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and end the processes that read."""
         await self.clients.aclose()
 
     def source(

@@ -1,35 +1,27 @@
-"""What was fetched → the page that a model reads.
+"""What was fetched → the page that a model reads. No I/O here.
 
-HTML is read here; long documents in threads, and PDF in a process of its own, because both take as
-long as whoever wrote them likes.
+It takes as long as whoever wrote the document likes: `document_worker.py` runs it in a process of
+its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
 from gateway.tools.browser.page import TITLE_CHARS_MAX, Links, Page, link, plain
 
 if TYPE_CHECKING:
-    from gateway.tools.browser.fetch import Fetched
+    from gateway.tools.browser.fetched import Fetched
 
-INLINE_BYTES_MAX: Final = 50_000
-"""A longer document is read in a thread."""
+PDF: Final = "application/pdf"
 LIBRARIES: Final = ("selectolax", "pypdf")
 """The libraries of the extra `web`, which a gateway without web search need not have."""
 CUT_NOTE: Final = "[The page is longer than can be shown.]"
 EMPTY_NOTE: Final = "[The page has no text. It may need a browser that runs its scripts.]"
-_WORKER: Final = Path(__file__).with_name("pdf_worker.py")
 _MARKDOWN_LINK: Final = re.compile(
     r"(?<!!)\[([^\]\[\n]{1,300})\]\(\s*<?([^\s()<>]{1,2048})(?:>|(?=[\s)]))[^()\n]{0,100}\)"
 )
@@ -37,14 +29,10 @@ _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 _NO_LINKS: Final[tuple[str, ...]] = ()
 
 
-class Unreadable(Exception):
-    """No text can be had from a document. The message is for the model."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds of one document. `pdf_memory_bytes_max` and `pdf_timeout_s` are those of the process
-    that reads a PDF.
+    """Bounds of the documents of a process. `pdf_memory_bytes_max` and `pdf_timeout_s` are those of
+    a process that reads one, whatever its type; there are `documents_max` of them.
     """
 
     text_chars_max: int = 1_000_000
@@ -54,80 +42,45 @@ class ReadLimits:
     documents_max: int = 2
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentReader:
-    """Reads documents, a few at a time."""
+def page_of(found: Fetched, limits: ReadLimits) -> Page:
+    """The page that a document is. Raises `Unreadable`."""
+    if found.content_type == PDF:
+        return _pdf(found, limits)
+    if found.content_type in _HTML:
+        from gateway.tools.browser.html import page_of as page_of_html
 
-    limits: ReadLimits = ReadLimits()
-    _turns: asyncio.Semaphore = field(init=False)
+        page = page_of_html(found.text, found.url)
+        text = _truncate(page.text, limits)
+        is_empty = not text.partition("\n")[2].strip()
+        return replace(page, text=f"{text}\n\n{EMPTY_NOTE}" if is_empty else text)
+    text, links = plain(found.text), _NO_LINKS
+    if found.content_type == "text/markdown":
+        text, links = _number_links(text, found.url)
+    return _page(found.url, _first_line(text), text, links, limits)
 
-    def __post_init__(self) -> None:
-        turns = asyncio.Semaphore(self.limits.documents_max)
-        object.__setattr__(self, "_turns", turns)
 
-    async def read(self, found: Fetched) -> Page:
-        """The page that a document is. Raises `Unreadable`."""
-        if found.content_type == "application/pdf":
-            async with self._turns:
-                return await self._pdf(found)
-        if len(found.body) <= INLINE_BYTES_MAX:
-            return self._text(found)
-        async with self._turns:
-            return await asyncio.to_thread(self._text, found)
+def _pdf(found: Fetched, limits: ReadLimits) -> Page:
+    from gateway.tools.browser.pdf import pages_of
 
-    def _text(self, found: Fetched) -> Page:
-        if found.content_type in _HTML:
-            from gateway.tools.browser.html import page_of
+    title, pages = pages_of(
+        found.body, pages_max=limits.pdf_pages_max, chars_max=limits.text_chars_max
+    )
+    numbered = (f"Page {number}\n\n{text}" for number, text in enumerate(pages, start=1))
+    text = plain("\n\n".join(numbered).encode("utf-8", "replace").decode())
+    return _page(found.url, plain(title or _first_line(pages[0])), text, _NO_LINKS, limits)
 
-            page = page_of(found.text, found.url)
-            text = self._truncate(page.text)
-            is_empty = not text.partition("\n")[2].strip()
-            return Page(
-                page.url, page.title, f"{text}\n\n{EMPTY_NOTE}" if is_empty else text, page.links
-            )
-        text, links = plain(found.text), _NO_LINKS
-        if found.content_type == "text/markdown":
-            text, links = _number_links(text, found.url)
-        return self._page(found.url, _first_line(text), text, links)
 
-    async def _pdf(self, found: Fetched) -> Page:
-        limits = self.limits
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", str(_WORKER)),
-            *(str(limits.pdf_pages_max), str(limits.text_chars_max)),
-            *(str(limits.pdf_memory_bytes_max), str(max(1, int(limits.pdf_timeout_s)))),
-            stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={},
-        )  # fmt: skip
-        try:
-            async with asyncio.timeout(limits.pdf_timeout_s):
-                said, _ = await process.communicate(found.body)
-        except TimeoutError:
-            raise Unreadable("the PDF took too long to read") from None
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-        if process.returncode != 0:
-            raise Unreadable("the PDF is damaged, locked, or too large to read")
-        read = json.loads(said)
-        if not any(text.strip() for text in read["pages"]):
-            raise Unreadable("the PDF has no text that can be read; it may be of pictures")
-        pages = (f"Page {number}\n\n{text}" for number, text in enumerate(read["pages"], start=1))
-        text = plain("\n\n".join(pages).encode("utf-8", "replace").decode())
-        title = read["title"] or _first_line("\n".join(read["pages"][:1]))
-        return self._page(found.url, plain(title), text, ())
+def _page(url: str, title: str, text: str, links: tuple[str, ...], limits: ReadLimits) -> Page:
+    parts = urlsplit(url)
+    name = title or parts.path.rpartition("/")[2] or parts.netloc
+    shown = " ".join(name.encode("utf-8", "replace").decode().split())[:TITLE_CHARS_MAX]
+    whole = f"URL: {plain(url)}\n\n{text.strip()}".strip()
+    return Page(url, shown, _truncate(whole, limits), links)
 
-    def _page(self, url: str, title: str, text: str, links: tuple[str, ...]) -> Page:
-        parts = urlsplit(url)
-        name = title or parts.path.rpartition("/")[2] or parts.netloc
-        shown = " ".join(name.encode("utf-8", "replace").decode().split())[:TITLE_CHARS_MAX]
-        return Page(
-            url, shown, self._truncate(f"URL: {plain(url)}\n\n{text.strip()}".strip()), links
-        )
 
-    def _truncate(self, text: str) -> str:
-        bound = self.limits.text_chars_max
-        return text if len(text) <= bound else f"{text[:bound]}\n\n{CUT_NOTE}"
+def _truncate(text: str, limits: ReadLimits) -> str:
+    bound = limits.text_chars_max
+    return text if len(text) <= bound else f"{text[:bound]}\n\n{CUT_NOTE}"
 
 
 def missing_libraries() -> list[str]:

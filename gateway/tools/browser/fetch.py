@@ -7,8 +7,6 @@ kept for a day. A host is visited by few at once, and not in quick succession.
 from __future__ import annotations
 
 import asyncio
-import codecs
-import re
 import time
 from collections import OrderedDict
 from contextlib import asynccontextmanager
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 from urllib.robotparser import RobotFileParser
 
+from gateway.tools.browser.fetched import Fetched
 from gateway.tools.browser.page import plain
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, BodyTooLong, EncodedBody, normalised
@@ -40,11 +39,6 @@ _READABLE: Final = frozenset(
     {"text/html", "application/xhtml+xml", "text/plain", "text/markdown", "application/json",
      "application/xml", "text/xml", "application/pdf"}
 )  # fmt: skip
-_NOT_OF_PAGES: Final = frozenset(
-    {"unicode-escape", "raw-unicode-escape", "idna", "punycode", "undefined", "utf-7"}
-)
-"""Codecs of Python that are no encodings of the web, and one that the web has given up."""
-_META_CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +51,6 @@ class FetchLimits:
     visit_interval_s: float = 1.0
     robots_kept_s: float = 24 * 3600.0
     obeys_robots: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What is at a URL. `url` is where the last redirect led."""
-
-    url: str
-    content_type: str
-    body: bytes
-    charset: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The body as text: by what its header says, or else what it says of itself, or UTF-8."""
-        found = _META_CHARSET.search(self.body, 0, 2048)
-        named = self.charset or (found[1].decode("ascii", "ignore") if found else None)
-        try:
-            if named and codecs.lookup(named).name not in _NOT_OF_PAGES:
-                return self.body.decode(named, "replace")
-        except (LookupError, ValueError):
-            pass
-        return self.body.decode("utf-8", "replace")
 
 
 class FetchFailed(Exception):

@@ -13,6 +13,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 
+from gateway.tools.browser import html_bounds
 from gateway.tools.browser.page import Links, Page, link, plain
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ _SPACES: Final = re.compile(" {2,}")
 
 
 def page_of(html: str, url: str) -> Page:
-    """The page that an HTML document is. `url` is where it was found."""
+    """The page that an HTML document is. `url` is where it was found. Raises `Unreadable`."""
+    html_bounds.check(html)
     tree = LexborHTMLParser(html)
     title = tree.css_first("title")
     writer = _Writer(url, _base(tree, url))

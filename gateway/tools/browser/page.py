@@ -30,7 +30,7 @@ LINKS_CHARS_MAX: Final = 48_000
 MATCHES_MAX: Final = 50
 MATCH_LINES: Final = 4
 """So many lines of a page are shown for each match."""
-_LINK: Final = re.compile(r"【(\d+)†([^†】]*)(?:†[^】]*)?】")
+_LINK: Final = re.compile(r"【(\d+)†([^【†】]*)(?:†[^【】]*)?】")
 _LINK_BEGIN: Final = re.compile(r"【(\d{1,4})†")
 _FRAME_CHARS: Final = str.maketrans({"【": "〖", "】": "〗", "†": "‡"})
 # The rest of the line if it fits, or as much as ends with a space, or else a piece of a word.

@@ -9,8 +9,8 @@ from urllib.parse import urldefrag, urlsplit
 from gateway.errors import StoreError
 from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import documents
-from gateway.tools.browser.extraction import Unreadable
 from gateway.tools.browser.fetch import FetchFailed
+from gateway.tools.browser.fetched import Unreadable
 from gateway.tools.browser.page import Page
 from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
-    from gateway.tools.browser.extraction import DocumentReader
+    from gateway.tools.browser.document_reader import DocumentReader
     from gateway.tools.browser.fetch import PageFetcher
     from gateway.tools.browser.providers import Hit, Query
     from gateway.tools.browser.search import SearchClient

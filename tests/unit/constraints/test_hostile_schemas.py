@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
 
-from gateway.constraints.rules import TextGrammar, UnusableSchema
+from gateway.constraints.rules import TextGrammar, UnusableGrammar, UnusableSchema
 from gateway.constraints.validators import (
     PATTERNS_MAX,
     REFERENCES_MAX,
@@ -270,3 +270,44 @@ def test_a_chain_of_references_is_refused_before_anything_is_checked() -> None:
     }
     with pytest.raises(UnusableSchema, match="more than 2000 references"):
         SchemaValidator(schema, work_max=WORK_MAX)
+
+
+def doubled(levels: int, leaf: str) -> str:
+    """Terminals each of which names the next one twice."""
+    steps = [f"A{level}: A{level + 1} A{level + 1}" for level in range(levels)]
+    return "\n".join(["start: A0", *steps, f"A{levels}: {leaf}"])
+
+
+@pytest.mark.parametrize(
+    ("syntax", "definition", "fault"),
+    [
+        ("regex", r"\w*" * 20_000, "may be empty or repeat"),
+        ("regex", r"(\p{L}\w|)" * 5000, "may be empty or repeat"),
+        ("lark", r"start: /(\w|)*/" + r"/\w*/" * 1000 + r"/" + r"\w?" * 1000 + "/", "may be empty"),
+        ("lark", doubled(12, r"/\w*/"), "may be empty or repeat"),
+        ("lark", doubled(12, "/a/?"), "may be empty or repeat"),
+        ("lark", doubled(30, '"a"'), "written out, are too long"),
+        ("lark", doubled(1000, '"a"'), "name each other too deeply"),
+        ("lark", "start: A\nA: /(.|\\n)*a.{9}/ & /(.|\\n)*b.{9}/", "`&`, which is not of Lark"),
+        ("lark", "start: A\nA: ~(/a/ | /b/)", "`~`, which is not of Lark"),
+        ("lark", 'start: %json {"type": "string"}', "`%json`, which is not of Lark"),
+    ],
+)
+def test_grammars_that_take_too_long_to_compile_are_refused(
+    syntax: Literal["lark", "regex"], definition: str, fault: str
+) -> None:
+    with pytest.raises(UnusableGrammar, match=fault):
+        GrammarValidator(TextGrammar(syntax, definition), seconds_max=1.0)
+
+
+@pytest.mark.parametrize(
+    ("definition", "text"),
+    [
+        ('start: "a"~3 B ~ 1..2 // & ~ %json\nB: "&~%json" | C? # &\nC: /[&~]+/i', "aaa&~%json"),
+        ("start: W\nW: " + " | ".join(f'"kw{number}"' for number in range(3000)), "kw2999"),
+        ("start: (W S)*\nW: /[a-z]*[0-9]?/\nS: / */\n%ignore /\\t*/", "ab3 c "),
+    ],
+)
+def test_ordinary_grammars_are_compiled(definition: str, text: str) -> None:
+    grammar = TextGrammar("lark", definition)
+    assert GrammarValidator(grammar, seconds_max=1.0).fault(text) is None

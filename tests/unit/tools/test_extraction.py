@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import sys
+from asyncio.subprocess import PIPE
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -14,18 +19,24 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
 from gateway.simulator.site.pdf import pdf_of
+from gateway.tools.browser import document_worker
+from gateway.tools.browser.document_reader import KEPT_BYTES_MAX, DocumentReader
+from gateway.tools.browser.document_worker import FRAME_HEAD
 from gateway.tools.browser.extraction import (
     CUT_NOTE,
     EMPTY_NOTE,
-    INLINE_BYTES_MAX,
-    DocumentReader,
     ReadLimits,
-    Unreadable,
     missing_libraries,
+    page_of,
 )
-from gateway.tools.browser.fetch import Fetched
+from gateway.tools.browser.fetched import Fetched, Unreadable
+from gateway.tools.browser.html_bounds import ATTRIBUTES_MAX, DEPTH_MAX
+from tests.fakes.hostile_pages import PAGES
+from tests.fakes.work import readers
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from gateway.tools.browser.page import Page
 
 URL = "https://site.example/docs/page"
@@ -35,8 +46,21 @@ PDF = "application/pdf"
 async def read(
     body: bytes | str, content_type: str = "text/html", limits: ReadLimits | None = None
 ) -> Page:
-    sent = body.encode() if isinstance(body, str) else body
-    return await DocumentReader(limits or ReadLimits()).read(Fetched(URL, content_type, sent))
+    async with reading(limits) as reader:
+        return await reader.read(fetched(body, content_type))
+
+
+def fetched(body: bytes | str, content_type: str = "text/html") -> Fetched:
+    return Fetched(URL, content_type, body.encode() if isinstance(body, str) else body)
+
+
+@asynccontextmanager
+async def reading(limits: ReadLimits | None = None) -> AsyncIterator[DocumentReader]:
+    reader = DocumentReader(limits)
+    try:
+        yield reader
+    finally:
+        await reader.close()
 
 
 @pytest.mark.parametrize(
@@ -77,21 +101,45 @@ async def test_long_text_is_cut() -> None:
         assert len(page.text) < 1100
 
 
-async def test_long_documents_are_read_beside_the_loop() -> None:
-    body = "<p>" + "x " * INLINE_BYTES_MAX
-    ticks = 0
+async def test_one_process_reads_one_page_after_the_other() -> None:
+    async with reading() as reader:
+        await reader.read(fetched("<p>one"))
+        [first] = readers()
+        assert "two" in (await reader.read(fetched("two", "text/plain"))).text
+        assert [process.pid for process in readers()] == [first.pid]
+    assert readers() == []
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0)
 
-    ticking = asyncio.ensure_future(tick())
-    page = await read(body)
-    ticking.cancel()
-    assert len(page.text) > INLINE_BYTES_MAX
-    assert ticks > 1
+async def test_process_that_ended_is_replaced() -> None:
+    async with reading() as reader:
+        await reader.read(fetched("<p>one"))
+        [first] = readers()
+        first.kill()
+        first.wait()
+        with suppress(Unreadable):  # that it has ended may not be known yet
+            await reader.read(fetched("<p>two"))
+        assert "three" in (await reader.read(fetched("<p>three"))).text
+
+
+async def test_process_that_has_read_much_is_not_kept() -> None:
+    async with reading() as reader:
+        for much in (
+            fetched(b" " * (KEPT_BYTES_MAX + 1), "text/plain"),
+            fetched(pdf_of("", ["one"]), PDF),
+        ):
+            await reader.read(much)
+            assert readers() == []
+
+
+async def test_kernel_ends_a_process_that_nobody_waits_for() -> None:
+    head = json.dumps({"url": URL, "content_type": "text/html", "charset": None}).encode()
+    body = PAGES["unpaired"].encode()
+    frames = b"".join(FRAME_HEAD.pack(len(part)) + part for part in (head, body))
+    limits = json.dumps(asdict(ReadLimits(pdf_timeout_s=0.5)))
+    command = [sys.executable, "-I", document_worker.__file__, limits]
+    worker = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    await worker.communicate(frames)
+    assert worker.returncode == -signal.SIGXCPU
 
 
 async def test_pdf_is_read_page_by_page() -> None:
@@ -153,8 +201,49 @@ PIECES = (*"<>/ahref= '\"[]():#\\u8d\0", "http://", '<base href="', "<a href=", 
         [None, "idna", "punycode", "unicode_escape", "utf-7", "utf-16", "rot13", "zlib"]
     ),
 )
-async def test_anything_is_read(body: bytes, content_type: str, charset: str | None) -> None:
-    page = await DocumentReader().read(Fetched(URL, content_type, body, charset))
+def test_anything_is_read(body: bytes, content_type: str, charset: str | None) -> None:
+    page = page_of(Fetched(URL, content_type, body, charset), ReadLimits())
     for text in (page.title, page.text, *page.links):
         text.encode()
         assert "\0" not in text
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div>" * DEPTH_MAX + "x",
+        "<div><br><img></div>" * 2000 + "x",
+        "<ul>" + "<li>one<p>two" * 2000 + "x",
+        "<table>" + "<tr><td><font>a</td>" * 2000 + "x",
+        "<svg>" + "<path d='' />" * 2000 + "</svg>x",
+        f"<!-- {'<div>' * 2000} -->x<!-->x",
+        f"<script>{'<div>' * 2000}</SCRIPT>x",
+        f"<p a='{'<div> b ' * 2000}'>x",
+        f"<p {' '.join(f'a{number}' for number in range(ATTRIBUTES_MAX))}>x",
+        '<p title="' + "a='b' " * 2000 + '">x',
+        "x<!-- " + "<div>" * 2000,
+        "x<script>" + "<div>" * 2000,
+        "</div>" * 2000 + "x",
+    ],
+)
+def test_ordinary_pages_are_within_the_bounds_of_html(html: str) -> None:
+    assert "x" in page_of(fetched(html), ReadLimits()).text
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div>" * (DEPTH_MAX + 1),
+        "<ul><li>" * (DEPTH_MAX + 1),
+        "<DIV/>" * (DEPTH_MAX + 1),
+        "<div><span></p>" * DEPTH_MAX,
+        "<div><!-- --><script></script>" * (DEPTH_MAX + 1),
+        "<p " + "a/" * (ATTRIBUTES_MAX + 1) + ">",
+        "<p " + "a=''" * (ATTRIBUTES_MAX + 1) + ">",
+        "<p " + "= = = " * (ATTRIBUTES_MAX + 1) + ">",
+        "<p \n" + 'a = "<" ' * (ATTRIBUTES_MAX + 1),
+    ],
+)
+def test_html_beyond_its_bounds_is_refused_before_it_is_parsed(html: str) -> None:
+    with pytest.raises(Unreadable, match=r"nested deeper|has more than"):
+        page_of(fetched(html), ReadLimits())

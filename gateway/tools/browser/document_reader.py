@@ -1,0 +1,115 @@
+"""Have documents read by processes, which are killed when one takes too long or nobody waits.
+
+A process that has read a page reads the next one: to start it takes longer than most pages do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.tools.browser import document_worker
+from gateway.tools.browser.document_worker import FRAME_HEAD
+from gateway.tools.browser.extraction import PDF, ReadLimits
+from gateway.tools.browser.fetched import Unreadable
+from gateway.tools.browser.page import Page
+
+if TYPE_CHECKING:
+    from gateway.tools.browser.fetched import Fetched
+
+KEPT_BYTES_MAX: Final = 1024 * 1024
+"""A process that has read a longer document, or a PDF, is not kept: it would keep its memory."""
+_CHAR_BYTES_MAX: Final = 6
+"""Of a character in JSON."""
+_REST_BYTES_MAX: Final = 1024 * 1024
+"""Of a title and links in an answer."""
+
+
+class DocumentReader:
+    """Reads documents, a few at a time (`ReadLimits.documents_max`)."""
+
+    def __init__(self, limits: ReadLimits | None = None) -> None:
+        self._limits = limits or ReadLimits()
+        self._turns = asyncio.Semaphore(self._limits.documents_max)
+        self._idle: list[Process] = []
+
+    async def read(self, found: Fetched) -> Page:
+        """The page that a document is. Raises `Unreadable`. When the caller is cancelled, the work
+        has ended before this does.
+        """
+        async with self._turns:
+            process = await self._process()
+            is_kept = False
+            try:
+                async with asyncio.timeout(self._limits.pdf_timeout_s):
+                    answer = await self._ask(process, found)
+                is_kept = found.content_type != PDF and len(found.body) <= KEPT_BYTES_MAX
+            except TimeoutError:
+                raise Unreadable(f"the {_kind(found)} took too long to read") from None
+            except (OSError, asyncio.IncompleteReadError):
+                raise Unreadable(await _why_ended(process, found)) from None
+            finally:
+                if is_kept:
+                    self._idle.append(process)
+                else:
+                    await _end(process)
+        if "unreadable" in answer:
+            raise Unreadable(answer["unreadable"])
+        return Page(**answer | {"links": tuple(answer["links"])})
+
+    async def close(self) -> None:
+        """End the processes; nobody reads any more."""
+        while self._idle:
+            await _end(self._idle.pop())
+
+    async def _process(self) -> Process:
+        """One that nobody uses."""
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", str(Path(document_worker.__file__))),
+            orjson.dumps(self._limits).decode(),
+            stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={},
+        )  # fmt: skip
+
+    async def _ask(self, process: Process, found: Fetched) -> dict[str, Any]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        head = {"url": found.url, "content_type": found.content_type, "charset": found.charset}
+        for part in (json.dumps(head).encode(), found.body):
+            process.stdin.write(FRAME_HEAD.pack(len(part)))
+            process.stdin.write(part)
+        await process.stdin.drain()
+        (size,) = FRAME_HEAD.unpack(await process.stdout.readexactly(FRAME_HEAD.size))
+        if size > _CHAR_BYTES_MAX * self._limits.text_chars_max + _REST_BYTES_MAX:
+            raise Unreadable(f"the {_kind(found)} cannot be read")
+        answer: dict[str, Any] = orjson.loads(await process.stdout.readexactly(size))
+        return answer
+
+
+def _kind(found: Fetched) -> str:
+    return "PDF" if found.content_type == PDF else "page"
+
+
+async def _why_ended(process: Process, found: Fetched) -> str:
+    """What to say of a document whose process is over, or has closed its ends."""
+    await _end(process)
+    if process.returncode == -signal.SIGXCPU:
+        return f"the {_kind(found)} took too long to read"
+    return f"the {_kind(found)} is damaged, or too large to read"
+
+
+async def _end(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

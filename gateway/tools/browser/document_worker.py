@@ -1,0 +1,74 @@
+"""A program that reads documents, one after the other, until its standard input ends.
+
+It runs in processes of its own, with little memory and time, because a stranger wrote what it
+reads: `python -I document_worker.py LIMITS`, these as JSON. A document comes as two frames, its
+head (JSON) and its body; what is answered is one (JSON).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import resource
+import struct
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from gateway.tools.browser.extraction import ReadLimits
+
+FRAME_HEAD: Final = struct.Struct(">Q")
+"""How many bytes follow."""
+_FILES_MAX: Final = 16
+
+
+def main(limits_json: str) -> None:
+    """Read and answer. A document that has no page is answered, too, unless it ends the process."""
+    sys.path.insert(0, str(Path(__file__).parents[3]))  # alone, it sees installed packages only
+    from gateway.tools.browser.extraction import ReadLimits
+
+    limits = ReadLimits(**json.loads(limits_json))
+    for limit, value in (
+        (resource.RLIMIT_AS, limits.pdf_memory_bytes_max),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, _FILES_MAX),
+    ):
+        resource.setrlimit(limit, (value, value))
+    logging.disable(logging.CRITICAL)
+    while head := _frame(sys.stdin.buffer):
+        _allow_cpu(limits.pdf_timeout_s)
+        answer = _answer(json.loads(head), _frame(sys.stdin.buffer), limits)
+        sent = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+        sys.stdout.buffer.write(FRAME_HEAD.pack(len(sent)) + sent)
+        sys.stdout.buffer.flush()
+
+
+def _frame(stream: IO[bytes]) -> bytes:
+    """The next frame; empty at the end."""
+    head = stream.read(FRAME_HEAD.size)
+    return stream.read(*FRAME_HEAD.unpack(head)) if len(head) == FRAME_HEAD.size else b""
+
+
+def _allow_cpu(timeout_s: float) -> None:
+    """Have the kernel end this process after so much more work, whoever waits for it or not."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + timeout_s), hard))
+
+
+def _answer(head: dict[str, Any], body: bytes, limits: ReadLimits) -> dict[str, Any]:
+    from gateway.tools.browser.extraction import page_of
+    from gateway.tools.browser.fetched import Fetched, Unreadable
+
+    try:
+        return asdict(page_of(Fetched(**head, body=body), limits))
+    except Unreadable as error:
+        return {"unreadable": str(error)}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
