@@ -27,9 +27,8 @@ _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"
 _ESCAPED: Final = (*range(0x20), 0x22, 0x5C)
 PLAIN: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST))
 """What may stand for itself inside of a JSON string."""
-_SPACES_MAX: Final = 12
-"""White space between two marks; a model that indents deeply needs so much, one that is lost in it
-would never end."""
+SPACES_MAX: Final = 1
+"""White space between two marks of JSON: a model that is lost in it would never end."""
 
 Range = tuple[int, int]
 OPENED_MAX: Final = 5_000
@@ -71,7 +70,11 @@ class Quoted:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """White space between the marks of JSON, or none."""
+    """White space between the marks of JSON, `most` characters of it or fewer. More of it is read,
+    where another engine let it through, and not written.
+    """
+
+    most: int = SPACES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ Language = Chars | Quoted | Space | Chain | Choice | Times | Named
 Rules = dict[str, "Language"]
 _Single = Chars | Quoted | Space
 
+NO_SPACE: Final = Space(0)
 NEVER: Final = Choice(())
 """No text at all, not even the empty one."""
 
@@ -268,6 +272,8 @@ class _Writer:
     def _chars(self, chars: Chars | Quoted | Space) -> str:
         if only := _only(chars):
             return f'"{only}"'
+        if chars == NO_SPACE:
+            return '""'
         if chars not in self._names:
             self._names[chars] = f"set-{len(self._names)}"
             self.extra.append(f"{self._names[chars]} ::= {_set(chars)}")
@@ -288,8 +294,8 @@ def _only(language: Language) -> str:
 
 def _set(chars: Chars | Quoted | Space) -> str:
     match chars:
-        case Space():
-            return f"[ \\n\\t]{{0,{_SPACES_MAX}}}"
+        case Space(most):
+            return f"[ \\n\\t]{{0,{most}}}"
         case Chars(ranges):
             options = [_spans(ranges)]
         case _:
@@ -395,9 +401,9 @@ class Quotient:
         found: dict[_Way | None, None] = {}
         for head, way in self._opened(ways):
             match head:
-                case Space():
+                case Space(most):
                     if character in WHITE:
-                        found[way] = None
+                        found[self._way(_space(most - 1), way.tail)] = None
                 case Quoted(chars):
                     if character == _BACKSLASH:
                         found[self._way(escapes(chars.ranges), way.tail)] = None
@@ -469,6 +475,12 @@ def _languages(way: _Way | None) -> Iterator[Language]:
 
 def _holds(ranges: tuple[Range, ...], point: int) -> bool:
     return any(low <= point <= high for low, high in ranges)
+
+
+@lru_cache(maxsize=SPACES_MAX + 1)
+def _space(most: int) -> Space:
+    """One object for each, as `Quotient` tells languages apart by that."""
+    return Space(most) if most >= 0 else NO_SPACE
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.constraints.gbnf import (
     LAST,
     NEVER,
+    NO_SPACE,
     PLAIN,
     Chain,
     Chars,
@@ -57,12 +58,16 @@ REPEATED_MAX: Final = 10_000
 """More often than so no bound is told to the engines, whose work grows with it."""
 
 _SPACE: Final = Space()
-_COMMA: Final = Chain((_SPACE, text(","), _SPACE))
+_COMMA: Final = Chain((text(","), _SPACE))
+"""The white space before it belongs to the value that it follows: between the two marks of an empty
+array there is room for it once.
+"""
 _COLON: Final = Chain((_SPACE, text(":"), _SPACE))
 _QUOTE: Final = text('"')
 _EVERY: Final = ((0, LAST),)
 _NUMBER: Final = language_of(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
-_NATURAL: Final = language_of(r"(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
+_NATURAL: Final = language_of(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
+"""No engine writes a number that has a bound with an exponent."""
 
 _ANY: Final = Named("any")
 _CHARACTER: Final = Named("character")
@@ -234,9 +239,9 @@ class JsonLanguage:
     def _array(self, schema: Schema) -> Language:
         least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
         first = [self._value(one) for one in schema.get("prefixItems", ())]
-        other = (
-            self._value(schema.get("items", True)) if most is None or most > len(first) else NEVER
-        )
+        is_longer = most is None or most > len(first)
+        other = self._value(schema.get("items", True)) if is_longer else NEVER
+        first, other = [_spaced(one) for one in first], _spaced(other)
         rest = self._times(
             chain(_COMMA, other),
             max(0, least - max(len(first), 1)),
@@ -253,7 +258,7 @@ class JsonLanguage:
                 else chain(first[at] if not at else chain(_COMMA, first[at]), items)
             )
             items = item if at < least else maybe(item)
-        return chain(text("["), _SPACE, items, _SPACE, text("]"))
+        return chain(text("["), _SPACE, items, text("]"))
 
     def _times(self, part: Language, least: int, most: int | None) -> Language:
         """The part repeated from `least` to `most` times; large bounds are left open."""
@@ -274,7 +279,7 @@ class JsonLanguage:
             (_member(name, self._value(one)), name in required) for name, one in properties.items()
         ]
         others = self._others(schema, list(properties), other)
-        return chain(text("{"), _SPACE, self._members(members, others), _SPACE, text("}"))
+        return chain(text("{"), _SPACE, self._members(members, others), text("}"))
 
     def _members(self, members: Sequence[tuple[Language, bool]], other: Language) -> Language:
         """The members, and any number of others. From each of them on there are two rules: for what
@@ -301,24 +306,24 @@ class JsonLanguage:
         """A member that is not among the properties."""
         patterns = schema.get("patternProperties", {})
         matched = [
-            chain(_QUOTE, quoted(found_by(pattern)), _QUOTE, _COLON, self._value(one))
+            _spaced(chain(_QUOTE, quoted(found_by(pattern)), _QUOTE, _COLON, self._value(one)))
             for pattern, one in patterns.items()
         ]
         if patterns:
             self.exact = False
         value = self._value(other)
         if value != NEVER:
-            matched.append(chain(_QUOTE, _except(names), _QUOTE, _COLON, value))
+            matched.append(_spaced(chain(_QUOTE, _except(names), _QUOTE, _COLON, value)))
         return either(*matched)
 
 
 def _any_value() -> Language:
-    member = chain(_STRING, _COLON, _ANY)
+    member, item = _spaced(chain(_STRING, _COLON, _ANY)), _spaced(_ANY)
     pairs = maybe(chain(member, Times(chain(_COMMA, member), 0, None)))
-    items = maybe(chain(_ANY, Times(chain(_COMMA, _ANY), 0, None)))
+    items = maybe(chain(item, Times(chain(_COMMA, item), 0, None)))
     return either(
-        chain(text("{"), _SPACE, pairs, _SPACE, text("}")),
-        chain(text("["), _SPACE, items, _SPACE, text("]")),
+        chain(text("{"), _SPACE, pairs, text("}")),
+        chain(text("["), _SPACE, items, text("]")),
         _STRING,
         _NUMBER,
         *map(text, ("true", "false", "null")),
@@ -326,19 +331,28 @@ def _any_value() -> Language:
 
 
 def _member(name: str, value: Language) -> Language:
-    return chain(_exactly(name), _COLON, value)
+    return _spaced(chain(_exactly(name), _COLON, value))
+
+
+def _spaced(value: Language) -> Language:
+    """A value or a member, and the white space behind it."""
+    return chain(value, _SPACE)
 
 
 def _exactly(value: object) -> Language:
-    """The JSON texts of one value (`const`, a member of `enum`), any white space between marks."""
+    """The JSON text of one value (`const`, a member of `enum`). The engines write it without white
+    space, which is read all the same.
+    """
     match value:
         case str():
             return chain(_QUOTE, quoted(text(value)), _QUOTE)
         case dict():
-            members = [_member(name, _exactly(one)) for name, one in value.items()]
-            return chain(text("{"), _SPACE, *_joined(members), _SPACE, text("}"))
+            members = [
+                chain(_exactly(name), _no_space(":"), _exactly(one)) for name, one in value.items()
+            ]
+            return chain(_no_space("{"), *_joined(members), _no_space("}"))
         case list():
-            return chain(text("["), _SPACE, *_joined([*map(_exactly, value)]), _SPACE, text("]"))
+            return chain(_no_space("["), *_joined([*map(_exactly, value)]), _no_space("]"))
         case float() if value.is_integer():
             return either(text(json.dumps(value)), text(str(int(value))))
         case _:
@@ -346,7 +360,14 @@ def _exactly(value: object) -> Language:
 
 
 def _joined(parts: Sequence[Language]) -> list[Language]:
-    return [one for part in parts for one in (_COMMA, part)][1:]
+    return [one for part in parts for one in (_no_space(","), part)][1:]
+
+
+def _no_space(mark: str) -> Language:
+    """A mark, and no white space beside it inside of the value that it belongs to."""
+    before = () if mark in "{[" else (NO_SPACE,)
+    behind = () if mark in "}]" else (NO_SPACE,)
+    return Chain((*before, text(mark), *behind))
 
 
 def _except(words: list[str]) -> Language:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.constraints.gbnf import SPACES_MAX
 from gateway.generation import (
     AnyText,
     Ebnf,
@@ -53,7 +54,7 @@ class _Writer:
 
     def __init__(self, markers: Sequence[int], *, max_whitespace: bool) -> None:
         self._markers = markers
-        self._json: Format = {"max_whitespace_cnt": 1} if max_whitespace else {}
+        self._json: Format = {"max_whitespace_cnt": SPACES_MAX} if max_whitespace else {}
         self._nodes_left = NODES_MAX
 
     def format(self, node: Node, depth_left: int) -> Format | None:

@@ -575,6 +575,7 @@ class TurnRunner:
         options = GrammarOptions(
             refusals=self.guard.refusals,
             reasoning=self.guard.may_think(self._fold),
+            has_thought=self._fold.has_thought,
         )
         message = [*turn.prefill, *turn.said][place.start :]
         work = partial(self._format.turn_constraint, self._fold.rules, place, message, options)

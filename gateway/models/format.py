@@ -176,11 +176,12 @@ class FormatOptions:
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
     """`refusals`: a model that is to answer in a format may refuse in words instead.
-    `reasoning`: it may think before it says anything.
+    `reasoning`: it may think before it says anything. `has_thought`: it did so in this turn.
     """
 
     refusals: bool = True
     reasoning: bool = True
+    has_thought: bool = False
 
 
 Turn = tuple["Sequence[int]", "FinishReason | None"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, gbnf_to_lark
 
-from gateway.simulator.constrained.lark_grammars import lark_of_ebnf
+from gateway.simulator.constrained.lark_grammars import json_rule, lark_of_ebnf
 
 if TYPE_CHECKING:
     from random import Random
@@ -40,9 +40,12 @@ class Walker:
         return cls(LLMatcher.grammar_from_lark(lark_of_ebnf(grammar)))
 
     @classmethod
-    def of_schema(cls, schema: dict[str, Any]) -> Walker:
-        """For JSON as another engine writes it."""
-        return cls(LLMatcher.grammar_from_json_schema(schema))
+    def of_schema(cls, schema: dict[str, Any], *, spaces_max: int | None = None) -> Walker:
+        """For JSON as another engine writes it, with at most so much white space between marks."""
+        if spaces_max is None:
+            return cls(LLMatcher.grammar_from_json_schema(schema))
+        rule = json_rule(schema, spaces_max)
+        return cls(LLMatcher.grammar_from_lark(f"start: json\njson: {rule}\n"))
 
     def allows(self, text: str) -> bool:
         """Whether this is a whole text."""

@@ -6,6 +6,7 @@ The two backends are two ways to one server, each of which can be broken.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -55,6 +56,7 @@ SCHEMA: dict[str, Any] = {
     },
 }
 TRIES = 5
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 DELTAS = ("response.output_text.delta", "response.function_call_arguments.delta")
 ANSWER = {
     "text": {"format": {"type": "json_schema", "name": "f", "strict": True, "schema": SCHEMA}}
@@ -100,6 +102,7 @@ async def test_a_bound_stream_that_loses_its_backend_goes_on_bound(
     text = _text(stream.response)
     Draft202012Validator(SCHEMA).validate(json.loads(text))
     assert len(deltas) > lost_at + 5, "the rest was held"
+    assert not re.search(r"\s\s", STRING.sub('""', text)), text
 
 
 def _text(response: dict[str, Any]) -> str:

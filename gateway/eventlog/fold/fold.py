@@ -323,6 +323,11 @@ class Fold:
         return self._usage.reasoning_tokens + (reader.reasoning_tokens if reader else 0)
 
     @property
+    def has_thought(self) -> bool:
+        """The model thought in the open turn."""
+        return self._reader is not None and self._reader.reasoning_tokens > 0
+
+    @property
     def usage(self) -> TokenUsage:
         """Token counts so far, those of a compaction included.
 

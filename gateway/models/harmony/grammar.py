@@ -2,9 +2,10 @@
 
 A turn is any number of thoughts and preambles, each closed by `<|end|>` and followed by the opening
 of another message, and then one call or the answer, whose end is not part of the grammar: there the
-engines let any id come that ends a turn. Headers are held to the forms that were trained, which are
-two for a call, and three for the type of a body that is JSON. Calls of built-in tools have their
-own channel and types; what Python is called with may be any text.
+engines let any id come that ends a turn. Where a call is owed, or an answer in a format, it is one
+thought at most and then one preamble at most. Headers are held to the forms that were trained,
+which are two for a call, and three for the type of a body that is JSON. Calls of built-in tools
+have their own channel and types; what Python is called with may be any text.
 
 A grammar can only begin where the ids so far decide what comes next. That is so before a message,
 within a text, and in the middle of JSON, where it is made of what the beginning leaves over
@@ -48,15 +49,12 @@ from gateway.models.harmony.vocabulary import (
 from gateway.models.refusals import refusal, rest_of_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gateway.constraints.rules import OutputRules, ToolRule
     from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary
-
-OWING_MESSAGES_MAX: Final = 4
-"""Thoughts and preambles before a call, or an answer in a format, that is demanded."""
 
 _ANY_OBJECT: Final = {"type": "object"}
 
@@ -95,7 +93,7 @@ def turn_constraint(
     if message or place.where is Where.BODY:
         return _constraint(rules, place, message, options, vocabulary)
     # How a turn goes that has not begun depends on nothing else.
-    key, derived = ("harmony", place.where, options.refusals, options.reasoning), rules.derived
+    key, derived = ("harmony", place.where, options), rules.derived
     if key not in derived:
         derived[key] = _constraint(rules, place, message, options, vocabulary)
     found: Constraint | None = derived[key]
@@ -175,7 +173,8 @@ class _Turn:
         allowed = () if rules.calls == "none" else sorted(rules.allowed)
         self._rules = rules
         self._tools = {name: rules.tools[name] for name in allowed}
-        self._thoughts = options.reasoning
+        self._is_owing = rules.calls == "required" or rules.answer is not None
+        self._thoughts = options.reasoning and not (self._is_owing and options.has_thought)
         self._refusals = options.refusals
         self._vocabulary = vocabulary
         self.exact = True
@@ -192,13 +191,13 @@ class _Turn:
         if place.where is Where.BODY:
             return self._rest_of_message(place, message)
         if place.where is Where.BETWEEN and not message:
-            return InOrder((_NEXT, self._whole()))
+            return InOrder((_NEXT, self._behind(None)))
         return None
 
     def _rest_of_header(self, message: tuple[int, ...]) -> Node | None:
         header = message[len(OPENING) :] if message[: len(OPENING)] == OPENING else message
         if not header:
-            return self._whole()
+            return self._behind(None)
         if header == (CHANNEL,):
             return self._on_channel()
         if header == CALL_PREFIX:
@@ -211,7 +210,7 @@ class _Turn:
 
     def _rest_of_message(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
         if place.kind in {SegmentKind.REASONING, SegmentKind.COMMENTARY}:
-            return InOrder((_CLOSED_BODY, self._whole()))
+            return InOrder((_CLOSED_BODY, self._behind(place.kind)))
         is_answer = place.kind is SegmentKind.FINAL and self._rules.calls != "required"
         tool = self._tools.get(place.name) if place.kind in CALL_KINDS else None
         if not is_answer and tool is None:
@@ -258,36 +257,39 @@ class _Turn:
                 return replace(body_of(INPUT_OBJECT), exact=False)
         return body_of(self._schema(tool))
 
-    def _whole(self) -> Node:
-        """Everything from the first id of a header on."""
+    def _behind(self, earlier: SegmentKind | None) -> Node:
+        """Everything from the first id of a header on, behind a message of this kind; None: behind
+        none, or one that is not known.
+        """
         calls = [tools.call(tools.either) for tools in self._callables()]
         last = _one_of([*calls, *_in_channel(self._final())])
-        earlier = _in_channel(self._earlier_messages())
-        return InOrder((self._repeat(_one_of(earlier)), last)) if earlier else last
-
-    def _repeat(self, message: Node) -> Node:
-        """The message any number of times; `OWING_MESSAGES_MAX` times at most where a call or an
-        answer in a format is owed: a model that wants to say something else would think for ever.
-        """
-        if self._rules.calls != "required" and self._rules.answer is None:
-            return Repeated(message)
-        some: Node = Maybe(message)
-        for _ in range(OWING_MESSAGES_MAX - 1):
-            some = Maybe(InOrder((message, some)))
-        return some
+        messages = _in_channel(self._earlier_messages(earlier).values())
+        if not messages:
+            return last
+        if self._is_owing:
+            # A model that wants to say something else would think for ever.
+            return InOrder((*map(Maybe, messages), last))
+        return InOrder((Repeated(_one_of(messages)), last))
 
     def _on_channel(self) -> Node:
         """Everything from the name of a channel on."""
-        earlier = [InOrder((closed, self._whole())) for closed in self._earlier_messages()]
+        messages = self._earlier_messages(None).items()
+        earlier = [InOrder((closed, self._behind(kind))) for kind, closed in messages]
         calls = [tools.call(tools.on_channel) for tools in self._callables()]
         return _one_of([*earlier, *calls, *self._final()])
 
-    def _earlier_messages(self) -> list[Node]:
-        """Messages that others follow. Preambles stand before calls, and not beside an answer
-        that is JSON: to whom reads all of the text together, it would be none.
+    def _earlier_messages(self, earlier: SegmentKind | None) -> dict[SegmentKind, Node]:
+        """Messages that others follow, in their order. Preambles stand before calls, and not beside
+        an answer that is JSON: to whom reads all of the text together, it would be none.
         """
-        preambles = bool(self._tools) and self._rules.answer is None
-        return [*([_THOUGHT] if self._thoughts else []), *([_PREAMBLE] if preambles else [])]
+        is_over = self._is_owing and earlier is not None
+        found: dict[SegmentKind, Node] = {}
+        if self._thoughts and not is_over:
+            found[SegmentKind.REASONING] = _THOUGHT
+        is_told = is_over and earlier is SegmentKind.COMMENTARY
+        if self._tools and self._rules.answer is None and not is_told:
+            found[SegmentKind.COMMENTARY] = _PREAMBLE
+        return found
 
     def _final(self) -> list[Node]:
         """The answer's message, unless a call has to be made instead."""
@@ -341,7 +343,7 @@ class _Turn:
         return _ANY_OBJECT if _is_free(tool) else INPUT_OBJECT
 
 
-def _in_channel(messages: Sequence[Node]) -> list[Node]:
+def _in_channel(messages: Iterable[Node]) -> list[Node]:
     return [InOrder((Token(CHANNEL), message)) for message in messages]
 
 

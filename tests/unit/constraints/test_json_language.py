@@ -30,7 +30,11 @@ def allowed(schema: Any, texts: list[str]) -> list[str]:
         ({"type": "integer", "minimum": 5, "maximum": 4, "enum": [1, 1.0]}, ["1", "1.0"], ["2"]),
         ({"type": "string", "enum": ["a", 1, None, [], {}, True, 1.5]}, ['"a"'], ["1", "null"]),
         ({"type": "number", "enum": ["a", 1, 1.5]}, ["1", "1.5"], ['"a"']),
-        ({"enum": ["a", [1, {}], {"b": [], "c": 1}]}, ["[1,{}]", '{"b":[ ],"c":1}'], ["[1]"]),
+        (
+            {"enum": ["a", [1, {}], {"b": [], "c": 1}]},
+            ["[1,{}]", '{"b":[],"c":1}'],
+            ["[1]", "[1, {}]"],
+        ),
         ({"pattern": "^a+$"}, ['"a"', '"aa"'], ['"ba"', '""']),
         ({"pattern": "a|b"}, ['"xay"', '"b\\n"'], ['"c"']),
         ({"pattern": "^(a|b)[|]$"}, ['"a|"', '"b|"'], ['"a"']),
@@ -55,8 +59,8 @@ def allowed(schema: Any, texts: list[str]) -> list[str]:
         ({"prefixItems": [{"const": 1}, {"const": 2}], "maxItems": 1}, ["[]", "[1]"], ["[1,2]"]),
         (
             {"properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["b"], **CLOSED},
-            ['{"b":2}', '{"a":1,"b":2}', '{\n  "b": 2\n}'],
-            ["{}", '{"a":1}', '{"b":2,"a":1}', '{"b":2,"c":3}'],
+            ['{"b":2}', '{"a":1,"b":2}', '{\n"b" : 2\t}'],
+            ['{\n "b":2}', "{}", '{"a":1}', '{"b":2,"a":1}', '{"b":2,"c":3}'],
         ),
         (
             {"properties": {"ab": {"const": 1}, "": {"const": 2}}},

@@ -27,6 +27,24 @@ def test_the_rest_of_a_body_is_bound_exactly() -> None:
     assert not Walker.of_ebnf(found.node.grammar).allows('c", 1]')
 
 
+@pytest.mark.parametrize(
+    ("said", "right", "wrong"),
+    [
+        ('["a"', ' , "b" ]', '  ,"b"]'),
+        ('["a" ', ', "b"]', ' ,"b"]'),
+        ('["a"\n    ', ',"b"]', ' ,"b"]'),
+        ("[", " ]", "  ]"),
+        ("[ ", "]", " ]"),
+    ],
+)
+def test_of_white_space_the_rest_has_no_more_than_the_whole(
+    said: str, right: str, wrong: str
+) -> None:
+    walker = Walker.of_ebnf(rest(WORDS, said).node.grammar)
+    assert walker.allows(right)
+    assert not walker.allows(wrong)
+
+
 def test_behind_a_whole_body_comes_nothing() -> None:
     assert rest(WORDS, '["a"]').node == NOTHING
 

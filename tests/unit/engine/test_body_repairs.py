@@ -31,6 +31,7 @@ from tests.fakes.guarded_run import (
 )
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, STOP, THOUGHT, Stage, run_spec, says
+from tests.fakes.turn_matching import allows
 
 if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
@@ -78,6 +79,19 @@ async def test_the_rest_of_an_answer_is_bound_and_not_held() -> None:
     assert isinstance(constraint.turn, Ebnf)
     assert constraint.exact
     assert constraint.bare
+
+
+async def test_who_goes_on_behind_a_thought_is_allowed_no_other() -> None:
+    thought = "<|channel|>analysis<|message|>Hm<|end|>"
+    stage = staged(IN_JSON, [*vouched(thought), DIED], vouched(NEXT + JSON_ANSWER))
+    assert await ended(stage) == ("completed", None)
+    first, second = (request.constraint for request in stage.tokens.requests)
+    assert first is not None
+    assert second is not None
+    assert allows(first.turn, f"{thought}{NEXT}{JSON_ANSWER}".removesuffix("<|return|>"))
+    answer = JSON_ANSWER.removesuffix("<|return|>")
+    assert allows(second.turn, NEXT + answer)
+    assert not allows(second.turn, NEXT + thought + NEXT + answer)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from gateway.generation import (
 )
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import CALL_PREFIX, OPENING, RECIPIENT_PREFIX
-from gateway.models.harmony.grammar import OWING_MESSAGES_MAX, turn_constraint
+from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
 from gateway.models.refusals import REFUSALS
 from tests.fakes.harmony_script import script_ids, vocabulary
@@ -51,6 +51,13 @@ NAMESPACED = ToolRule("crm.find", FUNCTION, "find", namespace="crm")
 PATCH = ToolRule("patch", CUSTOM, "patch", grammar=TextGrammar("lark", CODEX))
 WORDS = ToolRule("words", CUSTOM, "words")
 ODD = ToolRule("odd", CUSTOM, "odd", grammar=TextGrammar("lark", "%import python.X\nstart: X"))
+SEARCH = ToolRule(
+    "builtin:browser.search", SegmentKind.WEB_SEARCH_CALL, "browser.search", schema=SCHEMA
+)
+PYTHON = ToolRule("builtin:python", SegmentKind.CODE_INTERPRETER_CALL, "python")
+ADD = ToolRule("s.add", SegmentKind.MCP_CALL, "add", namespace="s", schema=SCHEMA)
+ASK = ToolRule("s.ask", SegmentKind.MCP_APPROVAL_REQUEST, "ask", namespace="s")
+HOSTED = (SEARCH, PYTHON, ADD, ASK)
 
 ANSWER = AnswerFormat("json_schema", SCHEMA, strict=True)
 LOOSE = AnswerFormat("json_schema", SCHEMA)
@@ -139,24 +146,58 @@ def test_a_call_that_is_required_cannot_be_answered_around() -> None:
     assert allowed(found, [*right, FINAL, THOUGHT + FINAL]) == right
 
 
-@pytest.mark.parametrize(
-    ("demands", "last"),
-    [
-        (
-            rules(STRICT, FREE, calls="required"),
-            "<|channel|>commentary to=functions.ping<|message|>{}",
-        ),
-        (
-            rules(answer=AnswerFormat("json_object", {"type": "object"})),
-            "<|channel|>final<|message|>{}",
-        ),
-    ],
-    ids=["a call", "an answer"],
-)
-def test_what_is_owed_is_not_put_off_for_ever(demands: OutputRules, last: str) -> None:
+OWING = {
+    "a call": (
+        rules(STRICT, FREE, calls="required"),
+        "<|channel|>commentary to=functions.ping<|message|>{}",
+        True,
+    ),
+    "a call of a tool with a grammar": (
+        rules(PATCH, WORDS, calls="required"),
+        '<|channel|>commentary to=functions.words<|message|>{"input":"x"}',
+        True,
+    ),
+    "an answer": (
+        rules(answer=AnswerFormat("json_object", {"type": "object"})),
+        "<|channel|>final<|message|>{}",
+        False,
+    ),
+    "an answer or a call": (rules(FREE, answer=OBJECT), "<|channel|>final<|message|>{}", False),
+    "a hosted call": (
+        rules(*HOSTED, calls="required"),
+        "<|channel|>analysis to=python code<|message|>1",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("demands", "last", "may_preface"), OWING.values(), ids=OWING)
+def test_before_what_is_owed_a_model_thinks_once(
+    demands: OutputRules, last: str, *, may_preface: bool
+) -> None:
     found = constraint(demands)
-    turns = [THOUGHT * times + last for times in range(OWING_MESSAGES_MAX + 2)]
-    assert allowed(found, turns) == turns[: OWING_MESSAGES_MAX + 1]
+    assert allowed(found, [THOUGHT * times + last for times in range(4)]) == [last, THOUGHT + last]
+    prefaced = [PREAMBLE + last, THOUGHT + PREAMBLE + last]
+    wrong = [PREAMBLE * 2 + last, PREAMBLE + THOUGHT + last, THOUGHT + PREAMBLE + THOUGHT + last]
+    assert allowed(found, prefaced + wrong) == (prefaced if may_preface else [])
+
+
+@pytest.mark.parametrize(("demands", "last", "may_preface"), OWING.values(), ids=OWING)
+def test_a_turn_that_goes_on_behind_a_thought_has_no_other(
+    demands: OutputRules, last: str, *, may_preface: bool
+) -> None:
+    thought = GrammarOptions(has_thought=True)
+    between = ParserPosition(Where.BETWEEN, 9)
+    turns = [last, THOUGHT + last, PREAMBLE + last, PREAMBLE + THOUGHT + last]
+    right = [last, PREAMBLE + last] if may_preface else [last]
+    opened = ["<|start|>assistant" + turn for turn in turns]
+    opened_right = ["<|start|>assistant" + turn for turn in right]
+    assert allowed(constraint(demands, between, options=thought), opened) == opened_right
+    thinking = ParserPosition(Where.BODY, 3, SegmentKind.REASONING)
+    for options in (THINKING, thought):
+        found = constraint(demands, thinking, (CHANNEL, 5), options=options)
+        behind = ["k.<|end|>" + turn for turn in opened]
+        assert allowed(found, behind) == ["k.<|end|>" + turn for turn in opened_right]
 
 
 def test_grammars_of_tools_can_be_translated_beforehand() -> None:
@@ -197,7 +238,7 @@ def test_a_call_that_is_required_where_none_is_possible_binds_nothing() -> None:
 
 def test_an_answer_has_its_format_or_is_a_refusal() -> None:
     found = constraint(rules(answer=ANSWER))
-    right = [*ANSWERS, THOUGHT + THOUGHT + ANSWERS[0], SORRY, THOUGHT + SORRY]
+    right = [*ANSWERS, THOUGHT + ANSWERS[0], SORRY, THOUGHT + SORRY]
     wrong = [
         FINAL,
         ANSWERS[0].replace('"c"', '"k"'),
@@ -307,8 +348,14 @@ def test_a_thought_or_preamble_is_finished_before_anything_else(kind: SegmentKin
         rules(STRICT, calls="required"), ParserPosition(Where.BODY, 3, kind), (CHANNEL, 5)
     )
     call = calls("weather", JSON)[0]
-    right = ["k.<|end|><|start|>assistant" + call, "<|end|><|start|>assistant" + THOUGHT + call]
-    wrong = ["k.", call, "k.<|end|>", "k.<|end|><|start|>assistant" + FINAL]
+    right = ["k.<|end|><|start|>assistant" + call, "<|end|><|start|>assistant" + call]
+    wrong = [
+        "k.<|end|><|start|>assistant" + THOUGHT + call,
+        "k.",
+        call,
+        "k.<|end|>",
+        "k.<|end|><|start|>assistant" + FINAL,
+    ]
     assert allowed(found, right + wrong) == right
 
 
@@ -456,13 +503,6 @@ def test_no_text_ever_holds_a_marker_and_no_schema_is_repeated_needlessly() -> N
     assert len([node for node in every if isinstance(node, Json)]) == len(many) + 2
 
 
-SEARCH = ToolRule(
-    "builtin:browser.search", SegmentKind.WEB_SEARCH_CALL, "browser.search", schema=SCHEMA
-)
-PYTHON = ToolRule("builtin:python", SegmentKind.CODE_INTERPRETER_CALL, "python")
-ADD = ToolRule("s.add", SegmentKind.MCP_CALL, "add", namespace="s", schema=SCHEMA)
-ASK = ToolRule("s.ask", SegmentKind.MCP_APPROVAL_REQUEST, "ask", namespace="s")
-HOSTED = (SEARCH, PYTHON, ADD, ASK)
 CODE = "print('<a>')\n{"
 
 
