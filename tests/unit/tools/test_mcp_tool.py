@@ -133,13 +133,15 @@ async def test_a_call_that_nobody_approved_is_not_made_where_somebody_has_to(
     async with pool() as sessions:
         (listing,) = await servers_of(sessions).list(TENANT, [asked("ours", server.url)])
         tools = McpTools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
-        for said in (None, approved):
-            grants = Grants(servers=(listing.grant,), approved=said)
-            session = tools.session(replace(scope(listing), grants=grants))
-            for ordinal, written in ((0, '{"text": "no"}'), (1, approved.arguments)):
-                call = ToolCall(ordinal, approved.name, written)
-                assert (await session.run(call, lambda _: None)).outcome == "refused"
+        grants = Grants(servers=(listing.grant,))
+        session = tools.session(replace(scope(listing), grants=replace(grants, approved=approved)))
+        unasked = tools.session(replace(scope(listing), grants=grants))
         call = ToolCall(0, approved.name, approved.arguments)
+        assert (await unasked.run(call, lambda _: None)).outcome == "refused"
+        for said in (session, unasked):
+            for ordinal, written in ((0, '{"text": "no"}'), (1, approved.arguments)):
+                other = ToolCall(ordinal, approved.name, written)
+                assert (await said.run(other, lambda _: None)).outcome == "refused"
         assert (await session.run(call, lambda _: None)).outcome == "ok"
 
 
