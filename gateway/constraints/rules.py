@@ -24,9 +24,11 @@ WHOLE_KINDS: Final = frozenset(
         SegmentKind.SHELL_CALL,
         SegmentKind.APPLY_PATCH_CALL,
         SegmentKind.TOOL_SEARCH_CALL,
+        SegmentKind.MCP_APPROVAL_REQUEST,
     }
 )
 """Calls whose items have no text that could stream, and a shape that their arguments must have."""
+_MCP_KINDS: Final = frozenset({SegmentKind.MCP_CALL, SegmentKind.MCP_APPROVAL_REQUEST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class ToolRule:
     the arguments must satisfy, None where they may be anything (not strict). `grammar` is the
     language of a custom tool's input.
 
-    What a hosted tool is called with is not checked here: the tool tells the model what is wrong
-    with it. Its `schema` is what a grammar holds the model to, where there is one.
+    What the browser and Python are called with is not checked here: they tell the model what is
+    wrong with it. Their `schema` is what a grammar holds the model to, where there is one.
 
     Of a tool of an MCP server `namespace` is the label of the server. Of a tool that the model was
     trained with `name` begins with `BUILTIN_PREFIX`.
@@ -72,7 +74,7 @@ class ToolRule:
     def is_checked(self) -> bool:
         """What the model writes for it can be wrong, and is not shown as a call then."""
         if self.is_hosted:
-            return False
+            return self.kind in _MCP_KINDS
         is_bound = self.schema is not None or self.grammar is not None
         return is_bound or self.kind in WHOLE_KINDS
 

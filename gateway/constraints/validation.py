@@ -68,6 +68,7 @@ def _digest(scope: bytes, spelled: bytes) -> bytes:
 
 
 _DEFAULT_LIMITS: Final = CheckLimits()
+_ANY_OBJECT: Final[dict[str, object]] = {"type": "object"}
 _NO_PATHS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -121,7 +122,11 @@ class Checker:
     def _bound_patterns(self) -> None:
         """Raises `InvalidRequest` for more regular expressions than may be compiled."""
         tools = self._rules.tools.values()
-        schemas = [tool.schema for tool in tools if tool.is_checked and tool.schema is not None]
+        schemas = [
+            tool.schema
+            for tool in tools
+            if tool.is_checked and not tool.is_hosted and tool.schema is not None
+        ]
         if self._rules.answer is not None:
             schemas.append(self._rules.answer.demand)
         patterns = sum(len(patterns_in(schema)) for schema in schemas)
@@ -150,6 +155,8 @@ class Checker:
         if tool.is_checked:
             check = self._call_check(name, tool)
             checked = self._input(tool, name, arguments) if tool.grammar is not None else arguments
+            if tool.is_hosted and not arguments.strip():
+                checked = "{}"  # nothing at all stands for no arguments
             if fault := check.fault(checked):
                 return _short(fault)
         return self._shape_fault(tool, name, arguments)
@@ -159,7 +166,7 @@ class Checker:
 
     def _shape_fault(self, tool: ToolRule, name: str, arguments: str) -> str | None:
         """What an item of this kind cannot be made of."""
-        if tool.kind is SegmentKind.FUNCTION_CALL:
+        if tool.kind is SegmentKind.FUNCTION_CALL or tool.is_hosted:
             return None
         try:
             self._call_fields(tool, name, arguments)
@@ -196,7 +203,20 @@ class Checker:
             from gateway.constraints.validators import GrammarValidator
 
             return GrammarValidator(tool.grammar, seconds_max=self._limits.grammar_seconds_max)
+        if tool.is_hosted:
+            return self._hosted_validator(tool.schema or _ANY_OBJECT)
         return self._schema_validator(tool.schema or {})
+
+    def _hosted_validator(self, schema: dict[str, object]) -> SchemaValidator:
+        """Nobody who asks wrote the schema of a server's tool: one that cannot be used, or has
+        patterns, which are bounded by what a request may have, is left to the tool.
+        """
+        if patterns_in(schema):
+            return self._schema_validator(_ANY_OBJECT)
+        try:
+            return self._schema_validator(schema)
+        except UnusableSchema:
+            return self._schema_validator(_ANY_OBJECT)
 
     def _schema_validator(self, schema: dict[str, object]) -> SchemaValidator:
         from gateway.constraints.validators import SchemaValidator

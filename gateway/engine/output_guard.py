@@ -33,10 +33,10 @@ would be followed by another one.
 
 A call that may be given anything is said on (`said_anew`) where it ends in the middle of its JSON.
 
-Of calls that the gateway runs itself only is looked at whether they may be made. What they are
-called with is the tool's to refuse, which tells the model so. Such a call ends its turn, whatever
-the model closed it by. The rules are those of the fold, which may change with each of them
-(`Fold.rules`); budget and repairs are those of the whole response.
+What the browser and Python are called with is theirs to refuse, who tell the model so; so is what a
+tool of an MCP server is called with, once no repair is left. A call that the gateway answers ends
+its turn, whatever the model closed it by. The rules are those of the fold, which may change with
+each of them (`Fold.rules`); budget and repairs are those of the whole response.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway.errors import GatewayError
+from gateway.eventlog.fold.screen import is_object
 from gateway.generation import FinishReason, SegmentKind, Where
 from gateway.models.format import AFTER_ANSWER_RULE
 
@@ -432,6 +433,15 @@ class OutputGuard:
         if start is None:
             return TurnEnding(failure=_cause(fold, body.start, code))
         return TurnEnding(rule=rule, start=start)
+
+    def is_left_to_tool(self, fold: Fold, body: Body) -> bool:
+        """A faulty body is a call that is not said again: the tool refuses it, and tells the model
+        why. What can be read would go to the user instead, where that is to approve it.
+        """
+        tool = self._rules_of(fold).tools.get(body.name) if body.kind == "call" else None
+        if tool is None or not tool.is_hosted or not self.faulty(fold, body).failure:
+            return False
+        return tool.kind is SegmentKind.MCP_CALL or not is_object(body.text)
 
     def after_repair(self, fold: Fold, rule: str) -> TurnEnding:
         """How a turn ends, or all of the response, whose last repair is in the log."""

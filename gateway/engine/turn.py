@@ -422,7 +422,7 @@ class TurnRunner:
             check = partial(_fault, checker, body)
             is_short = len(body.text) <= INLINE_CHECK_CHARS
             fault = check() if is_short else await self._engine.threads.run_accepted(check)
-            if fault is not None:
+            if fault is not None and not self.guard.is_left_to_tool(self._fold, body):
                 return body
         return None
 

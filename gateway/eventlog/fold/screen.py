@@ -12,6 +12,8 @@
   is such a call itself behind one that the client answers, or behind an answer in a format: these
   are what the response ends with.
 * Whatever comes behind something that waits, waits, too.
+* The user is not asked about a call whose arguments are no JSON object: it is shown as one that the
+  gateway answers, with what is wrong.
 * What waits is shown when the turn ends. A turn that is broken off never shows it.
 """
 
@@ -106,7 +108,7 @@ class _Open:
         if self.kind is SegmentKind.CUSTOM_CALL:
             text = orjson.dumps({"input": text}).decode()
         kind: BodyKind = "call"
-        if self.kind not in CALL_KINDS:
+        if self.kind not in _CALLS:
             kind = "refusal" if self.kind is SegmentKind.REFUSAL else "answer"
         return Body(kind, self.name, text, start, self.seen)
 
@@ -233,7 +235,7 @@ class Screen:
     def _is_checked(self, kind: SegmentKind, name: str) -> bool:
         if kind is SegmentKind.FINAL:
             return self._rules.answer is not None
-        tool = self._rules.tools.get(name) if kind in CALL_KINDS else None
+        tool = self._rules.tools.get(name) if kind in _CALLS else None
         return tool is not None and tool.is_checked
 
     def _note_violation(self, fault: Fault, start: int | None = None) -> None:
@@ -292,9 +294,22 @@ class Screen:
             self._waits = True
             if segment.complete:
                 self.bodies.append(open_segment.body(segment.start))
+                self._refuse_unreadable(open_segment)
         self._awaits_gateway = open_segment.kind in GATEWAY_KINDS and segment.complete
         # Its ids go on behind the stop string: the next prompt says what was shown.
         self._show(open_segment, replace(segment, verbatim=False) if self.stopped else segment)
+
+    def _refuse_unreadable(self, segment: _Open) -> None:
+        """Nobody is asked to approve what cannot be read. All of the request waits still."""
+        is_asked = segment.kind is SegmentKind.MCP_APPROVAL_REQUEST
+        if not is_asked or is_object(segment.checked.decode()):
+            return
+        withheld = self._withheld
+        starts = (at for at, one in enumerate(withheld) if isinstance(one, SegmentStarted))
+        *_, last = starts
+        started = withheld[last]
+        assert isinstance(started, SegmentStarted), "it was found as one"
+        withheld[last] = replace(started, kind=SegmentKind.MCP_CALL)
 
     def _flush(self, segment: _Open, *, is_complete: bool) -> None:
         if segment.unwrapped is not None:
@@ -316,6 +331,14 @@ class Screen:
         else:
             segment.seen = True
             self._shown.append(event)
+
+
+def is_object(arguments: str) -> bool:
+    """A tool can be called with this, as far as its form goes; nothing is an empty object."""
+    try:
+        return not arguments.strip() or isinstance(orjson.loads(arguments), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 REFUSALS: Final = (

@@ -111,6 +111,8 @@ class McpToolSession:
         except BadArguments as error:
             told = f"The tool was not called: its arguments cannot be used, because {error}."
             return self._refusal(told, str(error))
+        if tool.needs_approval and not self._is_approved(call):
+            return self._refusal("The tool was not called: nobody approved it.", "not approved")
         try:
             server = await self._server(grant)
         except StoreError:
@@ -127,6 +129,15 @@ class McpToolSession:
 
     async def close(self) -> None:
         """Connections are shared, and end when nobody uses them."""
+
+    def _is_approved(self, call: ToolCall) -> bool:
+        """It is the one that the user said yes to, which is made before all others."""
+        approved = self._scope.grants.approved
+        return approved is not None and (call.ordinal, call.name, call.arguments) == (
+            0,
+            approved.name,
+            approved.arguments,
+        )
 
     async def _server(self, grant: ServerGrant) -> McpServer | str:
         """The server of a grant, or why it must not be called. Raises `StoreError`."""

@@ -228,7 +228,7 @@ def test_tools_that_were_withdrawn_are_held_off(outcome: ToolOutcome) -> None:
 
 
 def test_text_is_looked_at_from_when_a_tool_was_withdrawn() -> None:
-    watched = Watched(replace(GRANTS, budget=ToolBudget(calls_max=1)))
+    watched = Watched(replace(GRANTS, servers=(), budget=ToolBudget(calls_max=1)))
     assert watched.guard.passes([1], 1)
     watched.calls(CODE)
     watched.says(THOUGHT)

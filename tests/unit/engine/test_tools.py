@@ -15,6 +15,7 @@ from gateway.constraints.lark import are_translated
 from gateway.constraints.rules import OutputRules, TextGrammar, ToolRule
 from gateway.engine import tools as hosted
 from gateway.engine.calls import RunningCalls
+from gateway.engine.output_guard import GuardLimits
 from gateway.engine.runner import Run
 from gateway.engine.tools import (
     ATTEMPTS_MAX,
@@ -29,6 +30,7 @@ from gateway.engine.tools import (
 from gateway.entries import (
     Alive,
     Hop,
+    Tokens,
     ToolEnded,
     ToolHandle,
     ToolsListed,
@@ -41,8 +43,8 @@ from gateway.entries import (
 )
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.generation import SegmentKind
-from gateway.models.harmony.framing import OPENING
-from gateway.protocol.hosted.grants import ApprovedCall, ToolBudget, approval_digest
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING
+from gateway.protocol.hosted.grants import ApprovedCall, Grants, ToolBudget, approval_digest
 from gateway.tools.contract import ToolCall, ToolResult
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.following import collected
@@ -513,6 +515,46 @@ async def test_a_replica_without_tools_says_what_it_knows() -> None:
         assert one.tokens.prompts == [asked_behind(UNAVAILABLE.output)]
 
 
+UNREADABLE = '{"item": "limit.'
+
+
+def unreadable(call: str) -> str:
+    return call.replace(ARGUMENTS, UNREADABLE)
+
+
+@pytest.mark.parametrize("call", [CALL, ASK], ids=["a call", "a request for approval"])
+async def test_a_call_of_a_server_that_is_no_json_is_said_again(call: str) -> None:
+    one = stage(says(unreadable(call)), says(call), says(ANSWER), tool=CountedTool())
+    stream = check_stream(await one.play())
+    assert stream.items[0]["arguments"] == ARGUMENTS
+    assert repairs(one) == ["invalid_tool_call"]
+
+
+async def test_nobody_is_asked_to_approve_what_is_never_readable() -> None:
+    asked: list[object] = []
+
+    async def ask(*what: object) -> None:
+        asked.append(what)
+
+    tool = CountedTool()
+    turns = [says(unreadable(ASK))] * (GuardLimits().repairs_max + 1)
+    one = stage(*turns, says(ANSWER), tool=tool, ask_approval=ask)
+    stream = check_stream(await one.play())
+    assert types(stream.response) == ["mcp_call", "message"]
+    assert tool.ran == [UNREADABLE], "it is the tool that refuses it"
+    assert not asked
+
+
+async def test_what_can_be_read_and_is_wrong_is_no_request_for_approval_either() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "integer"}}}
+    strict = replace(SERVER, tools=(replace(SERVER.tools[1], parameters=schema),))
+    turns = [says(ASK)] * (GuardLimits().repairs_max + 1)
+    one = stage(*turns, tool=CountedTool(), spec=granted(grants=Grants(servers=(strict,))))
+    response = check_stream(await one.play()).response
+    assert (response["status"], response["error"]["code"]) == ("failed", "invalid_tool_call")
+    assert not response["output"]
+
+
 APPROVED = replace(GRANTS, approved=ApprovedCall("mcpr_1", "srv.ask", ARGUMENTS))
 APPROVED_PROMPT = [*PROMPT[: -len(OPENING)], *result_ids(OUTPUT, "srv.ask"), *OPENING]
 
@@ -536,9 +578,10 @@ async def test_an_approved_call_is_run_once_whichever_replica_does_it() -> None:
     assert [type(entry) for entry in log[:3]] == [ToolStarted, ToolEnded, TurnStarted]
     for count in range(len(log)):
         said, tool = log[:count], CountedTool()
-        is_said = count > 3
-        left = script_ids(ANSWER)[max(0, count - 3) :]
-        rest: list[Step] = list(says(ANSWER))[len(script_ids(ANSWER)) - len(left) :]
+        told = sum(isinstance(entry, Tokens) for entry in said)
+        is_said = told > 0
+        # A header that is not over is begun anew.
+        rest: list[Step] = list(says(ANSWER))[told if told >= len(FINAL_HEADER) else 0 :]
         one = Stage(ScriptedTokens([rest]), spec=first.spec, said=said, tools=tool)
         await one.run()
         effects = sum(isinstance(entry, ToolStarted) for entry in said)

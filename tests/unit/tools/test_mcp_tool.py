@@ -12,7 +12,7 @@ import pytest
 from gateway import ids
 from gateway.entries import ToolEnded
 from gateway.errors import StoreUnavailable
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, ShownPage
+from gateway.protocol.hosted.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.tools.mcp.browsing import Browsing, NotShown, display_of
 from gateway.tools.mcp.builtins import McpBuiltins, search_call
@@ -58,7 +58,8 @@ async def opened(
 
 
 def scope(listing: Listing, response: UUID = RESPONSE) -> ToolScope:
-    grants = Grants(servers=(listing.grant,))
+    free = tuple(replace(tool, needs_approval=False) for tool in listing.grant.tools)
+    grants = Grants(servers=(replace(listing.grant, tools=free),))
     secrets = {listing.grant.label: listing.secrets}
     return ToolScope(TENANT, response, grants, True, (), len, secrets)
 
@@ -123,6 +124,25 @@ async def test_arguments_that_cannot_be_used_never_leave(
     assert told in result.output
     error = result.shown["error"]
     assert (error["type"], error["code"]) == ("mcp_protocol_error", -32602)
+
+
+async def test_a_call_that_nobody_approved_is_not_made_where_somebody_has_to(
+    server: Process,
+) -> None:
+    approved = ApprovedCall("mcpr_1", "ours.say", '{"text": "yes"}')
+    async with pool() as sessions:
+        (listing,) = await servers_of(sessions).list(TENANT, [asked("ours", server.url)])
+        tools = McpTools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
+        grants = Grants(servers=(listing.grant,))
+        session = tools.session(replace(scope(listing), grants=replace(grants, approved=approved)))
+        unasked = tools.session(replace(scope(listing), grants=grants))
+        call = ToolCall(0, approved.name, approved.arguments)
+        assert (await unasked.run(call, lambda _: None)).outcome == "refused"
+        for said in (session, unasked):
+            for ordinal, written in ((0, '{"text": "no"}'), (1, approved.arguments)):
+                other = ToolCall(ordinal, approved.name, written)
+                assert (await said.run(other, lambda _: None)).outcome == "refused"
+        assert (await session.run(call, lambda _: None)).outcome == "ok"
 
 
 async def test_long_arguments_are_checked_too(server: Process) -> None:

@@ -274,7 +274,7 @@ async def test_a_call_that_failed_is_shown_again_however_the_prompt_is_made(
 ) -> None:
     """Prompts repeat the ids of a history, or are made anew of its items: they say the same."""
     tools = [mcp(server, require_approval="never")]
-    first = await post(hosted, input=steps('mcp srv.add {"a": "x"}; quote'), tools=tools)
+    first = await post(hosted, input=steps("mcp srv.boom {}; quote"), tools=tools)
     (call,) = (item for item in first["output"] if item["type"] == "mcp_call")
     assert call["status"] == "failed"
     prompts = []
@@ -284,7 +284,7 @@ async def test_a_call_that_failed_is_shown_again_however_the_prompt_is_made(
         (seen,) = await backends.of_response(made["id"])
         prompts.append(seen["prompt_ids"])
     assert prompts[0] == prompts[1]
-    assert "srv.add" in vocabulary().decode(prompts[1]).rpartition("quote")[2]
+    assert "srv.boom" in vocabulary().decode(prompts[1]).rpartition("quote")[2]
 
 
 @pytest.mark.parametrize("begun", ["response", "conversation"])

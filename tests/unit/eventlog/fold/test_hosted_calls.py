@@ -57,6 +57,7 @@ RULES = OutputRules(_TOOLS, frozenset(_TOOLS))
 SEARCH, OPEN = call("builtin:browser.search"), call("builtin:browser.open")
 PYTHON, ADD, ASK = call("builtin:python"), call("srv.add"), call("srv.ask")
 A, B = TEXT, TEXT + 1
+NO_ARGUMENTS = (say("{"), say("}"))
 STARTED, ENDED = ToolStarted(0), ToolEnded(0, (7, 8))
 COMPLETED = ENDINGS[0]
 
@@ -207,7 +208,7 @@ def test_servers_tell_their_tools_before_the_first_turn() -> None:
 
 
 def test_a_question_is_whole_and_the_response_ends_with_it() -> None:
-    log = turn(ASK, A, END)
+    log = turn(ASK, *NO_ARGUMENTS, END)
     assert told(log) == ["output_item.added", "output_item.done"]
     fold, _ = fold_of(log)
     asked = fold.approval_request
@@ -218,15 +219,24 @@ def test_a_question_is_whole_and_the_response_ends_with_it() -> None:
         "type": "mcp_approval_request",
         "server_label": "srv",
         "name": "ask",
-        "arguments": "a",
+        "arguments": "{}",
     }
-    assert (asked.name, asked.arguments) == ("srv.ask", "a")
+    assert (asked.name, asked.arguments) == ("srv.ask", "{}")
     assert asked.request_id.startswith("mcpr_")
     assert fold.hosted_call is None
     assert fold.visible
     assert fold.called
     [rendered] = fold.items()
-    assert rendered.ids == (*FRAMING.opening, ASK, A, END)
+    assert rendered.ids == (*FRAMING.opening, ASK, *NO_ARGUMENTS, END)
+
+
+def test_a_question_that_nobody_can_read_is_a_call_that_fails() -> None:
+    fold, _ = fold_of(turn(ASK, A, END))
+    assert fold.approval_request is None
+    assert fold.hosted_call is not None
+    assert (fold.hosted_call.name, fold.hosted_call.arguments) == ("srv.ask", "a")
+    [item] = items([*turn(ASK, A, END), ToolEnded(0, (1,), "refused")])
+    assert (item["type"], item["status"], item["arguments"]) == ("mcp_call", "failed", "a")
 
 
 def test_a_tool_is_shown_under_the_name_that_its_server_gave_it() -> None:
@@ -308,11 +318,12 @@ def test_an_incomplete_call_may_be_followed_by_more() -> None:
 
 @pytest.mark.parametrize("name", [SEARCH, PYTHON, ADD, ASK])
 def test_what_follows_a_call_is_dropped(name: int) -> None:
-    log = turn(name, A, END, CALL, A, END, ADD, B, END, FINAL, A, END)
+    arguments = NO_ARGUMENTS if name == ASK else (A,)
+    log = turn(name, *arguments, END, CALL, A, END, ADD, B, END, FINAL, A, END)
     fold, _ = fold_of(log)
     said = fold.hosted_call or fold.approval_request
     assert said is not None
-    assert said.arguments == "a"
+    assert said.arguments == ("{}" if name == ASK else "a")
     assert [item.item["type"] for item in fold.items()] == ["mcp_approval_request"] * (name == ASK)
 
 
@@ -383,7 +394,7 @@ APPROVED_GRANTS = replace(GRANTS, approved=APPROVED)
         pytest.param([*turn(ADD, END)[:2], STARTED], GRANTS, id="an open turn"),
         pytest.param([*turn(FINAL, A, END), STARTED], GRANTS, id="an answer"),
         pytest.param([*turn(CALL, A, END), STARTED], GRANTS, id="the client's call"),
-        pytest.param([*turn(ASK, A, END), STARTED], GRANTS, id="a question"),
+        pytest.param([*turn(ASK, END), STARTED], GRANTS, id="a question"),
         pytest.param([*turn(ADD, END), ToolStarted(1)], GRANTS, id="another ordinal"),
         pytest.param([*turn(ADD, END), ENDED], GRANTS, id="no start"),
         pytest.param([*turn(ADD, END), ToolHandle(0, b"x")], GRANTS, id="a handle of nothing"),

@@ -151,7 +151,7 @@ def story(ending: Finished, *, background: bool = False) -> list[Event]:
 
 def asked() -> list[Event]:
     """A stream that ends with a question to the user."""
-    log = [*_turn(call("srv.ask"), *_PLAIN, END), ENDINGS[0]]
+    log = [*_turn(call("srv.ask"), say("{"), say("}"), END), ENDINGS[0]]
     return apply_all(new_fold(rules=_RULES, grants=GRANTS), log)
 
 

@@ -528,8 +528,10 @@ NO_CALLS = [
 ]
 
 
-def test_hosted_tools_alone_bind_nothing() -> None:
-    assert constraint(rules(*HOSTED)) is None
+def test_the_tools_that_were_trained_bind_nothing_and_those_of_a_server_do() -> None:
+    assert constraint(rules(SEARCH, PYTHON)) is None
+    found = constraint(rules(*HOSTED))
+    assert allowed(found, [*HOSTED_CALLS, *calls("s.add", "{}"), FINAL]) == [*HOSTED_CALLS, FINAL]
 
 
 def test_hosted_tools_are_called_as_they_were_trained() -> None:
