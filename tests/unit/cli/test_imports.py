@@ -28,6 +28,7 @@ OF_THE_LIST = {
     "gateway.cli.commands",
     "gateway.cli.terminal",
     "gateway.errors",
+    "gateway.json_lines",
     "gateway.telemetry",
     "gateway.telemetry.logs",
 }

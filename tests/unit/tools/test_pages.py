@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tools.browser.html import page_of
+from gateway.tools.browser.html_bounds import DEPTH_MAX
 from gateway.tools.browser.page import (
     LINE_CHARS_MAX,
     LINKS_CHARS_MAX,
@@ -113,7 +114,7 @@ def test_long_links_are_fewer() -> None:
 
 
 def test_deep_nesting_is_read() -> None:
-    assert body("<div>" * 20_000 + "deep") == "deep"
+    assert body("<div>" * DEPTH_MAX + "deep") == "deep"
 
 
 @given(st.text(st.sampled_from([*"<>/aphref= \"'【】†:#", "\ue000", "\u200b"]), max_size=200))
