@@ -14,11 +14,15 @@ import orjson
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 DEPTH_MAX: Final = 200
 """Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
 
+VALUES_MAX: Final = 2_000_000
+"""Of one body. orjson makes all of them in one go, in which no other thread runs: 0.25 s."""
+MEMBER_VALUES: Final = 5
+"""So many values a member of an object counts as: its name has to be found among all others."""
 PIECE_BYTES: Final = 64 * 1024
 _CONTAINERS: Final = (dict, list)
 
@@ -45,7 +49,7 @@ class InputLimits:
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
     """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
-    if len(body) > 2 * limits.json_containers_max:
+    if len(body) > min(2 * limits.json_containers_max, VALUES_MAX):
         _check_size(body, limits.json_containers_max)
     try:
         document = orjson.loads(body)
@@ -79,32 +83,54 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
 def _check_size(body: bytes, containers_max: int) -> None:
     """Before anything is made of it: millions of values are made in one go, while all else waits.
 
-    Most bodies have too few brackets at all. In others those are told apart that text is made of.
+    Most bodies have too few signs of them at all. In others those are told apart that text is made
+    of.
     """
-    brackets = sum(map(_brackets, _pieces(body)))
-    if brackets > containers_max and _containers(body) > containers_max:
+    signs = _Count.of(_pieces(body))
+    if signs.containers <= containers_max and signs.values <= VALUES_MAX:
+        return
+    count = _Count.of(_outside_texts(body))
+    if count.containers > containers_max:
         raise InvalidRequest(
             "The JSON body of your request has too many parts. Expected at most "
             f"{containers_max} objects and arrays."
         )
+    if count.values > VALUES_MAX:
+        raise InvalidRequest(
+            "The JSON body of your request has too many parts. Expected at most "
+            f"{VALUES_MAX} values, of which each member of an object counts as {MEMBER_VALUES}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """How many objects and arrays, and how many values behind the first one of each."""
+
+    containers: int
+    values: int
+
+    @classmethod
+    def of(cls, parts: Iterable[bytes]) -> _Count:
+        """What the brackets, commas and colons in these parts stand for."""
+        containers = commas = colons = 0
+        for part in parts:
+            containers += part.count(b"{") + part.count(b"[")
+            commas += part.count(b",")
+            colons += part.count(b":")
+        return cls(containers, commas + (MEMBER_VALUES - 1) * colons)
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:
     return (body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
 
 
-def _brackets(piece: bytes) -> int:
-    return piece.count(b"{") + piece.count(b"[")
-
-
-def _containers(body: bytes) -> int:
-    """How many objects and arrays it opens, if it is JSON."""
-    count, in_string, rest = 0, False, b""
+def _outside_texts(body: bytes) -> Iterator[bytes]:
+    """What is not inside of a string, if it is JSON."""
+    in_string, rest = False, b""
     for piece in _pieces(body):
         unread = rest + piece
         content = unread.rstrip(b"\\")
         rest = b"\\" * ((len(unread) - len(content)) % 2)  # of what is escaped behind it
         parts = content.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        count += sum(map(_brackets, parts[in_string::2]))
+        yield b"".join(parts[in_string::2])
         in_string ^= len(parts) % 2 == 0
-    return count

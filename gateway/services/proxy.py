@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from gateway import ids
@@ -42,6 +43,8 @@ _STATUS: Final = re.compile(r"^answered \d+: ")
 _PLACE: Final = re.compile(r"\S*/\S*")
 """Of a server, in its own messages: a path."""
 
+FRAME_BYTES_MAX: Final = 1 << 20
+"""Of an answer, around what was asked for."""
 BYTES_PER_TOKEN: Final = 4
 """Of a body, until its server says how many tokens it read."""
 TOKENS_MAX: Final = 2**31 - 1
@@ -112,7 +115,7 @@ class Proxy:
             path = PATHS[request.kind]
             upstream, body = await self._client.post(model.id, path, request.fields)
             answer, tokens = await self._executor.run(
-                lambda: _read_answer(body, model.id, upstream), size_bytes=len(body)
+                lambda: read_answer(body, model.id, upstream), size_bytes=len(body)
             )
             outcome = "ok"
         except ContextOverflow as error:
@@ -134,19 +137,45 @@ class Proxy:
         return answer, tokens
 
 
-def _read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
+class _Asked(msgspec.Struct, gc=False):
+    """What was asked for, as the server wrote it: embeddings, or a ranking. It may be millions of
+    values, and nothing is made of them.
+    """
+
+    data: msgspec.Raw = msgspec.Raw()
+    results: msgspec.Raw = msgspec.Raw()
+
+
+_asked_of: Final = msgspec.json.Decoder(_Asked).decode
+_fields_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
     """The answer with the public name of its model, and how many tokens it read. Raises what it is
     where it is an error all the same: proxies in front of servers may say so in a 200.
     """
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        body.decode()
+        asked = _asked_of(body)
+        size = len(body) - len(asked.data) - len(asked.results)
+        if size > FRAME_BYTES_MAX:
+            raise UpstreamFailed(
+                f"its answer has {size} bytes around what was asked for", upstream=upstream
+            )
+        document = {
+            name: orjson.Fragment(bytes(value)) if name in _BULK else orjson.loads(bytes(value))
+            for name, value in _fields_of(body).items()
+        }
+    except msgspec.ValidationError as error:
+        raise UpstreamFailed("its answer is not an object", upstream=upstream) from error
+    except (ValueError, RecursionError) as error:
         raise UpstreamFailed(f"its answer is not JSON: {error}", upstream=upstream) from error
-    if not isinstance(document, dict):
-        raise UpstreamFailed("its answer is not an object", upstream=upstream)
     if document.get("error") or document.get("object") == "error":
         raise refusal(upstream, code_of(document), message_of(document))
     return orjson.dumps({**document, "model": model}), _tokens(document.get("usage"))
+
+
+_BULK: Final = frozenset(_Asked.__struct_fields__)
 
 
 def _tokens(usage: Any) -> int:

@@ -367,9 +367,9 @@ class ChatReader(CompletionReader):
 
     @override
     def _event(self, payload: bytes) -> None:
-        if len(payload) > self._frame_bytes_max:
-            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
-        elif payload == _DONE:
+        if not self._is_bounded(payload):
+            return
+        if payload == _DONE:
             self._done()
         elif isinstance(event := _decode_event(payload), dict):
             self._take_event(event)

@@ -44,6 +44,11 @@ _DATA: Final = b"data: "
 _DIGITS_MAX: Final = 9
 """An id has 32 bits in the log, and the largest vocabulary far less."""
 
+CONTAINERS_FREE: Final = 256 * 1024
+"""Brackets and braces that any event may have."""
+CONTAINER_BYTES: Final = 12
+"""Of a long event, for each one more: logprobs have twice as many. They are made in one go."""
+
 
 class _Choice(msgspec.Struct, gc=False):
     token_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=ID_END)]]
@@ -213,8 +218,7 @@ class CompletionReader:
 
         What breaks the stream, or ends it, is noted in `fault`, `finish` and `overran`.
         """
-        if len(payload) > self._frame_bytes_max:
-            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
+        if not self._is_bounded(payload):
             return
         try:
             event = _decode_token_event(payload)
@@ -241,6 +245,18 @@ class CompletionReader:
             return
         if (reason := choice.finish_reason) is not None:
             self._finish_for(reason, reason, matched=choice.matched_stop)
+
+    def _is_bounded(self, payload: bytes) -> bool:
+        """Whether an event is neither too long nor of too many parts, else the stream is broken."""
+        if len(payload) > self._frame_bytes_max:
+            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
+        elif (
+            len(payload) > CONTAINERS_FREE
+            and payload.count(b"[") + payload.count(b"{")
+            > CONTAINERS_FREE + len(payload) // CONTAINER_BYTES
+        ):
+            self._break("an event has too many parts")
+        return not self._is_over
 
     def _finish_for(self, kind: object, told: object, *, matched: object) -> None:
         """The backend says that this is all, and why: `told` is the whole of that."""

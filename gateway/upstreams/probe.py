@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.engines.engine import InferenceEngine
 
 _MODELS: Final = "/v1/models"
-_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questions)
 
 
@@ -206,7 +206,7 @@ async def _get(client: Client, backend: Backend, path: str, timeout_s: float) ->
     try:
         async with asyncio.timeout(timeout_s):  # for all of it: it may come a byte at a time
             response = await client.send(request, stream=True)
-            body = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
+            body = await read_body(response.aiter_raw(), ANSWER_BYTES_MAX)
     except TimeoutError as error:
         why = f"GET {path}: no answer within {timeout_s:g} s"
         raise UpstreamUnavailable(why, upstream=backend.name) from error

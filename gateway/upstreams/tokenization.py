@@ -14,6 +14,7 @@ from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import httpx2
+import msgspec
 import orjson
 
 from gateway.errors import NoUpstreamAvailable, UpstreamUnavailable
@@ -36,8 +37,17 @@ if TYPE_CHECKING:
 _REFUSED: Final = frozenset({400, 422})
 _ERROR_BYTES_MAX: Final = 64 * 1024
 _BYTES_OF_ID: Final = 8
-_IDS_MAX: Final = 4 * 1024 * 1024
+IDS_MAX: Final = 4 * 1024 * 1024
 """Longer than any window. A context that is too long for one is rendered, too: it is counted."""
+
+
+class _Told(msgspec.Struct, gc=False):
+    """What is read of an answer. Nothing is made of the rest, which may be millions of values."""
+
+    tokens: list[int]
+
+
+_decode: Final = msgspec.json.Decoder(_Told).decode
 
 
 class Tokenization:
@@ -116,9 +126,14 @@ async def render(
     if status != 200:
         raise UpstreamUnavailable(f"answered {status}: {message_of_body(body)}", upstream=name)
     try:
-        return array("I", orjson.loads(body)["tokens"])
-    except (orjson.JSONDecodeError, LookupError, TypeError, OverflowError) as error:
+        return ids_of(body)
+    except (ValueError, RecursionError, OverflowError) as error:
         raise UpstreamUnavailable("it answered no token ids", upstream=name) from error
+
+
+def ids_of(body: bytes) -> array[int]:
+    """The ids that an answer tells. Raises `ValueError`, `RecursionError`, `OverflowError`."""
+    return array("I", _decode(body).tokens)
 
 
 async def _post(client: Client, asked: RenderTarget, question: bytes) -> tuple[int, bytes]:
@@ -130,7 +145,7 @@ async def _post(client: Client, asked: RenderTarget, question: bytes) -> tuple[i
         content=b'{"model":%b,%b' % (orjson.dumps(asked.model), question[1:]),
     )
     response = await client.send(request, stream=True)
-    bytes_max = _IDS_MAX * _BYTES_OF_ID if response.status_code == 200 else _ERROR_BYTES_MAX
+    bytes_max = IDS_MAX * _BYTES_OF_ID if response.status_code == 200 else _ERROR_BYTES_MAX
     try:
         return response.status_code, await read_body(response.aiter_raw(), bytes_max)
     finally:

@@ -7,38 +7,58 @@ from __future__ import annotations
 import asyncio
 import importlib
 import re
+from base64 import urlsafe_b64encode
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.robotparser import RobotFileParser
 
+import orjson
 import pytest
 from pydantic import BaseModel
+from starlette.requests import Request
 
+from gateway.api.content_encoding import decoded
+from gateway.api.multipart import FormReader
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.rules import TextGrammar, UnusableGrammar, UnusableSchema
 from gateway.constraints.validation import CheckLimits
 from gateway.constraints.validators import GrammarValidator, SchemaValidator
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
+from gateway.generation import Sampling
+from gateway.models.chat.passthrough.images import Gallery, ImageLimits
+from gateway.protocol.chat.to_responses import parse_chat
 from gateway.protocol.hosted.grants import McpTool
+from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object
 from gateway.services.executor import ThreadExecutor
+from gateway.services.federation.key_sets import by_id
+from gateway.services.federation.verification import read
+from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader
 from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.fetch import ROBOTS_BYTES_MAX
 from gateway.tools.browser.fetched import Fetched, Unreadable
-from gateway.tools.browser.page import Page, find
+from gateway.tools.browser.page import Page, find, link_places, links_in, words_of
 from gateway.tools.egress.json_values import ValueCount
 from gateway.tools.mcp.arguments import BadArguments, checked
+from gateway.upstreams.backend import StreamLimits
+from gateway.upstreams.chat_stream import ChatReader
+from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.tokenization import ids_of
+from tests.fakes import hostile_bytes
 from tests.fakes.executor_calls import executor_calls, functions_of
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.hostile_pages import PAGES
 from tests.fakes.work import is_waiting, readers, threads_at_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from starlette.types import Message
 
 TABLE: Final = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS: Final = Settings()
@@ -50,10 +70,11 @@ LIMITS: Final = InputLimits(
     text_chars_max=SETTINGS.limits.text_chars_max,
     json_containers_max=SETTINGS.limits.json_containers_max,
 )
-BODY_BYTES: Final = SETTINGS.limits.body_bytes_max
+TEXT_CHARS: Final = SETTINGS.tools.web.text_chars_max
 GRAMMAR_CHARS: Final = SETTINGS.limits.grammar_bytes_max
 REFUSED: Final = (
-    BadArguments, InvalidRequest, UnusableGrammar, UnusableSchema, UntranslatableGrammar,
+    BadArguments, InvalidRequest, PayloadTooLarge, RecursionError, UnusableGrammar,
+    UnusableSchema, UntranslatableGrammar, UpstreamFailed, ValueError,
 )  # fmt: skip
 
 
@@ -98,7 +119,7 @@ def value_of(bound: str) -> Any:
     return value
 
 
-def in_thread(work: Callable[[Any], object], inputs: list[Any]) -> Callable[[], Any]:
+def in_thread(work: Callable[[Any], object], inputs: Iterable[Any]) -> Callable[[], Any]:
     """Work as requests do it, on each input in turn; one that is refused has ended, too."""
 
     async def run() -> None:
@@ -135,8 +156,67 @@ async def hostile_result() -> None:
     assert ValueCount(is_stream=False).add(b"[" * SETTINGS.tools.mcp.result_bytes_max) > bound
 
 
-def body_of(piece: bytes) -> bytes:
-    return b'{"input":[' + piece * ((BODY_BYTES - 20) // len(piece)) + b"1]}"
+def read_page(text: str) -> object:
+    page = Page("", "", text, ("a",))
+    return find(page, "x"), words_of(text), link_places(page), links_in(text)
+
+
+def ask_robots(text: str) -> bool:
+    rules = RobotFileParser()
+    rules.parse(text.splitlines())
+    return rules.can_fetch("Harmony", "http://site.example/" + "b" * 2_000)
+
+
+async def hostile_tokens() -> None:
+    def encoded(text: bytes) -> str:
+        return urlsafe_b64encode(text).decode().rstrip("=")
+
+    size = SETTINGS.federation.token_bytes_max // 2
+    nested, wide, long = b"[" * size, b'{"aud":[' + b'"",' * (size // 3), b"9" * size
+    for part in (nested, wide + b'""]}', b'{"a":' * (size // 5), b'{"exp":%b}' % long):
+        for token in (f"{encoded(part)}.e30.AA", f"e30.{encoded(part)}.AA"):
+            with pytest.raises(TokenRefused):
+                read(token, bytes_max=SETTINGS.federation.token_bytes_max)
+    keys_bytes = SETTINGS.federation.keys_bytes_max
+    many = orjson.loads(
+        b"[%b]" % hostile_bytes.repeated(b'{"kid":"a","kty":"RSA"}', keys_bytes // 24)
+    )
+    long_key = {"kid": "a", "kty": "RSA", "n": "A" * keys_bytes, "e": "A" * keys_bytes}
+    assert by_id(many) == by_id([long_key]) == {}
+
+
+async def hostile_events() -> None:
+    """Each in reads of one slice: what the event loop does before others have their turn."""
+    event_bytes = StreamLimits().event_bytes_max - 200
+    streams = hostile_bytes.event_streams(event_bytes)
+    for reader, answer in product((CompletionReader, ChatReader), streams):
+        read = reader(
+            "b0", Sampling(1_000, logprobs=20), stop_ids=(), frame_bytes_max=21 * event_bytes
+        )
+        read.keep(answer)
+        while read.has_more:
+            read.go_on()
+
+
+async def hostile_forms() -> None:
+    for body in hostile_bytes.forms():
+        with suppress(InvalidRequest):
+            async with FormReader(1 << 24, 60.0).read(request_of(body)):
+                pass
+
+
+def request_of(body: bytes) -> Request:
+    parts = iter(range(0, len(body), 65_536))
+
+    async def receive() -> Message:
+        start = next(parts)
+        more = start + 65_536 < len(body)
+        return {
+            "type": "http.request", "body": body[start : start + 65_536], "more_body": more
+        }  # fmt: skip
+
+    headers = [(b"content-type", b"multipart/form-data; boundary=b")]
+    return Request({"type": "http", "method": "POST", "headers": headers}, receive)
 
 
 def doubled(levels: int, leaf: str) -> str:
@@ -171,16 +251,26 @@ def lark(definition: str) -> TextGrammar:
 CASES: Final[dict[str, Callable[[], Any]]] = {
     "pages": hostile_documents,
     "lines": in_thread(
-        lambda text: find(Page("", "", text), "x"), ["\n" * SETTINGS.tools.web.text_chars_max]
+        read_page, ["\n" * TEXT_CHARS, "【1†" * (TEXT_CHARS // 3), "【1†a†" * (TEXT_CHARS // 5)]
     ),
     "robots": in_thread(
-        lambda text: RobotFileParser().parse(text.splitlines()),
-        ["User-agent: *\n" + "Allow: /\n" * (ROBOTS_BYTES_MAX // 9)],
+        ask_robots,
+        [
+            "User-agent: *\n" + line * (ROBOTS_BYTES_MAX // len(line))
+            for line in ("Allow: ?\n", "Disallow: /x\n", "Disallow: /*b*b*b*c\n")
+        ],
     ),
-    "json": in_thread(
-        lambda body: parse_object(body, LIMITS),
-        [body_of(piece) for piece in (b"1,", b"[],", b'"\\\\[",', b"[")],
+    "compressed": in_thread(
+        lambda given: decoded(given[0], given[1], hostile_bytes.BODY_BYTES),
+        hostile_bytes.compressed_bodies(),
     ),
+    "json": in_thread(lambda body: parse_object(body, LIMITS), hostile_bytes.json_bodies()),
+    "chat": in_thread(lambda body: parse_chat(body, limits=LIMITS), hostile_bytes.chat_bodies()),
+    "images": in_thread(
+        lambda url: Gallery([], {}, ImageLimits()).part(0, InputImage(image_url=url)),
+        hostile_bytes.data_urls(),
+    ),
+    "tokens": hostile_tokens,
     "schema": in_thread(
         check_schema,
         [
@@ -211,6 +301,12 @@ CASES: Final[dict[str, Callable[[], Any]]] = {
     "text": in_thread(vocabulary().encode, [" " * SETTINGS.limits.text_chars_max]),
     "arguments": hostile_arguments,
     "result": hostile_result,
+    "events": hostile_events,
+    "renderings": in_thread(ids_of, hostile_bytes.renderings()),
+    "answers": in_thread(
+        lambda body: read_answer(body, "m", "b0"), hostile_bytes.proxied_answers()
+    ),
+    "uploads": hostile_forms,
 }
 
 

@@ -19,7 +19,7 @@ from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.tokenization import Tokenization
+from gateway.upstreams.tokenization import Tokenization, ids_of
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -160,3 +160,22 @@ async def test_a_server_that_is_gone_is_told_of() -> None:
     with pytest.raises(NoUpstreamAvailable, match="no backend renders"):
         await Tokenization(pool, timeout_s=5.0, attempts_max=2).render("m", [QUESTION])
     await pool.close()
+
+
+def test_nothing_is_made_of_what_else_a_server_tells() -> None:
+    assert list(ids_of(b'{"count": 1e999, "tokens": [7, 8]}')) == [
+        7,
+        8,
+    ]
+
+
+@pytest.mark.parametrize(
+    "told", [b"[]", b"{", b'{"tokens":[-1]}', b'{"tokens":[[]]}', b'{"x":' + b"[" * 10**6]
+)
+async def test_what_tells_no_ids_is_no_answer(told: bytes) -> None:
+    async def answer() -> Response:
+        return Response(told)
+
+    async with asking(Renderer(answer)) as tokenization:
+        with pytest.raises(NoUpstreamAvailable, match="it answered no token ids"):
+            await tokenization.render("m", [QUESTION])

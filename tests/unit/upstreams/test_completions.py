@@ -22,6 +22,7 @@ from gateway.generation import (
     TokenChunk,
     TokenLogprob,
 )
+from gateway.upstreams.chat_stream import ChatReader
 from gateway.upstreams.completions import (
     SLICE_BYTES,
     CompletionReader,
@@ -684,3 +685,17 @@ def test_a_number_that_broke_is_a_failure_though_sglang_calls_it_a_stop(ids: lis
     chunk = reader.feed(read + DONE)
     assert (chunk.ids if chunk else []) == ids[:-1]
     assert isinstance(reader.fault, UpstreamFailed if ids[1:] else UpstreamUnavailable)
+
+
+@pytest.mark.parametrize("reader", [CompletionReader, ChatReader])
+@pytest.mark.parametrize(("piece", "is_read"), [(b"[],", False), (b"[-0.25,100,null],", True)])
+def test_a_long_event_has_no_more_parts_than_logprobs_have(
+    reader: type[CompletionReader], piece: bytes, is_read: bool
+) -> None:
+    many = piece * 700_000 + b"0"
+    read = reader("gpu-1", Sampling(10), stop_ids=(), frame_bytes_max=1 << 24)
+    read.keep(b'data: {"choices":[{"token_ids":[7],"delta":{"content":"a"},"x":[%b]}]}\n\n' % many)
+    while read.has_more:
+        read.go_on()
+    assert (read.fault is None) == is_read
+    assert is_read or "too many parts" in str(read.fault)
