@@ -50,8 +50,8 @@ class Draft:
     that the message has as its role. `form` is that of its header. `doubts` are the rules that
     make it unreadable. `lead` are words of its header, the first of it if it is reasoning. `callee`
     is the function that it calls if it is JSON (`braced`: so it seems) and `<|call|>` closes it. A
-    `dropped` one says nothing. `is_hosted`: it calls what the gateway runs itself. `is_preamble`: so
-    its header says, also where preambles are reasoning.
+    `dropped` one says nothing. `is_hosted`: it calls what the gateway runs itself. `is_preamble`:
+    its header says so, also where preambles are reasoning.
     """
 
     start: int
