@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from starlette.responses import Response
 
@@ -16,7 +16,7 @@ from gateway.protocol.responses.create import parse_create, request_key
 from gateway.services.runs.spec_builder import CreateCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from starlette.types import Receive, Scope, Send
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from gateway.services.creation import Creation, Generation
 
     Headers = list[tuple[bytes, bytes]]
+
+
+DROPPED_NAMES_MAX: Final = 32
+"""Tools that a response header names: proxies take some kilobytes of headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,7 @@ class CreateRequest:
         """
         headers: Headers = []
         if self.request.dropped_tools:
-            dropped = ", ".join(dict.fromkeys(self.request.dropped_tools))
-            headers.append((b"x-gateway-dropped-tools", dropped.encode()))
+            headers.append((b"x-gateway-dropped-tools", _named(self.request.dropped_tools)))
         if generation.unread:
             counts = generation.unread.items()
             omitted = ", ".join(f"{kind};count={count}" for kind, count in counts)
@@ -162,3 +165,11 @@ class CreateEndpoint:
             generation.cancel()
             if generation.first_token_s is not None:
                 record.facts["first_token_s"] = round(generation.first_token_s, 4)
+
+
+def _named(dropped: Sequence[str]) -> bytes:
+    """Each tool once, and how many more there are than can be named."""
+    names = [*dict.fromkeys(dropped)]
+    more = len(names) - DROPPED_NAMES_MAX
+    told = [*names[:DROPPED_NAMES_MAX], f"more;count={more}"] if more > 0 else names
+    return ", ".join(told).encode()

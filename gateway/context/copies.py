@@ -71,6 +71,8 @@ class KnownItems:
         self._by_id = dict(before)
         self._before = before
         self._by_call: dict[tuple[str, str], ContextItem] | None = None
+        self._awaited: set[str | None] = set()
+        """The `call_id` of new calls whose outputs have not come."""
 
     def __contains__(self, item_id: str | None) -> bool:
         return item_id in self._by_id
@@ -78,6 +80,10 @@ class KnownItems:
     def add(self, item: ContextItem) -> None:
         """An item that a copy may follow, which has its id."""
         self._by_id[item.item_id] = item
+        if item.is_call:
+            self._awaited.add(item.call_id)
+        elif item.is_output:
+            self._awaited.discard(item.call_id)
 
     def find(self, item: InputItem) -> ContextItem | None:
         """What `item` is a copy of; None for a new one."""
@@ -86,7 +92,8 @@ class KnownItems:
         is_output = item.type in OUTPUT_KINDS
         if item.id is not None and ids.is_item_id(item.id):
             found = self._by_id.get(item.id)
-            if found is not None and not (is_output and self._lost_its_call(found)):
+            # Of a call that was deleted, and is sent again, the output comes again, too.
+            if found is not None and not (is_output and found.call_id in self._awaited):
                 return found
         if is_output or item.type in CALL_KINDS:
             call_id = getattr(item, "call_id", None)
@@ -103,13 +110,6 @@ class KnownItems:
         if not is_output:
             return call if call is not None and call.complete else None
         return None if call is None else self._calls().get(("output", call_id))
-
-    def _lost_its_call(self, output: ContextItem) -> bool:
-        """Such an output of a history is shown to nobody; sent again with its call it is shown."""
-        known, call_id = self._calls(), output.call_id
-        return (
-            call_id is not None and ("output", call_id) in known and ("call", call_id) not in known
-        )
 
     def _calls(self) -> Mapping[tuple[str, str], ContextItem]:
         """Calls, outputs and answers to approval requests that stood before the new items."""

@@ -66,6 +66,7 @@ HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
 REASONING_BUDGET: Final = "reasoning_budget"
 THINKS_ON: Final = "thinks_on"
 PREAMBLE_TOO_LONG: Final = "preamble_too_long"
+PREAMBLE_ONLY: Final = "preamble_only"
 REPETITION: Final = "repetition"
 TOO_MANY_MESSAGES: Final = "too_many_messages"
 CUT_OFF: Final = frozenset({REPETITION, TOO_MANY_MESSAGES})
@@ -508,9 +509,14 @@ class OutputGuard:
         """The model said what it is about to do, and ended its first turn before it did."""
         rules = self._rules_of(fold)
         is_free = rules.calls == "auto" and bool(rules.allowed) and not fold.stopped
-        if not (self._continues_preambles and is_free and fold.only_announced):
+        # Beside an answer in a format preambles are reasoning. A try is left for that answer.
+        is_beside_format = rules.answer is not None
+        is_one = fold.only_announced or (
+            is_beside_format and not fold.visible and PREAMBLE_ONLY in fold.recoveries
+        )
+        if not (self._continues_preambles and is_free and is_one):
             return False
-        return _stops(fold) == 1 and self._repairs_left(fold) > 0
+        return _stops(fold) == 1 and self._repairs_left(fold) > is_beside_format
 
     def shortcoming(self, fold: Fold) -> str | None:
         """With which code a response fails whose last turn ended by itself, though something is

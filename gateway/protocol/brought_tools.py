@@ -45,6 +45,9 @@ BRINGING: Final = frozenset({"additional_tools", "tool_search_output"})
 """The kinds of items that bring tools."""
 LOADED_TOOLS_MAX: Final = 512
 """The most tools that searches have loaded for one prompt: those that were found last."""
+BROUGHT_TOOLS_MAX: Final = 2048
+"""The most tools that items bring to one prompt, each as often as it comes. A request that has more
+is refused; of those before it the last ones count."""
 _CATALOGUE: Final = "Tools that it can load:"
 
 
@@ -74,16 +77,29 @@ class BroughtTools:
             raise refusal_of(error, within=path) from None
         return cls(path, tools, isinstance(item, ToolSearchOutput))
 
+    @property
+    def count(self) -> int:
+        """How many there are, those in namespaces among them."""
+        spaces = (tool.tools for tool in self.tools if isinstance(tool, NamespaceTool))
+        return len(self.tools) + sum(map(len, spaces))
+
     def named(self) -> Iterator[NamedTool]:
         """Those that can be called."""
         return named(self.tools)
 
 
-def brought_before(items: Iterable[ContextItem]) -> tuple[BroughtTools, ...]:
-    """What items bring that were checked when they were new. What was stored before there was such
-    a check may bring nothing.
+def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
+    """What items bring that were checked when they were new, the last of it where it is too much.
+    What was stored before there was such a check may bring nothing.
     """
-    return tuple(_brought_before(items))
+    kept: list[BroughtTools] = []
+    count = 0
+    for each in _brought_before(reversed(items)):
+        count += each.count
+        if count > BROUGHT_TOOLS_MAX:
+            break
+        kept.append(each)
+    return tuple(reversed(kept))
 
 
 def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:

@@ -258,17 +258,17 @@ def _served(tool: object, served: Collection[HostedFamily]) -> object:
         case {"type": str(kind)} if (family := family_of(kind)) and family not in served:
             return HostedTool(type=kind)
         case {"type": "namespace", "tools": [*members], **others}:
-            called = [_called(member) for member in members]
+            called = [_called(member, MEMBER_TYPES) for member in members]
             return {**others, "type": "namespace", "tools": called}
         case _:
-            return _called(tool)
+            return _called(tool, TOOL_TYPES)
 
 
-def _called(tool: object) -> object:
-    """The same for a tool that only programs may call."""
+def _called(tool: object, known: Sequence[str]) -> object:
+    """The same for a tool of a `known` type that only programs may call."""
     match tool:
         case {"type": str(kind), "allowed_callers": [*callers], **others} if (
-            callers and "direct" not in callers
+            kind in known and callers and "direct" not in callers
         ):
             name = others.get("name")
             return HostedTool(type=kind, name=name if isinstance(name, str) else None)

@@ -264,7 +264,8 @@ class Parser:
         writer = self._writer
         if reason is not None and not is_cut and not writer.visible:
             count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
-        elif reason is FinishReason.STOP and self._tools and not writer.settled:
+        is_announcement = writer.announced and not writer.settled
+        if reason is FinishReason.STOP and self._tools and is_announcement:
             count(self.recoveries, (Rule.PREAMBLE_ONLY,))
         return self._writer.take()
 
@@ -398,6 +399,7 @@ class Parser:
             kind = self._allowed_kind(header.kind)
             draft = Draft(opening.start, kind, header.name, lead=header.lead)
             draft.is_hosted = header.name in self._hosted
+            draft.is_preamble = header.kind is SegmentKind.COMMENTARY
             draft.verbatim = opening.verbatim and header.form is not None
             is_noted = kind is not SegmentKind.REASONING and not draft.is_hosted
             draft.form = header.form or 0 if is_noted else 0

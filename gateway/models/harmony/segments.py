@@ -50,7 +50,8 @@ class Draft:
     that the message has as its role. `form` is that of its header. `doubts` are the rules that
     make it unreadable. `lead` are words of its header, the first of it if it is reasoning. `callee`
     is the function that it calls if it is JSON (`braced`: so it seems) and `<|call|>` closes it. A
-    `dropped` one says nothing. `is_hosted`: it calls what the gateway runs itself.
+    `dropped` one says nothing. `is_hosted`: it calls what the gateway runs itself. `is_preamble`:
+    its header says so, also where preambles are reasoning.
     """
 
     start: int
@@ -65,6 +66,7 @@ class Draft:
     braced: bool = False
     dropped: bool = False
     is_hosted: bool = False
+    is_preamble: bool = False
     glue: str = ""
     """Goes before the first text."""
     held: list[str] = field(default_factory=list)
@@ -95,12 +97,14 @@ class SegmentWriter:
     """Collects the events of one turn. `recoveries` is shared with the parser."""
 
     __slots__ = (
-        "_broken_end", "_events", "_recoveries", "_texts", "_waiting_closed", "answered", "broken",
-        "reasoning_tokens", "settled", "visible", "waiting",
+        "_broken_end", "_events", "_recoveries", "_texts", "_waiting_closed", "announced",
+        "answered", "broken", "reasoning_tokens", "settled", "visible", "waiting",
     )  # fmt: skip
 
     def __init__(self, recoveries: dict[str, int]) -> None:
         self.visible = False
+        self.announced = False
+        """A preamble has begun, shown as one or as reasoning."""
         self.settled = False
         """A call or an answer has begun."""
         self.answered = False
@@ -279,5 +283,6 @@ class SegmentWriter:
         draft.started = True
         kind = draft.kind or SegmentKind.REASONING
         self.visible = self.visible or kind is not SegmentKind.REASONING
+        self.announced = self.announced or draft.is_preamble or kind is SegmentKind.COMMENTARY
         self.settled = self.settled or kind not in _UNSETTLED
         self._events.append(SegmentStarted(kind, draft.name, draft.form))

@@ -25,7 +25,13 @@ from gateway.constraints.schemas import schema_fault
 from gateway.errors import InvalidRequest
 from gateway.protocol.approval_calls import ReadItem
 from gateway.protocol.base import Integer, Many, WireModel, whole, without_nulls
-from gateway.protocol.brought_tools import BroughtTools, brought_by, offered, paths_of
+from gateway.protocol.brought_tools import (
+    BROUGHT_TOOLS_MAX,
+    BroughtTools,
+    brought_by,
+    offered,
+    paths_of,
+)
 from gateway.protocol.calls import author_of, call_of, hosted_call, hosted_result, output_text
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
@@ -521,8 +527,17 @@ def check_brought(
     found twice.
     """
     brought = brought_by(items, param)
+    count = 0
     for each in brought:
         check_tools(each.tools, limits, within=each.path, unique=False)
+        count += each.count
+        if count > BROUGHT_TOOLS_MAX:
+            raise invalid(
+                f"{each.path}tools",
+                f"the items before it and this one bring {count} tools, of {BROUGHT_TOOLS_MAX} at "
+                "most. Leave out those that are not needed any more.",
+                "array_above_max_length",
+            )
     return brought
 
 

@@ -329,8 +329,8 @@ def _without_known(items: Sequence[_Hosted], history: History) -> Sequence[_Host
     """Items of a request, all of one type, without copies of those that its history has."""
     if not (own := may_repeat(items).ids):
         return items
-    known = {one.item_id for one in items_of_kinds(history.items, {items[0].type})}
-    return [item for item in items if item.id not in own & known]
+    own &= {one.item_id for one in items_of_kinds(history.items, {items[0].type})}
+    return [item for item in items if item.id not in own]
 
 
 async def _servers(

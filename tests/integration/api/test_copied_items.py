@@ -167,6 +167,21 @@ async def test_items_added_by_hand_are_added_once(client: httpx2.AsyncClient) ->
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items[1]")
 
 
+async def test_an_output_added_by_hand_without_its_call_is_added_once(
+    client: httpx2.AsyncClient,
+) -> None:
+    conversation = await begun(client)
+    asked = {"conversation": conversation, "tools": [WEATHER]}
+    first = await create(client, input=ASK, **asked)
+    await create(client, input=[output_of(first["output"][-1])], **asked)
+    path = f"conversations/{conversation}/items"
+    before = await kept(client, path)
+    output = next(item for item in before if item["type"] == "function_call_output")
+    added = await client.post(f"/v1/{path}", json={"items": [output]})
+    assert (added.status_code, added.json()["data"]) == (200, [])
+    assert await kept(client, path) == before
+
+
 @pytest.mark.parametrize("store", [True, False])
 async def test_a_connection_knows_what_is_sent_back(
     gateway: RunningGateway, backends: Backends, store: bool

@@ -8,6 +8,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from gateway.api.create import DROPPED_NAMES_MAX
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
@@ -230,6 +231,16 @@ async def test_a_function_that_only_programs_may_call_is_dropped_and_named(
     refused = await client.post("/v1/responses", json=forced)
     assert refused.status_code == 400
     assert "x-gateway-dropped-tools" in refused.json()["error"]["message"]
+
+
+async def test_of_many_dropped_tools_the_first_are_named(client: httpx2.AsyncClient) -> None:
+    callers = {"allowed_callers": ["programmatic"]}
+    names = [f"{number:064}" for number in range(DROPPED_NAMES_MAX + 5)]
+    tools = [{"type": "function", "name": name, "parameters": {}, **callers} for name in names]
+    answer = await client.post("/v1/responses", json={"model": MODEL, "input": "x", "tools": tools})
+    told = answer.headers["x-gateway-dropped-tools"].split(", ")
+    assert told[:-1] == [f"function;name={name}" for name in names[:DROPPED_NAMES_MAX]]
+    assert told[-1] == "more;count=5"
 
 
 TOOL = {"type": "function", "name": "shown", "parameters": {}}

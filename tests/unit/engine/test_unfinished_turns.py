@@ -219,3 +219,33 @@ async def test_another_replica_goes_on_from_a_preamble_as_the_one_before_would(
     ids = script_ids(PREAMBLE + "<|end|>")
     assert stage.tokens.requests[0].prompt_ids == [*PROMPT, *ids, *OPENING]
     assert stage.live.fold.usage.input_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("then", "found"),
+    [(CALL, ["reasoning", "function_call"]), (JSON_ANSWER, ["reasoning", "message"])],
+    ids=["the call", "the answer"],
+)
+async def test_a_preamble_beside_an_answer_in_a_format_is_gone_on_from_too(
+    then: str, found: list[str]
+) -> None:
+    rules = replace(ANY_TOOL, answer=IN_JSON.answer)
+    stage = staged(rules, says(ONLY_PREAMBLE), says(then))
+    assert await ended(stage) == ("completed", None)
+    assert prefills(stage) == [(), ()]
+    assert kinds(stage) == found
+
+
+async def test_the_answer_in_a_format_is_owed_behind_a_second_preamble() -> None:
+    rules = replace(ANY_TOOL, answer=IN_JSON.answer)
+    stage = staged(rules, says(ONLY_PREAMBLE), says(ONLY_PREAMBLE), says('"n": 2}<|return|>'))
+    assert await ended(stage) == ("completed", None)
+    assert stage.text.endswith('{"n": 2}')
+
+
+async def test_the_last_try_is_for_the_answer_in_a_format() -> None:
+    rules, limits = replace(ANY_TOOL, answer=IN_JSON.answer), GuardLimits(repairs_max=1)
+    answer = JSON_ANSWER.partition("<|message|>")[2]
+    stage = staged(rules, says(ONLY_PREAMBLE), says(answer), limits=limits)
+    assert await ended(stage) == ("completed", None)
+    assert kinds(stage) == ["reasoning", "message"]

@@ -105,6 +105,56 @@ async def test_a_tool_that_was_loaded_stays_loaded_along_a_chain(fleet: Asker) -
     assert (opened["namespace"], opened["name"]) == ("mcp__browser", "open_tab")
 
 
+async def listed(fleet: Asker, path: str) -> list[Json]:
+    answer = await fleet.client.get(f"/v1/{path}", params={"order": "asc", "limit": 100})
+    items: list[Json] = answer.json()["data"]
+    return items
+
+
+@pytest.mark.parametrize("names", ["previous_response_id", "conversation"])
+@pytest.mark.parametrize("drops", [(), ("id",), ("status", "execution")])
+async def test_searches_and_what_they_loaded_may_be_sent_back(
+    fleet: Asker, names: str, drops: tuple[str, ...]
+) -> None:
+    made = await fleet.client.post("/v1/conversations", json={})
+    conversation = made.json()["id"] if names == "conversation" else None
+
+    def after(previous: Json) -> Json:
+        return {names: conversation or previous["id"], "tools": [SEARCH]}
+
+    def copies(items: list[Json]) -> list[Json]:
+        return [
+            {key: value for key, value in item.items() if key not in drops}
+            if item["type"].startswith("tool_search")
+            else item
+            for item in items
+        ]
+
+    asked = message('Go. [[sim call=tool_search arguments={"query":"tab"}]]')
+    first = await fleet.body(
+        input=[{**ADDED, "tools": [CLOCK]}, asked],
+        tools=[SEARCH],
+        **({"conversation": conversation} if conversation else {}),
+    )
+    (call,) = [item for item in first["output"] if item["type"] == "tool_search_call"]
+    said = [*first["output"], found(BROWSER, call_id=call["call_id"])]
+    second = await fleet.body(input=copies(said), **after(first))
+    alone = await fleet.body(input=[message("again")], store=False, **after(second))
+    sent = [*copies([*said, *second["output"]]), message("again")]
+    third = await fleet.body(input=sent, **after(second))
+    prompt = await prompt_of(fleet, third)
+    assert prompt == await prompt_of(fleet, alone)
+    assert [prompt.count(f"type {name} = ") for name in ("now", "mcp__browser.open_tab")] == [1, 1]
+    inputs = await listed(fleet, f"responses/{third['id']}/input_items")
+    alone = await fleet.body(input=[message("more")], store=False, **after(third))
+    fourth = await fleet.body(
+        input=[*copies([*inputs, *third["output"]]), message("more")], **after(third)
+    )
+    assert await prompt_of(fleet, fourth) == await prompt_of(fleet, alone)
+    kept = await listed(fleet, f"responses/{fourth['id']}/input_items")
+    assert kept[:-1] == [*inputs, *third["output"]]
+
+
 async def test_a_tool_that_was_loaded_in_a_conversation_can_be_chosen(fleet: Asker) -> None:
     items = [QUESTION, search(), found(OPEN_TAB)]
     made = await fleet.client.post("/v1/conversations", json={"items": items})

@@ -267,6 +267,16 @@ def test_what_only_programs_may_call_is_dropped() -> None:
     assert parse(tools=[{**SERVER, **both}], served=ALL).dropped_tools == ()
 
 
+@pytest.mark.parametrize("kind", ["functoin", "x\r\nset-cookie: a"])
+def test_no_tool_of_an_unknown_type_is_dropped_whoever_may_call_it(kind: str) -> None:
+    tool = {"type": kind, "name": "f", "allowed_callers": ["programmatic"]}
+    space = {"type": "namespace", "name": "ns", "description": "", "tools": [tool]}
+    added = {"type": "additional_tools", "role": "developer", "tools": [tool]}
+    assert refusal(tools=[tool])[1] == "tools[0].type"
+    assert refusal(tools=[space])[1] == "tools[0].tools[0].type"
+    assert refusal(input=[added])[1] == "input[0].tools[0].type"
+
+
 @pytest.mark.parametrize("kind", ["file_search", "image_generation", "computer_use_preview"])
 def test_tools_of_no_family_stay_dropped(kind: str) -> None:
     assert parse(tools=[{"type": kind}, SEARCH], served=ALL).dropped_tools == (kind,)
