@@ -208,3 +208,18 @@ def test_the_schemas_of_one_request_have_only_so_many_patterns() -> None:
     with pytest.raises(InvalidRequest, match="have 30 patterns") as raised:
         Checker(rules(*tools, answer=answer), call_fields, CheckLimits(patterns_max=29)).compile()
     assert (raised.value.code, raised.value.param) == ("invalid_value", "tools")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"properties": {"a": {"pattern": "^a$"}}}, {"type": "no such type"}],
+    ids=["patterns", "unusable"],
+)
+def test_the_schema_of_a_server_that_cannot_be_used_is_left_to_its_tool(
+    schema: dict[str, Any],
+) -> None:
+    tool = ToolRule("crm.add", SegmentKind.MCP_CALL, "add", "crm", schema=schema)
+    checker = Checker(rules(tool), call_fields)
+    assert checker.call_fault("crm.add", "") is None
+    assert checker.call_fault("crm.add", '{"a": "b"}') is None
+    assert checker.call_fault("crm.add", "[1") is not None

@@ -9,6 +9,8 @@ import pytest
 
 from gateway.protocol.brought_tools import BROUGHT_TOOLS_MAX, brought_before
 from gateway.protocol.context_item import ContextItem
+from gateway.protocol.responses.tool_checks import check_none_dropped
+from gateway.protocol.tools import FunctionTool, HostedTool, NamespaceTool, named
 from tests.fakes.create_bodies import parse, refusal
 
 if TYPE_CHECKING:
@@ -47,3 +49,19 @@ def test_of_what_stands_before_a_request_the_last_tools_count(kind: Kind) -> Non
     ]
     names = [next(each.named()).name for each in brought_before(before)]
     assert names == [f"f{at}_0" for at in range(2, ITEMS + 2)]
+
+
+def test_what_brings_no_tools_before_a_request_counts_for_none() -> None:
+    message = ContextItem(kind="message", item_id="m", json=b"{}")
+    assert brought_before([message]) == ()
+
+
+def test_a_tool_that_the_gateway_runs_has_no_name_within_a_namespace() -> None:
+    space = NamespaceTool.model_construct(
+        name="crm", tools=(HostedTool(type="web_search"), FunctionTool(name="add"))
+    )
+    assert [tool.name for tool in named([space])] == ["crm.add"]
+
+
+def test_tools_that_clients_run_are_dropped_nowhere() -> None:
+    check_none_dropped([FunctionTool(name="add")])

@@ -16,10 +16,11 @@ from gateway.protocol.calls import (
     hosted_call,
     hosted_result,
     output_text,
+    unread,
 )
 from gateway.protocol.context_item import HostedKind
 from gateway.protocol.documented import literal_values
-from gateway.protocol.items import AnyHostedItem, CallItem, OutputItem
+from gateway.protocol.items import AnyHostedItem, CallItem, ImageGenerationCall, OutputItem
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.create_bodies import parse, refusal
 from tests.fakes.hosted_items import HOSTED
@@ -138,3 +139,14 @@ def test_what_a_hosted_tool_returned_is_bounded_like_any_text() -> None:
     call = {"type": "mcp_call", "server_label": "s", "name": "t", "arguments": "{}"}
     code, param, _ = refusal(input=[{**call, "output": "x" * 5_001}])
     assert (code, param) == ("string_above_max_length", "input[0]")
+
+
+def test_images_that_other_tools_made_or_took_are_not_shown() -> None:
+    made = ImageGenerationCall(id="ig_1", status="completed", result="aGk=")
+    assert unread([made], sees=True) == {"image_generation_call": 1}
+
+
+def test_arguments_of_a_search_for_tools_are_an_object() -> None:
+    search = ToolRule("tool_search", SegmentKind.TOOL_SEARCH_CALL, "tool_search")
+    with pytest.raises(ValueError, match="not a JSON object"):
+        call_fields(search, "tool_search", "[]")

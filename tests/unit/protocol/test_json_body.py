@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.json_body import DEPTH_MAX, parse_object
+from gateway.protocol.json_body import DEPTH_MAX, VALUES_MAX, parse_object
 from tests.fakes.create_bodies import LIMITS
 
 
@@ -80,3 +80,14 @@ def test_containers_are_allowed_up_to_the_bound() -> None:
     assert parse_object(b'{"a": [{}, {}]}', limits)
     with pytest.raises(InvalidRequest, match="at most 4 objects and arrays"):
         parse_object(b'{"a": [{}, {}, {}]}', limits)
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed() -> None:
+    body = b'{"a":[' + b"0," * VALUES_MAX + b"0]}"
+    with pytest.raises(InvalidRequest, match="too many parts"):
+        parse_object(body, LIMITS)
+
+
+def test_signs_within_text_are_no_values() -> None:
+    text = "," * (VALUES_MAX + 1)
+    assert parse_object(orjson.dumps({"a": text}), LIMITS) == {"a": text}

@@ -72,10 +72,10 @@ def test_each_has_its_kind_and_its_names() -> None:
     )
 
 
-def test_hosted_tools_alone_demand_nothing() -> None:
+def test_hosted_tools_alone_demand_no_more_than_what_servers_are_called_with() -> None:
     found = rules()
-    assert not found.is_binding
-    assert not found.checks_calls
+    checked = {name for name, tool in found.tools.items() if tool.is_checked}
+    assert checked == {"crm.add", "crm.drop.all", "wiki.drop.all"}
     assert not found.calls_functions
     assert found.open_calls, "as without them"
     assert not rules(text={"format": SCHEMA}).open_calls
