@@ -101,7 +101,7 @@ $(E2E)/%/.npm: $(CLIENTS)/%/package-lock.json $(E2E)/node/.linked
 # Two minutes at most, and never a failure: it depends on a registry, and on what others release.
 newest-sdk: $(READY) ## what the newest openai SDK has that this release does not know; only warns
 	@rm -rf .make/newest-sdk
-	@timeout 60 $(PIP) --no-deps --target .make/newest-sdk openai 2>/dev/null \
+	@timeout 60 $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --target .make/newest-sdk openai 2>/dev/null \
 		&& timeout 60 $(BIN)/python -m tests.conformance.newest_sdk .make/newest-sdk \
 		|| echo "the newest openai SDK was not compared: it could not be installed or read"
 
