@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def one_line(text: bytes) -> bytes:
-    """The same JSON, as orjson writes it, with each character that could end a line escaped."""
+    """Escape each character that could end a line in JSON that orjson wrote."""
     if text.isascii():
         return text
     # The first bytes of the three: to look for one byte takes next to no time.

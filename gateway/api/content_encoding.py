@@ -35,7 +35,9 @@ _MAGIC: Final[Mapping[Coding, bytes]] = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5
 
 
 def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> Coding | None:
-    """How the body of a request is compressed; None: it is not. Raises `UnsupportedEncoding`."""
+    """Return how the body of a request is compressed, None if it is not. Raises
+    `UnsupportedEncoding`.
+    """
     applied = _applied(headers)
     if not applied:
         return None
@@ -49,7 +51,7 @@ def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> Coding | None:
 
 
 def check_unencoded(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises `UnsupportedEncoding` for a body that is compressed where none may be."""
+    """Refuse a compressed body. Raises `UnsupportedEncoding`."""
     if _applied(headers):
         raise UnsupportedEncoding(
             "Files are not taken compressed: send the form as it is, without Content-Encoding.",
@@ -68,12 +70,12 @@ def _applied(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def bytes_max_of(body: bytes, bytes_max: int) -> int:
-    """How many bytes may be made of a compressed body where any body has `bytes_max` at most."""
+    """Return how many bytes a compressed body may decode to; any body has `bytes_max` at most."""
     return min(bytes_max, max(FREE_BYTES, RATIO_MAX * len(body)))
 
 
 def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
-    """The body that was compressed to `body`, of `bytes_max` bytes at most.
+    """Decode a compressed body, to `bytes_max` bytes at most.
 
     Raises `PayloadTooLarge`, and `InvalidRequest` for what is no such data or not all of it.
     """
@@ -100,7 +102,9 @@ def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
 
 
 def check_plain(body: bytes) -> None:
-    """Raises `InvalidRequest` for a body that is compressed, and its headers do not say so."""
+    """Refuse a body that is compressed although its headers do not say so. Raises
+    `InvalidRequest`.
+    """
     for coding, magic in _MAGIC.items():
         if body.startswith(magic):
             raise _invalid(
@@ -109,14 +113,13 @@ def check_plain(body: bytes) -> None:
 
 
 def _gunzip(body: bytes, room: int) -> tuple[bytes, bytes | None]:
-    """The content, or more than there is `room` for, and what is behind its end; None: no end."""
+    # At most one byte more than `room`. Behind the content: what follows it; None: it has no end.
     decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     content = decoder.decompress(body, room + 1)
     return content, decoder.unused_data if decoder.eof else None
 
 
 def _unzstd(body: bytes, room: int) -> tuple[bytes, bytes | None]:
-    """The same of zstd."""
     decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
     content = bytearray()
     for start in range(0, len(body), ZSTD_PART_BYTES):

@@ -37,14 +37,16 @@ curl -N "$OPENAI_BASE_URL/responses" -H "Authorization: Bearer $OPENAI_API_KEY" 
 
 
 def more_commands(model: str, hosted: Sequence[Example]) -> str:
-    """What else this gateway does, each with a title; `hosted` are of the tools that are on."""
+    """Return commands that show what else this gateway does, each with a title; `hosted` are of
+    tools that are on.
+    """
     commands = [*_governance(model), *_agents_and_background(model)]
     commands += [(example.invitation, _python(example.script(model))) for example in hosted]
     return "".join(f"\n  {title}:\n\n{command}\n" for title, command in commands)
 
 
 def _python(program: str) -> str:
-    """The command that runs a program without single quotes."""
+    """Return the shell command that runs a Python program, which has no single quotes."""
     return f"{PYTHON} -c '\n{program}'"
 
 

@@ -50,7 +50,7 @@ class Repeated(NamedTuple):
 
 
 def may_repeat(new: Iterable[InputItem]) -> Repeated:
-    """Of which items of a history it takes the JSON to know whether `new` items are copies of them.
+    """Return which items of a history `new` items may be copies of: their JSON is compared.
 
     An output alone is of a call that waits for it; beside calls it may be a copy like these.
     """
@@ -78,7 +78,7 @@ class KnownItems:
         return item_id in self._by_id
 
     def add(self, item: ContextItem) -> None:
-        """An item that a copy may follow, which has its id."""
+        """Note an item that copies with its id may follow."""
         self._by_id[item.item_id] = item
         if item.is_call:
             self._awaited.add(item.call_id)
@@ -86,7 +86,7 @@ class KnownItems:
             self._awaited.discard(item.call_id)
 
     def find(self, item: InputItem) -> ContextItem | None:
-        """What `item` is a copy of; None for a new one."""
+        """Return what `item` is a copy of; None for a new one."""
         if item.type in _NO_COPIES:
             return None
         is_output = item.type in OUTPUT_KINDS
@@ -105,14 +105,14 @@ class KnownItems:
         return None
 
     def _of_call(self, call_id: str, *, is_output: bool) -> ContextItem | None:
-        """The call, or its output. One that was cut off may be sent anew."""
+        # A call that was cut off may be sent anew.
         call = self._calls().get(("call", call_id))
         if not is_output:
             return call if call is not None and call.complete else None
         return None if call is None else self._calls().get(("output", call_id))
 
     def _calls(self) -> Mapping[tuple[str, str], ContextItem]:
-        """Calls, outputs and answers to approval requests that stood before the new items."""
+        """Index calls, outputs and answers to approval requests that precede the new items."""
         if self._by_call is None:
             self._by_call = {
                 (role, item.call_id): item
@@ -133,7 +133,7 @@ def _role_in_call(item: ContextItem) -> str | None:
 
 
 def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
-    """Raises `InvalidRequest` for a copy that says something else than the item that it is of.
+    """Refuse a copy that differs from the item that it is of. Raises `InvalidRequest`.
 
     `place` is where the request has it.
     """
@@ -157,7 +157,7 @@ def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
 
 
 def _changed_member(known: Item, copy: InputItem) -> str | None:
-    """The first member that a copy has and that says something else there."""
+    """Return the first member of a copy that differs; None if there is none."""
     if known.type != copy.type:
         return "type"
     said, again = _shown(known), _shown(copy)
@@ -165,7 +165,7 @@ def _changed_member(known: Item, copy: InputItem) -> str | None:
 
 
 def _shown(item: InputItem) -> dict[str, Any]:
-    """What a model may be shown of an item, and by what it is shown."""
+    """Return what a model may be shown of an item, by member."""
     match item:
         case Message():
             return {"role": item.role, "phase": item.phase, "content": _in_runs(item.content)}
@@ -189,7 +189,7 @@ def _shown(item: InputItem) -> dict[str, Any]:
 
 
 def _respelled(arguments: str) -> str | bytes:
-    """JSON as all clients would have it that write it anew; as it is, where it is none."""
+    """Return JSON in one spelling; text that is no JSON as it is."""
     try:
         return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
@@ -197,7 +197,7 @@ def _respelled(arguments: str) -> str | bytes:
 
 
 def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
-    """Parts, with neighbouring texts as one; images and files as what tells them apart."""
+    """Join neighbouring texts; stand for images and files by what tells them apart."""
     runs: list[Any] = []
     for part in parts:
         if isinstance(part, InputImage | InputFile):
@@ -215,7 +215,7 @@ def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
 
 
 def _agrees(known: object, copy: object) -> bool:
-    """Whether two values are the same as far as both are there."""
+    """Return True if two values are the same as far as both have members."""
     pairs = [(known, copy)]
     while pairs:
         one, other = pairs.pop()

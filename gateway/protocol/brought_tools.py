@@ -69,7 +69,7 @@ class BroughtTools:
 
     @classmethod
     def of(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
-        """The tools of an item at `path`. Raises `InvalidRequest`."""
+        """Read the tools of an item at `path`. Raises `InvalidRequest`."""
         said = {"tools": without_unserved(item.tools, NO_FAMILIES)}
         try:
             tools = _Bringing.model_validate(said).tools
@@ -79,18 +79,18 @@ class BroughtTools:
 
     @property
     def count(self) -> int:
-        """How many there are, those in namespaces among them."""
+        """Number of tools, those in namespaces included."""
         spaces = (tool.tools for tool in self.tools if isinstance(tool, NamespaceTool))
         return len(self.tools) + sum(map(len, spaces))
 
     def named(self) -> Iterator[NamedTool]:
-        """Those that can be called."""
+        """Yield the tools that can be called."""
         return named(self.tools)
 
 
 def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
-    """What items bring that were checked when they were new, the last of it where it is too much.
-    What was stored before there was such a check may bring nothing.
+    """Return what stored items bring, the last `BROUGHT_TOOLS_MAX` tools at most. They were checked
+    when they were new.
     """
     kept: list[BroughtTools] = []
     count = 0
@@ -111,7 +111,7 @@ def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
-    """What items of a request bring; `param` holds them. Raises `InvalidRequest`."""
+    """Return what items of a request bring; `param` holds them. Raises `InvalidRequest`."""
     return tuple(
         BroughtTools.of(item, f"{param}[{index}].")
         for index, item in enumerate(items)
@@ -120,7 +120,7 @@ def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[Brough
 
 
 def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tuple[Tool, ...]:
-    """The tools that a model is told of: each name once, a declaration before what was loaded.
+    """Return the tools that a model is told of: each name once, declared ones before loaded ones.
 
     What defers its loading is left out until it is loaded, where a client can load it: it searches
     for tools, or has done so. Without a search nobody could ever call it.
@@ -145,13 +145,13 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
-    """Where each tool stands that can be called, by the name that the model knows."""
+    """Return where each tool stands that can be called, by the name that the model knows."""
     paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
     return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
 
 
 def _loaded(brought: Iterable[BroughtTools]) -> dict[str, NamedTool]:
-    """What searches have found, as it was found last, in the order in which it came first."""
+    # As it was found last, in the order in which it came first.
     found: dict[str, NamedTool] = {}
     for each in brought:
         if each.loaded:
@@ -164,7 +164,6 @@ def _defers(tool: NamedTool) -> bool:
 
 
 def _purposes(tools: Iterable[Tool]) -> dict[str, str]:
-    """What each namespace is for."""
     return {
         tool.name: tool.description
         for tool in tools
@@ -173,7 +172,7 @@ def _purposes(tools: Iterable[Tool]) -> dict[str, str]:
 
 
 def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]) -> NamedTool:
-    """The tool as the model is told of it: a search names what it can load, a namespace as one."""
+    """Add to a search what it can load, a namespace as one; return other tools as they are."""
     if not left or not isinstance(tool.tool, ToolSearchTool):
         return tool
     names = {
@@ -190,7 +189,7 @@ def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str
 
 
 def _grouped(tools: Iterable[NamedTool], purposes: Mapping[str, str]) -> list[Tool]:
-    """The tools as a request would declare them, each namespace where its first tool is."""
+    """Return tools as a request declares them, each namespace where its first tool is."""
     groups: dict[str, list[NamedTool]] = {}
     for tool in tools:
         groups.setdefault(tool.namespace or f".{tool.name}", []).append(tool)

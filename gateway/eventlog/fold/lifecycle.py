@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from gateway import ids
 from gateway.generation import HOSTED_KINDS, SegmentKind
+from gateway.protocol.context_item import CallKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,20 +35,17 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.body import ResponseStatus
 
 ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
-ItemType = Literal[
-    "message",
-    "reasoning",
-    "function_call",
-    "custom_tool_call",
-    "local_shell_call",
-    "shell_call",
-    "apply_patch_call",
-    "tool_search_call",
-    "web_search_call",
-    "code_interpreter_call",
-    "mcp_call",
-    "mcp_approval_request",
-]
+ItemType = (
+    CallKind
+    | Literal[
+        "message",
+        "reasoning",
+        "web_search_call",
+        "code_interpreter_call",
+        "mcp_call",
+        "mcp_approval_request",
+    ]
+)
 """Of the items that segments become."""
 PartType = Literal["output_text", "refusal", "reasoning_text"]
 _Status = TypeVar("_Status", bound=str)

@@ -42,8 +42,8 @@ class DocumentReader:
         self._idle: list[Process] = []
 
     async def read(self, found: Fetched) -> Page:
-        """The page that a document is. Raises `Unreadable`. When the caller is cancelled, the work
-        has ended before this does.
+        """Return the page that a document is. Raises `Unreadable`. When the caller is cancelled,
+        the work has ended before this does.
         """
         async with self._turns:
             process = await self._process()
@@ -71,7 +71,6 @@ class DocumentReader:
             await _end(self._idle.pop())
 
     async def _process(self) -> Process:
-        """One that nobody uses."""
         while self._idle:
             process = self._idle.pop()
             if process.returncode is None:
@@ -102,7 +101,6 @@ def _kind(found: Fetched) -> str:
 
 
 async def _why_ended(process: Process, found: Fetched) -> str:
-    """What to say of a document whose process is over, or has closed its ends."""
     await _end(process)
     if process.returncode == -signal.SIGXCPU:
         return f"the {_kind(found)} took too long to read"

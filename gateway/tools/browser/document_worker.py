@@ -49,7 +49,6 @@ def main(limits_json: str) -> None:
 
 
 def _frame(stream: IO[bytes]) -> bytes:
-    """The next frame; empty at the end."""
     head = stream.read(FRAME_HEAD.size)
     return stream.read(*FRAME_HEAD.unpack(head)) if len(head) == FRAME_HEAD.size else b""
 

@@ -17,8 +17,8 @@ _TITLE_CHARS_MAX: Final = 1000
 
 
 def pages_of(body: bytes, *, pages_max: int, chars_max: int) -> tuple[str, list[str]]:
-    """The title, which may be empty, and the text of each page, as far as there may be so many
-    pages and characters. Raises `Unreadable`.
+    """Return the title, which may be empty, and the text of each page, within the two bounds.
+    Raises `Unreadable`.
     """
     try:
         reader = PdfReader(BytesIO(body))
