@@ -142,10 +142,10 @@ class Web(Section):
         2, description="Processes that read pages and PDFs; each takes a CPU while it reads."
     )
     pdf_pages_max: PositiveInt = Field(200, description="Pages of a PDF that are read.")
-    pdf_memory_bytes_max: PositiveInt = Field(
+    document_memory_bytes_max: PositiveInt = Field(
         512 * MIB, description="Bytes of memory for a process that reads a page or a PDF."
     )
-    pdf_timeout_s: PositiveFloat = Field(10.0, description="Seconds to read a page or a PDF.")
+    document_timeout_s: PositiveFloat = Field(10.0, description="Seconds to read a page or a PDF.")
     fresh_s: NonNegativeFloat = Field(
         600.0, description="Seconds a page is not fetched again for a tenant who follows a link."
     )

@@ -49,7 +49,7 @@ class DocumentReader:
             process = await self._process()
             is_kept = False
             try:
-                async with asyncio.timeout(self._limits.pdf_timeout_s):
+                async with asyncio.timeout(self._limits.document_timeout_s):
                     answer = await self._ask(process, found)
                 is_kept = found.content_type != PDF and len(found.body) <= KEPT_BYTES_MAX
             except TimeoutError:

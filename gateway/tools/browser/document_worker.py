@@ -33,7 +33,7 @@ def main(limits_json: str) -> None:
 
     limits = ReadLimits(**json.loads(limits_json))
     for limit, value in (
-        (resource.RLIMIT_AS, limits.pdf_memory_bytes_max),
+        (resource.RLIMIT_AS, limits.document_memory_bytes_max),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, _FILES_MAX),
@@ -41,7 +41,7 @@ def main(limits_json: str) -> None:
         resource.setrlimit(limit, (value, value))
     logging.disable(logging.CRITICAL)
     while head := _frame(sys.stdin.buffer):
-        _allow_cpu(limits.pdf_timeout_s)
+        _allow_cpu(limits.document_timeout_s)
         answer = _answer(json.loads(head), _frame(sys.stdin.buffer), limits)
         sent = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
         sys.stdout.buffer.write(FRAME_HEAD.pack(len(sent)) + sent)

@@ -31,19 +31,17 @@ _NO_LINKS: Final[tuple[str, ...]] = ()
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds of the documents of a process. `pdf_memory_bytes_max` and `pdf_timeout_s` are those of
-    a process that reads one, whatever its type; there are `documents_max` of them.
-    """
+    """Bounds of the documents of a process; `documents_max` processes read at once."""
 
     text_chars_max: int = 1_000_000
     pdf_pages_max: int = 200
-    pdf_memory_bytes_max: int = 512 * 1024 * 1024
-    pdf_timeout_s: float = 15.0
+    document_memory_bytes_max: int = 512 * 1024 * 1024
+    document_timeout_s: float = 15.0
     documents_max: int = 2
 
 
 def page_of(found: Fetched, limits: ReadLimits) -> Page:
-    """The page that a document is. Raises `Unreadable`."""
+    """Return the page that a document is. Raises `Unreadable`."""
     if found.content_type == PDF:
         return _pdf(found, limits)
     if found.content_type in _HTML:

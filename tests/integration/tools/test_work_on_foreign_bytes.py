@@ -135,7 +135,7 @@ def in_thread(work: Callable[[Any], object], inputs: Iterable[Any]) -> Callable[
 
 
 async def hostile_documents() -> None:
-    reader = DocumentReader(ReadLimits(pdf_timeout_s=2.0))
+    reader = DocumentReader(ReadLimits(document_timeout_s=2.0))
     for html in PAGES.values():
         with pytest.raises(Unreadable, match=r"nested deeper|has more than|too long"):
             await reader.read(Fetched("http://site.example/", "text/html", html.encode()))

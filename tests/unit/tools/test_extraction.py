@@ -135,7 +135,7 @@ async def test_kernel_ends_a_process_that_nobody_waits_for() -> None:
     head = json.dumps({"url": URL, "content_type": "text/html", "charset": None}).encode()
     body = PAGES["unpaired"].encode()
     frames = b"".join(FRAME_HEAD.pack(len(part)) + part for part in (head, body))
-    limits = json.dumps(asdict(ReadLimits(pdf_timeout_s=0.5)))
+    limits = json.dumps(asdict(ReadLimits(document_timeout_s=0.5)))
     command = [sys.executable, "-I", document_worker.__file__, limits]
     worker = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
     await worker.communicate(frames)
@@ -168,7 +168,7 @@ def bomb(size_bytes: int) -> bytes:
     ids=["empty", "nonsense", "cut", "bomb"],
 )
 async def test_pdf_that_cannot_be_read_is_said(body: bytes) -> None:
-    limits = ReadLimits(pdf_memory_bytes_max=256 * 1024 * 1024)
+    limits = ReadLimits(document_memory_bytes_max=256 * 1024 * 1024)
     with pytest.raises(Unreadable, match=r"the PDF (is damaged|has no text)"):
         await read(body, PDF, limits)
 
@@ -179,7 +179,7 @@ async def test_small_bomb_is_a_page() -> None:
 
 async def test_pdf_that_takes_too_long_is_given_up() -> None:
     with pytest.raises(Unreadable, match="took too long"):
-        await read(pdf_of("t", ["x"]), PDF, ReadLimits(pdf_timeout_s=0.001))
+        await read(pdf_of("t", ["x"]), PDF, ReadLimits(document_timeout_s=0.001))
 
 
 def test_missing_libraries_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
