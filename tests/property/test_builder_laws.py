@@ -45,6 +45,7 @@ _ARGUMENTS = {
     SegmentKind.LOCAL_SHELL_CALL: '{"command":["ls"]}',
     SegmentKind.SHELL_CALL: '{"commands":["ls",""]}',
     SegmentKind.APPLY_PATCH_CALL: '{"operation":{"type":"delete_file","path":"a"}}',
+    SegmentKind.TOOL_SEARCH_CALL: '{"query":"a"}',
 }
 _texts = st.text(alphabet='ab"\\\n\u2028\x00é\U0001f600', min_size=1, max_size=4).map(SegmentText)
 
@@ -108,7 +109,7 @@ def _text_of(item: dict[str, Any]) -> str:
     if "content" in item:
         (part,) = item["content"]
         return str(part.get("text", part.get("refusal")))
-    if item["type"] == "mcp_approval_request":
+    if item["type"] in {"mcp_approval_request", "tool_search_call"}:
         return ""
     return str(item.get("arguments", item.get("input", item.get("code", ""))))
 

@@ -17,6 +17,7 @@ from gateway.constraints.validation import Checker
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Finished, ToolEnded, ToolStarted
+from gateway.eventlog.fold.screen import is_object
 from gateway.protocol.calls import call_fields
 from gateway.protocol.hosted.grants import (
     BrowserGrant,
@@ -116,7 +117,9 @@ manners: Final = st.builds(
 
 @dataclass
 class Tools:
-    """Everything that is called ends so, one after the other."""
+    """Everything that is called ends so, one after the other. As those of servers do, tools refuse
+    what is no JSON object.
+    """
 
     outcomes: Sequence[ToolOutcome]
     ran: list[str] = field(default_factory=list)
@@ -128,8 +131,10 @@ class Tools:
         return ToolStart(repeatable=False)
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        self.ran.append(call.name)
         await asyncio.sleep(0)
+        if call.name.startswith("srv.") and not is_object(call.arguments):
+            return ToolResult("It cannot be called with this.", "refused")
+        self.ran.append(call.name)
         outcome = self.outcomes[call.ordinal % len(self.outcomes)]
         return ToolResult(f"<|end|>{call.ordinal}", outcome)
 
