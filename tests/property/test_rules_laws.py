@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
@@ -108,6 +108,12 @@ def test_what_may_be_called_is_a_tool_and_what_must_be_exists(request: CreateRes
     assert not found.open_calls or found.allowed == found.tools.keys()
 
 
+@example(
+    request=parse(
+        tools=[*TOOLS, *HOSTED],
+        tool_choice={"type": "allowed_tools", "tools": [NAMES[0], {"type": "shell"}]},
+    )
+)
 @given(request=requests())
 def test_what_is_echoed_is_accepted_again_and_demands_the_same(request: CreateResponse) -> None:
     fields = echo(request)

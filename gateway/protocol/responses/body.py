@@ -36,7 +36,6 @@ from gateway.protocol.parameters import (
 from gateway.protocol.responses.hosted_rules import chooses, hosted_rules
 from gateway.protocol.tools import (
     ANY_OBJECT,
-    HOSTED_TOOL_TYPES,
     NO_ARGUMENTS,
     PARAMETERS,
     AnyTool,
@@ -47,6 +46,7 @@ from gateway.protocol.tools import (
     NamespaceTool,
     ToolSearchTool,
     allowed_names,
+    means,
     means_hosted,
     named,
     run_tools,
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
     from gateway.protocol.hosted.grants import Grants
-    from gateway.protocol.hosted.tools import RunTool
     from gateway.protocol.parameters import Effort, TextOptions, ToolName
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import NamedTool, Tool
@@ -144,7 +143,7 @@ def echo(
         "text": _text(request.text),
         "tool_choice": choice
         if isinstance(choice, str)
-        else _tool_choice(choice, run_tools(request.tools)),
+        else _tool_choice(choice, request.known_tools),
         "tools": _tools(request.tools) if request.tools else [],
         **_offered(request),
     }
@@ -178,21 +177,21 @@ def _text(asked: TextOptions) -> dict[str, Any]:
     return text
 
 
-def _tool_choice(choice: AllowedTools | ToolChoice, run: Sequence[RunTool]) -> dict[str, Any]:
+def _tool_choice(choice: AllowedTools | ToolChoice, tools: Sequence[Tool]) -> dict[str, Any]:
     """In a form that OpenAI's types have: they know no choice of `local_shell` alone, nor of
     `web_search` by that name. Tools that were dropped are left out.
     """
     match choice:
         case AllowedTools() as allowed:
-            tools = [
-                tool
-                for tool in allowed.tools
-                if tool.type not in HOSTED_TOOL_TYPES or means_hosted(tool, run)
-            ]
+            client, run = tuple(named(tools)), run_tools(tools)
             return {
                 "type": allowed.type,
                 "mode": allowed.mode,
-                "tools": [_named_tool(tool) for tool in tools],
+                "tools": [
+                    _named_tool(tool)
+                    for tool in allowed.tools
+                    if means_hosted(tool, run) or any(means(tool, one) for one in client)
+                ],
             }
         case ToolChoice(type=kind) if kind in _LISTED_CHOICES:
             return {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
