@@ -22,22 +22,8 @@ EVERYONE: Final = UUID(int=0)
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "c4f8d20a917e"
+REVISION: Final = "7a1d4c60b2e9"
 """The newest revision of the schema (`migrations`)."""
-OLDER_REVISIONS: Final = (
-    *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
-    *("d3b7c05e61f8", "b8e40d29f6a3", "b7e4d19a3c60"),
-    *("e1b6d4083f95", "3f8a1c6b9d27", "c5a90d37e1b4", "e5a2c7f0814d", "c5a90f2e7d14"),
-    "a4c1f7d20b68",
-    "f4d8217ab6c3",
-    "9d27e4b1c06f",
-    "7d20c4b8e1f6",
-    *("2e8b6f40d9a7", "6c1e9a53d084", "a7d30e58c1b4", "b91f4e07d6a2", "b91f3c7ae264"),
-    *("6a0d4c92e7f1", "b39e5f7d1c08", "c8e51a7d3f60", "d8f40a7b2e93", "f5b2e81c6a04"),
-    *("41c7e0d9b8a5", "a2f60d7c41e8", "9e2b64f1d07c", "c7d15e80b3a9", "4b7f02c9d1e8"),
-    *("5c80a3e1d2f9", "3d9e6b10f4a7"),
-)
-"""Those before it, the first one first. A revision that is neither is of a newer release."""
 
 COST_COLUMNS: Final = (
     *("cost_nano", "input_cost_nano", "cached_cost_nano", "output_cost_nano"),
@@ -94,7 +80,7 @@ COLUMNS: Final = {
     " audience text!, discovery_url text, jwks_url text, jwks bytea, transformations bytea!,"
     " bearer boolean!, algorithms text[]!, clock_skew_s integer!, lifetime_max_s integer!,"
     " enabled boolean!, created_at timestamptz!, updated_at timestamptz!, deleted_at timestamptz,"
-    " named_bearer boolean",
+    " named_bearer boolean!",
     # Which of their tokens act for a service account; `matchers` are JSON.
     "federation_rules": "tenant_id uuid!, id uuid!, provider_id uuid!, project_id uuid!,"
     " service_account_id uuid!, name text, description text, matchers bytea!, scopes text[],"

@@ -200,7 +200,7 @@ responses = _table(
     "responses",
     "tenant_id id",
     _one_of("status", *RUNNING, *TERMINAL),
-    # Not for those without: a look-up by id must not be planned on it (see the migration).
+    # Not for those without: a look-up by id must not be planned on it.
     Index(None, "tenant_id", "parent_id", postgresql_where=text("parent_id IS NOT NULL")),
     # Neither owner, lease nor head is indexed, so that heartbeats and appends stay HOT updates.
     Index(

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StartupError
+from gateway.store.migration.functions import FUNCTIONS
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, COLUMNS, EVERYONE, RUNS_ROLE, columns_of
 
@@ -73,18 +74,6 @@ KEYS: Final = (
     *("uq_identity_providers_named", "uq_operator_issuers_issuer"),
 )
 """Those by which it is seen what is there already."""
-FUNCTIONS: Final = {
-    **dict.fromkeys(("find_api_key", "find_principal", "find_caller"), "bytea"),
-    **dict.fromkeys(("find_operator", "find_operator_role"), "bytea"),
-    "find_issuers": "uuid, text, text[]",
-    "find_federated": "uuid, uuid, uuid",
-    "find_bearers": "text, text[], uuid, text",
-    "find_operator_issuers": "text, text[]",
-    "find_named": "uuid, text, uuid",
-}
-"""With the types of what they take: a key's hash, or what a token says of itself. The role of
-tenants may execute them, and nobody else but the owner."""
-
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _OF_RUNS: Final = (
     "responses",
@@ -317,14 +306,11 @@ def _isolation() -> Iterator[Requirement]:
         )
     yield from (policy.requirement() for policy in policies())
     for function in FUNCTIONS:
-        yield Requirement(f"function {function}")
+        yield Requirement(f"function {function.name}")
         yield Requirement(
-            f"no privilege EXECUTE on {function} of everybody",
+            f"no privilege EXECUTE on {function.name} of everybody",
             # The role of tenants may have had it by being one of everybody.
-            (
-                f"REVOKE ALL ON FUNCTION {function}({FUNCTIONS[function]}) FROM PUBLIC",
-                _let_execute(function),
-            ),
+            (function.close, function.grant),
             cost="every user of the database may look up keys",
         )
 
@@ -343,14 +329,7 @@ def _access() -> Iterator[Requirement]:
                 for place in places:
                     yield Requirement(privilege_text(role, found["verb"], place), (mend,))
     for function in FUNCTIONS:
-        yield Requirement(
-            privilege_text(APP_ROLE, "EXECUTE", function),
-            (_let_execute(function),),
-        )
-
-
-def _let_execute(function: str) -> str:
-    return f"GRANT EXECUTE ON FUNCTION {function}({FUNCTIONS[function]}) TO {APP_ROLE}"
+        yield Requirement(privilege_text(APP_ROLE, "EXECUTE", function.name), (function.grant,))
 
 
 TOLD_MAX: Final = 4
@@ -362,7 +341,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 _FUNCTIONS_TAKING: Final = ", ".join(
-    f"('{name}', {len(taken.split(', '))})" for name, taken in FUNCTIONS.items()
+    f"('{one.name}', {len(one.parameters.split(', '))})" for one in FUNCTIONS
 )
 # From PostgreSQL 16 on a member of a role need not be able to take it.
 CATALOG: Final = f"""
@@ -472,7 +451,7 @@ def told(lacking: Sequence[Requirement]) -> str:
 
 # Another database's migration may do the same at the same moment, as another owner. From PostgreSQL
 # 16 on, being a member (as the creator of a role is) no longer implies that one may take it.
-_MAKE_ROLE: Final = """
+MAKE_ROLE: Final = """
 DO $$
 DECLARE
     needed text := CASE WHEN current_setting('server_version_num')::int >= 160000
@@ -514,7 +493,7 @@ def make_roles(connection: Connection) -> None:
 
 def _have_made_roles(connection: Connection) -> bool:
     for role in ROLES:
-        connection.exec_driver_sql(_MAKE_ROLE.format(role=role))
+        connection.exec_driver_sql(MAKE_ROLE.format(role=role))
     lacking = {requirement.text for requirement in _lacking(connection)}
     return all(MEMBERSHIP.format(role=role) not in lacking for role in ROLES)
 

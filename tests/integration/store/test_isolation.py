@@ -427,7 +427,7 @@ UNSEEN = {
     "a page": "SELECT text FROM tool_pages",
     "a document": "SELECT text FROM web_documents",
     "a key": "SELECT hash FROM api_keys",
-    "a key's owner": "SELECT * FROM find_principal('')",
+    "a key's owner": "SELECT * FROM find_caller('')",
 }
 UNCHANGED = {
     "a body": "UPDATE responses SET body = ''",
