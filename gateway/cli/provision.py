@@ -55,7 +55,7 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
 async def bring_up_to_date(settings: Settings) -> None:
     """Migrate the embedded database, unless nothing is to be done.
 
-    Only a migration imports Alembic and SQLAlchemy, which take longer than the rest of a start.
+    Only a migration imports Alembic, which takes long.
     """
     async with connected(settings) as database:
         if await database.revision() == REVISION and not await missing(database):

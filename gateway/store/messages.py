@@ -18,7 +18,7 @@ from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
 from gateway.store.postgres.statements import Rows, Statement, insert_into
-from gateway.store.schema import ITEM
+from gateway.store.tables.responses import ITEM
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

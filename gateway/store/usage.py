@@ -11,7 +11,7 @@ import orjson
 from gateway.metering import NOBODY, Metering
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant, insert_into
-from gateway.store.schema import COUNTS, METERED
+from gateway.store.tables.ledger import COUNTS, METERED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

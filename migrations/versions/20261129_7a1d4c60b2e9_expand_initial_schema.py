@@ -1,6 +1,6 @@
 """expand initial schema.
 
-Build the tables of `gateway.store.migration.tables` with roles, policies, privileges, functions and
+Build the tables of `gateway.store.tables` with roles, policies, privileges, functions and
 triggers. No release has this revision yet, so a change of the tables is a change of what it
 builds. A second revision has to freeze it first: put the statements that
 `alembic upgrade head --sql` writes in the place of `upgrade`.
@@ -12,8 +12,8 @@ from alembic import op
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from gateway.store.migration.functions import FUNCTIONS, TRIGGERS
-from gateway.store.migration.tables import metadata
 from gateway.store.migration.verification import MAKE_ROLE, ROLES, requirements
+from gateway.store.tables import metadata
 
 revision: str = "7a1d4c60b2e9"
 down_revision: str | None = None

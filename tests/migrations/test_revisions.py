@@ -13,8 +13,8 @@ from gateway.errors import StartupError
 from gateway.store.migration import revisions as store_revisions
 from gateway.store.migration.migrate import alembic_config, run_locked
 from gateway.store.migration.revisions import migrations_folder
-from gateway.store.migration.tables import metadata
 from gateway.store.schema import REVISION
+from gateway.store.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from gateway.errors import StartupError
 from gateway.store import claims, responses
 from gateway.store.migration import verification
 from gateway.store.migration.migrate import upgrade
-from gateway.store.migration.tables import metadata
 from gateway.store.migration.verification import missing
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.tables import metadata
 from tests.conftest import new_tenant, opened
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder, server_programs
 from tests.fakes.stored import TERMS, durable_response, store_turn
@@ -66,11 +66,6 @@ async def output_of(
 
 def name_of(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[2]
-
-
-def test_what_is_required_are_the_indexes_of_the_tables() -> None:
-    indexes = {index.name for table in metadata.tables.values() for index in table.indexes}
-    assert indexes - set(verification.KEYS) == set(verification.INDEXES)
 
 
 async def test_nothing_is_missing_from_what_the_migrations_build(database_url: str) -> None:

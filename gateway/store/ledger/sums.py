@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.store.schema import COST_COLUMNS, SUMMED_BY, SUMS
+from gateway.store.schema import COST_COLUMNS
+from gateway.store.tables.ledger import SUMMED_BY, SUMS
 
 _KEY_WORDS: Final = {
     "service_tier": "coalesce(line.service_tier, 'default')",

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy.dialects import postgresql
 
 from gateway.store import endings, messages, responses, usage
-from gateway.store.migration.tables import metadata
-from gateway.store.schema import COST_COLUMNS, ITEM
+from gateway.store.schema import COST_COLUMNS
+from gateway.store.tables import metadata
+from gateway.store.tables.responses import ITEM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
