@@ -26,7 +26,7 @@ from gateway.store.tables import TABLES, about
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection, Index, Table
 
     from gateway.store.postgres.database import Database
     from gateway.store.tables.columns import Access
@@ -36,31 +36,35 @@ MEMBERSHIP: Final = "membership of the database's user in {role}"
 """The requirement that it may take the role."""
 
 
-def _uniques() -> list[UniqueConstraint]:
-    return [
-        key
-        for table in TABLES.values()
-        for key in table.constraints
-        if isinstance(key, UniqueConstraint)
-    ]
+def _uniques() -> Iterator[UniqueConstraint]:
+    for table in TABLES.values():
+        keys = (key for key in table.constraints if isinstance(key, UniqueConstraint))
+        yield from sorted(keys, key=_name)
+
+
+def _indexes(*, is_unique: bool) -> Iterator[str]:
+    for table in TABLES.values():
+        yield from sorted(_name(one) for one in table.indexes if one.unique == is_unique)
+
+
+def _name(one: Index | UniqueConstraint) -> str:
+    return str(one.name)
 
 
 _TABLES: Final = tuple(TABLES.values())
-INDEXES: Final = tuple(
-    str(index.name) for table in _TABLES for index in table.indexes if not index.unique
-)
+INDEXES: Final = tuple(_indexes(is_unique=False))
 """Those that make it fast."""
 CONFLICTS: Final = frozenset(
     {
         *(f"pk_{table.name}" for table in _TABLES if about(table).is_upserted),
-        *(str(key.name) for key in _uniques() if key.info.get("is_upserted")),
+        *(_name(key) for key in _uniques() if key.info.get("is_upserted")),
     }
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
     *(f"pk_{table.name}" for table in _TABLES),
-    *(str(key.name) for key in _uniques()),
-    *(str(index.name) for table in _TABLES for index in table.indexes if index.unique),
+    *map(_name, _uniques()),
+    *_indexes(is_unique=True),
 )
 """Those by which it is seen what is there already."""
 

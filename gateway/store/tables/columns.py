@@ -125,7 +125,8 @@ class ColumnOptions(TypedDict, total=False):
     """`key`: one of the primary key; `null`: it may be null; `default`: made by the server.
 
     `exported` (true, unless said): `data export` shows it; otherwise it is a secret, or says how
-    the gateway works. `scrubbed`: set to null when the tenant is removed.
+    the gateway works. `scrubbed`: set to null when the tenant is removed. `packed` (true, unless
+    said): the server compresses long values.
     """
 
     key: bool
@@ -133,6 +134,7 @@ class ColumnOptions(TypedDict, total=False):
     default: str | None
     exported: bool
     scrubbed: bool
+    packed: bool
 
 
 class Named(UserDefinedType[Any]):
@@ -180,6 +182,7 @@ def _column(
             "kept": kept,
             "exported": options.get("exported", True),
             "scrubbed": options.get("scrubbed", False),
+            "packed": options.get("packed", True),
         },
     )
 
@@ -212,7 +215,7 @@ jsonb: Final = _content("jsonb")
 
 
 def tenant_id() -> Column[Any]:
-    """The tenant: every key and nearly every index starts with it."""
+    """Make the column of the tenant, with which every key and nearly every index starts."""
     return uuid("tenant_id", key=True)
 
 
@@ -222,40 +225,40 @@ def table(name: str, *items: SchemaItem, about: TableInfo, **options: Any) -> Ta
 
 
 def of_parent(column: str, parent: str) -> ForeignKeyConstraint:
-    """Rows are deleted with the row of `parent` whose id is in `column`."""
+    """Delete rows with the row of `parent` whose id is in `column`."""
     return ForeignKeyConstraint(
         ["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"], ondelete="CASCADE"
     )
 
 
 def refers(column: str, parent: str) -> ForeignKeyConstraint:
-    """`column` names a row of `parent`, which cannot be deleted meanwhile."""
+    """Keep the row of `parent` whose id is in `column` from being deleted."""
     return ForeignKeyConstraint(["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"])
 
 
 def of_tenant() -> ForeignKeyConstraint:
-    """The tenant has to be there."""
+    """Require that the tenant is there."""
     return ForeignKeyConstraint(["tenant_id"], ["tenants.id"])
 
 
 def one_of(column: str, *values: str) -> CheckConstraint:
-    """`column` has one of these words, or null."""
+    """Require one of these words, or null, in `column`."""
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
 def unique(*columns: str, name: str | None = None, is_upserted: bool = False) -> UniqueConstraint:
-    """No two rows have the same in `columns`. `is_upserted`: statements name it."""
+    """Refuse rows with the same in `columns`. `is_upserted`: statements name the key."""
     return UniqueConstraint(*columns, name=name, info={"is_upserted": is_upserted})
 
 
 def index(*columns: str, name: str | None = None, where: str | None = None) -> Index:
-    """An index for speed, of the rows that `where` lets through."""
+    """Make the rows that `where` lets through quick to find."""
     return Index(name, *columns, postgresql_where=None if where is None else sql(where))
 
 
 def unique_index(name: str, *columns: str, where: str) -> Index:
-    """No two of the rows that `where` lets through have the same in `columns`."""
+    """Refuse rows with the same in `columns` among those that `where` lets through."""
     return Index(name, *columns, unique=True, postgresql_where=sql(where))
 
 

@@ -219,8 +219,9 @@ flushes: Final = table(
     tenant_id(),
     text("owner", Kept.WORD, key=True),
     bigint("number", key=True),
-    bytea("members", Kept.ID),
-    bytea("entries", Kept.LOG),
+    # Rows are gone in a second or two: packing them smaller would cost more than it saves.
+    bytea("members", Kept.ID, packed=False),
+    bytea("entries", Kept.LOG, packed=False),
     about=TableInfo(
         lifetime=Lifetime(
             deleted="its response",
