@@ -1,7 +1,7 @@
 """What a line adds to each column of sums, as SQL.
 
-What older releases left null is what it meant then: the default project (whose id is the tenant's),
-the default tier, no background. A correction is no request.
+Null stands for the default project (whose id is the tenant's), the default tier, no background. A
+correction is no request.
 """
 
 from __future__ import annotations
