@@ -13,7 +13,7 @@ from gateway.engine.failover import HopPolicy
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.supervisor import Supervisor
-from gateway.entries import WITH_TOOLS, WITHOUT_TOOLS
+from gateway.entries import FOLD_VERSION, TOOLS_FOLD_VERSION
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
@@ -240,8 +240,8 @@ def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
     """A process without hosted tools leaves responses that may use some to others, for a while."""
     background = settings.background
     without: dict[str, Any] = {
-        "fold_versions": WITHOUT_TOOLS,
-        "late_fold_versions": WITH_TOOLS,
+        "fold_versions": (FOLD_VERSION,),
+        "late_fold_versions": (TOOLS_FOLD_VERSION,),
     }
     quiet_intervals = QUIET_INTERVALS if settings.database.listen else 1
     return ClaimLimits(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = "id, name, hint, created_at, disabled_at, expires_at, role"
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 _FIND: Final = Statement("""
-SELECT key_id, name, find_operator_role(:key_hash) AS role FROM find_operator(:key_hash)
+SELECT key_id, name, role FROM find_operator(:key_hash)
 """)
 _INSERT: Final = Statement(f"""
 INSERT INTO operator_keys

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import SUMS
+from gateway.store.tables.ledger import SUMS
 from tests.conftest import new_tenant
 from tests.fakes.ledger_process import SINK, jobs_of
 from tests.fakes.serving import serving

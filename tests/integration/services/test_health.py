@@ -110,7 +110,7 @@ async def test_a_table_that_somebody_alters_is_none(
         "ALTER TABLE usage ALTER key_id DROP NOT NULL",
         "ALTER TABLE usage DROP CONSTRAINT pk_usage",
         "ALTER TABLE usage NO FORCE ROW LEVEL SECURITY",
-        "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC",
+        "GRANT EXECUTE ON FUNCTION find_caller(bytea) TO PUBLIC",
     ],
 )
 async def test_what_no_request_needs_is_none(

@@ -16,7 +16,6 @@ NOT_NEEDED_YET = [
     "pypdf",
     "rich",
     "selectolax",
-    "sqlalchemy",
     "structlog",
 ]
 """Each is some megabytes."""

@@ -285,7 +285,7 @@ def test_all_of_an_entry_is_in_its_digest_and_what_it_follows_on_is_too() -> Non
     assert changed.keys() | {"hash"} == {one.name for one in fields(AuditEntry)}
     for name, value in changed.items():
         assert replace(entry, **{name: value}).digest() != entry.hash, name
-    # Chains of earlier releases hold as well.
+    # A release that computes another digest breaks all chains that there are.
     assert entry.hash.hex() == ("a9ae0c860f02971f6d278c96e73c395eb244f81e255a2d123035c367289ef6bc")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from gateway.entries import TOOLS_FOLD_VERSION
 from gateway.store.postgres.statements import Statement
 from tests.fakes import mcp_server
 from tests.fakes.gateway import RunningGateway, gateway_settings, running_gateway
@@ -126,7 +127,7 @@ async def test_a_background_response_calls_tools_and_can_be_streamed_again(
         row = await connection.execute(
             Statement("SELECT fold_version FROM responses WHERE status = 'completed' AND durable")
         )
-        assert 3 in {fold_version for (fold_version,) in row}
+        assert TOOLS_FOLD_VERSION in {fold_version for (fold_version,) in row}
 
 
 async def test_python_and_the_browser_work_side_by_side(hosted: httpx2.AsyncClient) -> None:
