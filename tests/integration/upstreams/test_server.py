@@ -26,7 +26,7 @@ from gateway.generation import (
 )
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.problems import PathNotFound
-from gateway.upstreams.read_turns import ReadTurns
+from gateway.fair_queue import ReadTurns
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
