@@ -16,8 +16,9 @@ import httptools
 
 from gateway.server.refusals import too_large, unreadable
 
-CHUNKED_BYTES_MAX: Final = 32_768
-"""Bytes of a chunked body that are parsed in one round of the loop: its chunks may be tiny."""
+CHUNKED_BYTES_MAX: Final = 16_384
+"""Bytes of a chunked body that are parsed in one round of the loop: it may consist of line ends, at
+each of which input is cut."""
 CHUNK_FREE_BYTES: Final = 20
 """Bytes of a chunk that are not counted: 16 digits, and two line ends."""
 

@@ -154,7 +154,7 @@ def test_chunks_of_one_byte_are_no_extensions() -> None:
 
 def test_so_much_is_read_in_one_turn() -> None:
     body, rest = chunked().feed_body(b"1\r\na\r\n" * CHUNKED_BYTES_MAX)
-    assert len(body) == CHUNKED_BYTES_MAX // 6
+    assert len(body) == -(-CHUNKED_BYTES_MAX // 6)
     assert len(rest) == 5 * CHUNKED_BYTES_MAX
 
 
