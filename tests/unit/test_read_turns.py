@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.upstreams.read_turns import BURST_S, PAUSE_S, ReadTurns
+from gateway.fair_queue import BURST_S, PAUSE_S, ReadTurns
 from tests.fakes.clock import Clock
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.turns import COST_S, ROUND_S, SHARE, Turns
+from gateway.fair_queue import COST_S, ROUND_S, SHARE, FairQueue, FairWaiters, Turns
 from tests.fakes.clock import Clock
 
 A, B, C = (UUID(int=n) for n in range(3))
@@ -87,3 +87,46 @@ def test_each_begins_once_and_in_the_order_of_its_tenant(
     for tenant in (A, B, C):
         own = [number for one, number in begun if one == tenant]
         assert own == [number for number, one in enumerate(tenants) if one == tenant]
+
+
+@given(st.lists(st.sampled_from([A, B, C]) | st.none(), max_size=60))
+def test_tenants_take_turns_and_each_item_is_taken_once_in_its_order(
+    steps: list[UUID | None],
+) -> None:
+    """A step puts an item of a tenant, or takes one (None)."""
+    queue: FairQueue[int] = FairQueue()
+    waiting: list[tuple[UUID, int]] = []
+    passed_over: dict[UUID, set[object]] = {}
+    for number, tenant in enumerate(steps):
+        if tenant is not None:
+            queue.put(tenant, number)
+            waiting.append((tenant, number))
+            passed_over.setdefault(tenant, set())
+        elif waiting:
+            taken, item = queue.take()
+            assert (taken, item) == next(one for one in waiting if one[0] == taken)
+            waiting.remove((taken, item))  # type: ignore[arg-type]
+            for other in {one for one, _ in waiting} - {taken}:
+                assert taken not in passed_over[other], "twice while another waits"
+                passed_over[other].add(taken)
+            passed_over[taken] = set()  # type: ignore[index]
+        assert {one for one in (A, B, C) if one in queue} == {one for one, _ in waiting}
+    assert len(queue) == len({tenant for tenant, _ in waiting})
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.booleans()), max_size=30))
+def test_who_has_left_takes_nobody_s_turn(waits: list[tuple[UUID, bool]]) -> None:
+    async def main() -> None:
+        waiters = FairWaiters()
+        turns = [(waiters.add(tenant), leaves) for tenant, leaves in waits]
+        for turn, leaves in turns:
+            if leaves:
+                turn.cancel()
+        staying = [turn for turn, leaves in turns if not leaves]
+        for count in range(1, len(staying) + 1):
+            assert waiters.release() is not None
+            assert sum(turn.done() for turn in staying) == count
+        assert waiters.release() is None
+        assert not waiters
+
+    asyncio.run(main())

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engine.batcher import Batcher
 from gateway.errors import StoreUnavailable
+from gateway.group_commit import Batcher, GroupCommit, commit_but_defects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -168,3 +168,57 @@ def check(database: Database, row: int, outcome: str | BaseException | None) -> 
         assert row not in database.committed
     else:
         assert isinstance(outcome, (StoreUnavailable, asyncio.CancelledError))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5) | st.none(), max_size=30),
+    size_max=st.integers(1, 8),
+    taken_back=st.sets(st.integers(0, 30)),
+)
+async def test_batches_hold_each_wanted_row_once_and_in_order(
+    sizes: list[int | None], size_max: int, taken_back: set[int]
+) -> None:
+    """A row has a size, or None once nobody wants it; some batches are put back once."""
+    rows: GroupCommit[int] = GroupCommit(_nothing, size_max=size_max, size_of=sizes.__getitem__)
+    for number in range(len(sizes)):
+        rows.put(number)
+    seen: list[int] = []
+    turn = 0
+    while rows:
+        batch = rows.take()
+        if turn in taken_back:
+            rows.put_back(batch)
+            taken_back.remove(turn)
+            continue
+        turn += 1
+        before_last = sum(sizes[row] or 0 for row in batch[:-1])
+        assert before_last < size_max
+        seen += batch
+    assert seen == [number for number, size in enumerate(sizes) if size is not None]
+
+
+async def _nothing(_rows: list[int]) -> None:
+    pass
+
+
+@given(st.lists(st.booleans(), max_size=40))
+async def test_a_defect_costs_the_others_nothing(are_bad: list[bool]) -> None:
+    committed: list[int] = []
+    given_up: list[int] = []
+
+    async def commit(rows: Sequence[int]) -> None:
+        if any(are_bad[row] for row in rows):
+            raise ValueError
+        committed.extend(rows)
+
+    await commit_but_defects(range(len(are_bad)), commit, lambda row, _: given_up.append(row))
+    assert committed == [row for row, is_bad in enumerate(are_bad) if not is_bad]
+    assert given_up == [row for row, is_bad in enumerate(are_bad) if is_bad]
+
+
+async def test_while_the_database_is_away_no_row_is_taken_for_a_defect() -> None:
+    async def commit(_rows: Sequence[int]) -> None:
+        raise StoreUnavailable("away")
+
+    with pytest.raises(StoreUnavailable):
+        await commit_but_defects([1, 2], commit, lambda *_: pytest.fail("given up"))
