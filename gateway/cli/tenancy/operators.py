@@ -8,12 +8,12 @@ from uuid import UUID
 
 import typer
 
+from gateway.admin.operator_keys import Operators
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.protocol.admin.requests import OperatorCreate
 from gateway.protocol.request_errors import validated
-from gateway.services.admin.operators import Operators
 from gateway.settings import load_settings
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 from gateway.wiring.foundation import access

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.api.admin.table import admin_routes, operator_routes
-from gateway.services.admin.operators import Operators
+from gateway.admin.operator_keys import Operators
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.wiring.admin import admin_services, operator_services
 from tests.fakes.admin_bodies import body_of
 from tests.fakes.http_client import http_client
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import openai
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
     from tests.integration.api.admin.conftest import AdminSite
 
 PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.admin.operator_keys import Operators
 from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
-from gateway.services.admin.operators import Operators
 from tests.fakes.gateway import PEPPER, new_key
 from tests.fakes.http_client import http_client
 

@@ -1,18 +1,21 @@
-"""Keys of operators: who runs the gateway may look after all tenants, and sees no content."""
+"""`/admin/v1/operators`: keys of those who run the gateway, and their roles."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from gateway import ids
-from gateway.errors import AuthenticationError, ResourceNotFound
+from gateway.admin.pages import whole_page
+from gateway.admin.routes import AdminRoute
+from gateway.errors import AuthenticationError, ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
+from gateway.protocol.admin.requests import NoBody, OperatorCreate
 from gateway.store.admin import operators as rows
 from gateway.tenancy.secrets import is_mistyped, kind_of
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
+    from gateway.admin.routes import AdminCall
     from gateway.governance.audit import Author
     from gateway.services.credentials.secrets import Peppers
     from gateway.store.admin.operators import OperatorKey
@@ -82,3 +85,46 @@ def operator_key_body(key: OperatorKey) -> dict[str, Any]:
         "disabled_at": None if ended is None else int(ended.timestamp()),
         "expires_at": None if expires is None else int(expires.timestamp()),
     }
+
+
+def routes(operators: Operators) -> list[AdminRoute]:
+    """Those of keys of operators, which an owner among them alone has."""
+    answers = OperatorKeyEndpoints(operators)
+    disable = "/operators/{id}/disable"
+    return [
+        AdminRoute("GET", "/operators", "operators.read", answers.list, "operator"),
+        AdminRoute(
+            "POST", "/operators", "operators.write", answers.create, "operator", body=OperatorCreate
+        ),
+        AdminRoute("POST", disable, "operators.write", answers.disable, "operator", body=NoBody),
+    ]
+
+
+class OperatorKeyEndpoints:
+    """Endpoints of keys of operators."""
+
+    def __init__(self, operators: Operators) -> None:
+        self._operators = operators
+
+    async def list(self, _: AdminCall) -> dict[str, Any]:
+        """The oldest first, those that work no more included."""
+        return whole_page(list(map(operator_key_body, await self._operators.list())))
+
+    async def create(self, call: AdminCall) -> dict[str, Any]:
+        """A key with a role; its value is shown this once."""
+        asked = await call.body(OperatorCreate)
+        key, value = await self._operators.create(
+            asked.name, asked.expires_in_seconds, asked.role, call.author
+        )
+        return {**operator_key_body(key), "value": value}
+
+    async def disable(self, call: AdminCall) -> dict[str, Any]:
+        """It works no more, from the next request on."""
+        await call.body(NoBody)
+        try:
+            key_id = UUID(call.path["id"])
+        except ValueError:
+            raise ResourceNotFound(
+                f"There is no operator's key '{shown(call.path['id'])}'.", param="id"
+            ) from None
+        return operator_key_body(await self._operators.disable(key_id, call.author))

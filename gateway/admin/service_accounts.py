@@ -1,19 +1,27 @@
-"""Service accounts of a project, and the keys that they are made with."""
+"""`/v1/organization/projects/{id}/service_accounts`: machines that have keys of a project."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
+from gateway.admin.pages import PAGE, conversation_page, page_params
+from gateway.admin.projects import ONE as PROJECT
+from gateway.admin.projects import required_project
+from gateway.admin.routes import AdminRoute
 from gateway.errors import RateLimited, ResourceNotFound, shown
+from gateway.protocol.admin.objects import deleted_body, service_account_body
+from gateway.protocol.admin.requests import (
+    ServiceAccountUpdate,
+)
 from gateway.protocol.request_errors import unknown_place
-from gateway.services.admin.projects import required_project
 from gateway.store.admin import service_accounts as rows
 from gateway.store.admin.pages import PagePosition
 from gateway.tenancy import ServiceAccount
 
 if TYPE_CHECKING:
-    from gateway.services.admin.transactions import AdminCaller, Transactions
+    from gateway.admin.routes import AdminCall
+    from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import Project, ServiceAccountRole, TenantId
@@ -132,3 +140,65 @@ class ServiceAccounts:
             if not await rows.delete(connection, tenant_id, project.id, account.id):
                 raise unknown_account(account_id)
             await caller.note(connection, "service_account.deleted", account_id, project.id)
+
+
+ALL = f"{PROJECT}/service_accounts"
+ONE = f"{ALL}/{{service_account_id}}"
+KIND = "organization.project.service_account"
+
+
+def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
+    """List the routes of service accounts; `keys` has the ones that make keys."""
+    answers = ServiceAccountEndpoints(accounts)
+    return [
+        AdminRoute("GET", ALL, "service_accounts.read", answers.list, query=PAGE),
+        AdminRoute("GET", ONE, "service_accounts.read", answers.get),
+        AdminRoute(
+            "POST", ONE, "service_accounts.write", answers.update, body=ServiceAccountUpdate
+        ),
+        AdminRoute("DELETE", ONE, "service_accounts.write", answers.delete),
+    ]
+
+
+class ServiceAccountEndpoints:
+    """Endpoints of service accounts."""
+
+    def __init__(self, accounts: ServiceAccounts) -> None:
+        self._accounts = accounts
+
+    async def list(self, call: AdminCall) -> dict[str, Any]:
+        """List the service accounts of one project."""
+        asked = page_params(call.request.query_params)
+        page = await self._accounts.list(
+            call.principal.tenant_id,
+            call.path["project_id"],
+            limit=asked.limit,
+            after=asked.after,
+        )
+        return conversation_page(list(map(service_account_body, page.rows)), has_more=page.has_more)
+
+    async def get(self, call: AdminCall) -> dict[str, Any]:
+        """GET by id; 404 for one of another project."""
+        return service_account_body(await self._accounts.get(*_tenant_and_account(call)))
+
+    async def update(self, call: AdminCall) -> dict[str, Any]:
+        """Change the name or the role of a service account."""
+        asked = await call.body(ServiceAccountUpdate)
+        changed = await self._accounts.change(
+            *_caller_and_account(call), name=asked.name, role=asked.role
+        )
+        return service_account_body(changed)
+
+    async def delete(self, call: AdminCall) -> dict[str, Any]:
+        """DELETE: its keys end with it."""
+        await self._accounts.delete(*_caller_and_account(call))
+        return deleted_body(KIND, call.path["service_account_id"])
+
+
+def _tenant_and_account(call: AdminCall) -> tuple[Any, str, str]:
+    path = call.path
+    return call.principal.tenant_id, path["project_id"], path["service_account_id"]
+
+
+def _caller_and_account(call: AdminCall) -> tuple[AdminCaller, str, str]:
+    return call.caller, call.path["project_id"], call.path["service_account_id"]
