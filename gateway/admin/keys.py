@@ -12,7 +12,7 @@ from gateway.admin.projects import required_project
 from gateway.admin.routes import AdminRoute
 from gateway.admin.service_accounts import ALL as ACCOUNTS
 from gateway.admin.service_accounts import ONE as ACCOUNT
-from gateway.admin.service_accounts import required_account
+from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
 from gateway.api.query import choice
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.admin.objects import (
@@ -20,7 +20,6 @@ from gateway.protocol.admin.objects import (
     admin_key_body,
     deleted_body,
     project_key_body,
-    service_account_body,
 )
 from gateway.protocol.admin.requests import (
     AccountKeyCreate,
@@ -34,7 +33,6 @@ from gateway.protocol.admin.requests import (
 from gateway.protocol.request_errors import unknown_place, wrong_value
 from gateway.services.limits import LimitOwner, set_limits
 from gateway.store.admin import keys as rows
-from gateway.store.admin import service_accounts as accounts
 from gateway.store.admin.pages import Page, PagePosition
 from gateway.tenancy import PLAIN_KEY, KeyTerms
 from gateway.tenancy.permissions import READ_ONLY_SCOPE
@@ -349,7 +347,7 @@ async def _with_owners(
     connection: Connection, tenant_id: TenantId, keys: Sequence[ApiKey]
 ) -> list[OwnedKey]:
     owners = {key.terms.owner_id for key in keys if key.terms.owner_id is not None}
-    known = await accounts.find_all(connection, tenant_id, owners) if owners else {}
+    known = await find_accounts(connection, tenant_id, owners) if owners else {}
     return [OwnedKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
 
 

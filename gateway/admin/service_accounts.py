@@ -2,33 +2,161 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sqlalchemy import Uuid, any_, bindparam, func, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from gateway import ids
-from gateway.admin.pages import PAGE, conversation_page, page_params
+from gateway.admin.core import CoreStatement, PagedSelect, of_tenant, update_by_id
+from gateway.admin.pages import PAGE
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import AdminRoute, audited, changed, listed, read
+from gateway.admin.tables import API_KEYS, SERVICE_ACCOUNTS
 from gateway.errors import RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.objects import deleted_body, service_account_body
-from gateway.protocol.admin.requests import (
-    ServiceAccountUpdate,
-)
-from gateway.protocol.request_errors import unknown_place
-from gateway.store.admin import service_accounts as rows
-from gateway.store.admin.pages import PagePosition
-from gateway.tenancy import ServiceAccount
+from gateway.protocol.admin.objects import Json, deleted_body, seconds_of
+from gateway.protocol.admin.requests import DisplayName
+from gateway.protocol.base import NullableModel
+from gateway.tenancy import ProjectId, ServiceAccount, TenantId
 
 if TYPE_CHECKING:
-    from gateway.admin.routes import AdminCall
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    from gateway.admin.core import Page
+    from gateway.admin.pages import PageParams
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.store.admin.pages import Page
-    from gateway.store.postgres.database import Connection
-    from gateway.tenancy import Project, ServiceAccountRole, TenantId
+    from gateway.store.postgres.database import Connection, Row
+    from gateway.tenancy import Project, ServiceAccountRole
+
+ALL = f"{PROJECT}/service_accounts"
+ONE = f"{ALL}/{{service_account_id}}"
+KIND = "organization.project.service_account"
+
+
+def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
+    """List the routes of service accounts; `keys` has the ones that make keys."""
+    return [
+        AdminRoute(
+            "GET",
+            ALL,
+            "service_accounts.read",
+            listed(accounts.list, service_account_body),
+            query=PAGE,
+        ),
+        AdminRoute("GET", ONE, "service_accounts.read", read(accounts.get, service_account_body)),
+        AdminRoute(
+            "POST",
+            ONE,
+            "service_accounts.write",
+            changed(accounts.change, service_account_body),
+            body=ServiceAccountUpdate,
+        ),
+        AdminRoute(
+            "DELETE",
+            ONE,
+            "service_accounts.write",
+            changed(accounts.delete, lambda id_: deleted_body(KIND, id_)),
+        ),
+    ]
+
+
+class ServiceAccountUpdate(NullableModel):
+    """`POST …/service_accounts/{id}`: what is left out stays."""
+
+    name: DisplayName | None = None
+    role: Literal["member", "owner"] | None = None
+
+
+def service_account_body(account: ServiceAccount) -> Json:
+    """Write `organization.project.service_account`."""
+    return {
+        "id": ids.service_account_id(account.id),
+        "object": "organization.project.service_account",
+        "name": account.name,
+        "role": account.role,
+        "created_at": seconds_of(account.created_at),
+    }
+
+
+_IS_THERE: Final = (
+    SERVICE_ACCOUNTS.c.project_id == bindparam("project"),
+    SERVICE_ACCOUNTS.c.deleted_at.is_(None),
+)
+_INSERT: Final = CoreStatement(
+    insert(SERVICE_ACCOUNTS)
+    .values(
+        tenant_id=bindparam("tenant"),
+        project_id=bindparam("project"),
+        id=bindparam("id"),
+        name=bindparam("name"),
+        role=bindparam("role"),
+        created_at=func.now(),
+    )
+    .returning(SERVICE_ACCOUNTS)
+)
+_COUNT: Final = CoreStatement(
+    select(func.count())
+    .select_from(SERVICE_ACCOUNTS)
+    .where(*of_tenant(SERVICE_ACCOUNTS), *_IS_THERE)
+)
+_FIND: Final = CoreStatement(
+    select(SERVICE_ACCOUNTS).where(*of_tenant(SERVICE_ACCOUNTS, "id"), *_IS_THERE)
+)
+_FIND_ALL: Final = CoreStatement(
+    select(SERVICE_ACCOUNTS).where(
+        *of_tenant(SERVICE_ACCOUNTS),
+        SERVICE_ACCOUNTS.c.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
+    )
+)
+_DELETE: Final = CoreStatement(
+    update(SERVICE_ACCOUNTS).where(*of_tenant(SERVICE_ACCOUNTS, "id")).values(deleted_at=func.now())
+)
+_END_KEYS: Final = CoreStatement(
+    update(API_KEYS)
+    .where(
+        *of_tenant(API_KEYS),
+        API_KEYS.c.owner_type == "service_account",
+        API_KEYS.c.owner_id == bindparam("id"),
+        API_KEYS.c.disabled_at.is_(None),
+    )
+    .values(disabled_at=func.now())
+)
+
+
+def _account(row: Row) -> ServiceAccount:
+    return ServiceAccount(
+        row.id,
+        TenantId(row.tenant_id),
+        ProjectId(row.project_id),
+        row.name,
+        row.role,
+        row.created_at,
+    )
+
+
+_LIST: Final = PagedSelect(SERVICE_ACCOUNTS, _account, ids.parse_service_account_id, *_IS_THERE)
+
+
+async def _one(
+    connection: Connection, statement: CoreStatement, project: Project, id_: UUID, **values: Any
+) -> ServiceAccount | None:
+    parameters = {"tenant": project.tenant_id, "project": project.id, "id": id_, **values}
+    row = (await connection.execute(statement, parameters)).one_or_none()
+    return None if row is None else _account(row)
+
+
+async def find_accounts(
+    connection: Connection, tenant_id: TenantId, account_ids: Iterable[UUID]
+) -> dict[UUID, ServiceAccount]:
+    """Find accounts by their ids, deleted ones and those of any project included."""
+    parameters = {"tenant": tenant_id, "ids": list(account_ids)}
+    return {row.id: _account(row) for row in await connection.execute(_FIND_ALL, parameters)}
 
 
 def unknown_account(account_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, deleted, and of another project or tenant."""
+    """Say that a project has no such account, be it unknown, deleted, or of another project."""
     return ResourceNotFound(
         f"No service account with id '{shown(account_id)}' was found in this project.",
         code="service_account_not_found",
@@ -39,19 +167,19 @@ def unknown_account(account_id: str) -> ResourceNotFound:
 async def required_account(
     connection: Connection, project: Project, account_id: str
 ) -> ServiceAccount:
-    """That of an id as the API shows it, in its project. Raises `ResourceNotFound`."""
+    """Find an account of a project by the id that clients have. Raises `ResourceNotFound`."""
     uuid = ids.parse_service_account_id(account_id)
     found = None
     if uuid is not None:
-        found = await rows.find(connection, project.tenant_id, project.id, uuid)
+        found = await _one(connection, _FIND, project, uuid)
     if found is None:
         raise unknown_account(account_id)
     return found
 
 
 class ServiceAccounts:
-    """All methods raise `ResourceNotFound` for an unknown project or account, and those that change
-    something `InvalidRequest` for an archived project.
+    """Service accounts of projects. All methods raise `ResourceNotFound` for an unknown project or
+    account, and those that change something `InvalidRequest` for an archived project.
     """
 
     def __init__(self, transactions: Transactions, *, accounts_max: int) -> None:
@@ -67,138 +195,67 @@ class ServiceAccounts:
         name: str,
         role: ServiceAccountRole,
     ) -> ServiceAccount:
-        """Inside a transaction of the caller's. Raises `RateLimited` where there are as many as may
-        be.
+        """Create an account inside a transaction of the caller's. Raises `RateLimited` where the
+        project has as many as it may.
         """
-        if await rows.count(connection, project.tenant_id, project.id) >= self._accounts_max:
+        place = {"tenant": project.tenant_id, "project": project.id}
+        if await connection.scalar(_COUNT, place) >= self._accounts_max:
             raise RateLimited(
                 f"This project has {self._accounts_max} service accounts, which is as many as may "
                 "be. Delete some that are not needed any more.",
                 code="too_many_service_accounts",
             )
-        # The time is the database's: this one is not stored.
-        account = ServiceAccount(
-            ids.new_uuid(), project.tenant_id, project.id, name, role, project.created_at
-        )
-        made = await rows.insert(connection, account)
-        target = ids.service_account_id(made.id)
-        told = {"role": role}
-        await caller.note(connection, "service_account.created", target, project.id, data=told)
-        return made
+        values = {**place, "id": ids.new_uuid(), "name": name, "role": role}
+        account = _account((await connection.execute(_INSERT, values)).one())
+        target = ids.service_account_id(account.id)
+        data = {"role": role}
+        await caller.note(connection, "service_account.created", target, project.id, data=data)
+        return account
 
     async def get(self, tenant_id: TenantId, project_id: str, account_id: str) -> ServiceAccount:
-        """An account by its id and that of its project."""
+        """Find an account by its id and that of its project."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             return await required_account(connection, project, account_id)
 
     async def list(
-        self, tenant_id: TenantId, project_id: str, *, limit: int, after: str | None
+        self, tenant_id: TenantId, project_id: str, page: PageParams
     ) -> Page[ServiceAccount]:
-        """The oldest first. Raises `InvalidRequest` for an unknown `after`."""
-        place = None if after is None else ids.parse_service_account_id(after)
-        if after is not None and place is None:
-            raise unknown_place()
+        """List the oldest first. Raises `InvalidRequest` for an unknown `after`."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
-            return await rows.page(connection, tenant_id, project.id, PagePosition(limit, place))
+            return await _LIST.page(connection, page, tenant=tenant_id, project=project.id)
 
     async def change(
-        self,
-        caller: AdminCaller,
-        project_id: str,
-        account_id: str,
-        *,
-        name: str | None,
-        role: ServiceAccountRole | None,
+        self, caller: AdminCaller, project_id: str, account_id: str, body: ServiceAccountUpdate
     ) -> ServiceAccount:
-        """Change what is not None."""
+        """Change the name or the role of an account."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             account = await required_account(connection, project, account_id)
-            changed = await rows.change(connection, account, name=name, role=role)
-            if changed is None:
-                raise unknown_account(account_id)
-            given = {"name": name, "role": role}
-            told = {field: value for field, value in given.items() if value is not None}
+            if changes := audited(body):
+                statement = update_by_id(SERVICE_ACCOUNTS, *changes)
+                account = (
+                    await _one(connection, statement, project, account.id, **changes) or account
+                )
             await caller.note(
                 connection,
                 "service_account.updated",
                 account_id,
                 project.id,
-                changes_requested=told,
+                changes_requested=changes,
             )
-            return changed
+            return account
 
-    async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> None:
-        """Delete it; its keys end at once."""
+    async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> str:
+        """Delete an account, with which its keys end at once."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             account = await required_account(connection, project, account_id)
-            if not await rows.delete(connection, tenant_id, project.id, account.id):
-                raise unknown_account(account_id)
+            row = {"tenant": tenant_id, "id": account.id}
+            await connection.execute(_DELETE, row)
+            await connection.execute(_END_KEYS, row)
             await caller.note(connection, "service_account.deleted", account_id, project.id)
-
-
-ALL = f"{PROJECT}/service_accounts"
-ONE = f"{ALL}/{{service_account_id}}"
-KIND = "organization.project.service_account"
-
-
-def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
-    """List the routes of service accounts; `keys` has the ones that make keys."""
-    answers = ServiceAccountEndpoints(accounts)
-    return [
-        AdminRoute("GET", ALL, "service_accounts.read", answers.list, query=PAGE),
-        AdminRoute("GET", ONE, "service_accounts.read", answers.get),
-        AdminRoute(
-            "POST", ONE, "service_accounts.write", answers.update, body=ServiceAccountUpdate
-        ),
-        AdminRoute("DELETE", ONE, "service_accounts.write", answers.delete),
-    ]
-
-
-class ServiceAccountEndpoints:
-    """Endpoints of service accounts."""
-
-    def __init__(self, accounts: ServiceAccounts) -> None:
-        self._accounts = accounts
-
-    async def list(self, call: AdminCall) -> dict[str, Any]:
-        """List the service accounts of one project."""
-        asked = page_params(call.request.query_params)
-        page = await self._accounts.list(
-            call.principal.tenant_id,
-            call.path["project_id"],
-            limit=asked.limit,
-            after=asked.after,
-        )
-        return conversation_page(list(map(service_account_body, page.rows)), has_more=page.has_more)
-
-    async def get(self, call: AdminCall) -> dict[str, Any]:
-        """GET by id; 404 for one of another project."""
-        return service_account_body(await self._accounts.get(*_tenant_and_account(call)))
-
-    async def update(self, call: AdminCall) -> dict[str, Any]:
-        """Change the name or the role of a service account."""
-        asked = await call.body(ServiceAccountUpdate)
-        changed = await self._accounts.change(
-            *_caller_and_account(call), name=asked.name, role=asked.role
-        )
-        return service_account_body(changed)
-
-    async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """DELETE: its keys end with it."""
-        await self._accounts.delete(*_caller_and_account(call))
-        return deleted_body(KIND, call.path["service_account_id"])
-
-
-def _tenant_and_account(call: AdminCall) -> tuple[Any, str, str]:
-    path = call.path
-    return call.principal.tenant_id, path["project_id"], path["service_account_id"]
-
-
-def _caller_and_account(call: AdminCall) -> tuple[AdminCaller, str, str]:
-    return call.caller, call.path["project_id"], call.path["service_account_id"]
+            return account_id

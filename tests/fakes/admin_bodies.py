@@ -11,6 +11,7 @@ from gateway.admin.projects import (
     ProjectUpdate,
     ServiceTiersUpdate,
 )
+from gateway.admin.service_accounts import ServiceAccountUpdate
 from gateway.protocol.admin.federation import (
     OperatorIssuerCreate,
     OperatorIssuerUpdate,
@@ -34,7 +35,6 @@ from gateway.protocol.admin.requests import (
     PriceEnd,
     ProjectKeyUpdate,
     ServiceAccountCreate,
-    ServiceAccountUpdate,
     SinkResume,
     TenantCreate,
     TenantKeyCreate,

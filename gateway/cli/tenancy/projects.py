@@ -10,12 +10,13 @@ import typer
 from gateway.admin.keys import KeyRequest
 from gateway.admin.pages import PageParams
 from gateway.admin.projects import ProjectCreate, project_body
+from gateway.admin.service_accounts import service_account_body
 from gateway.admin.transactions import AdminCaller
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import ResourceNotFound
-from gateway.protocol.admin.objects import account_key_body, service_account_body
+from gateway.protocol.admin.objects import account_key_body
 from gateway.protocol.admin.requests import ServiceAccountCreate, terms_of
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings

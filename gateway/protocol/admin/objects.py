@@ -26,17 +26,6 @@ def seconds_of(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp())
 
 
-def service_account_body(account: ServiceAccount) -> Json:
-    """`organization.project.service_account`."""
-    return {
-        "id": ids.service_account_id(account.id),
-        "object": "organization.project.service_account",
-        "name": account.name,
-        "role": account.role,
-        "created_at": seconds_of(account.created_at),
-    }
-
-
 def account_key_body(key: ApiKey, secret: str) -> Json:
     """`organization.project.service_account.api_key`: the only time that its value is shown."""
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -88,13 +88,6 @@ class ServiceAccountCreate(NullableModel):
             if name in self.model_fields_set and getattr(self, name) is not None:
                 why = "it is for the key, and 'create_service_account_only' asks for none"
                 raise invalid(name, why)
-
-
-class ServiceAccountUpdate(NullableModel):
-    """`POST …/service_accounts/{id}`: what is left out stays."""
-
-    name: DisplayName | None = None
-    role: Literal["member", "owner"] | None = None
 
 
 class AccountKeyCreate(NullableModel):
