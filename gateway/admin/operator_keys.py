@@ -1,68 +1,164 @@
-"""`/admin/v1/operators`: keys of those who run the gateway, and their roles."""
+"""`/admin/v1/operators`: keys of those who run the gateway, and their roles.
+
+The owner of the tables makes them; whoever serves can find one by the hash of its secret alone.
+Nothing is cached: they are few.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from sqlalchemy import Integer, bindparam, func, insert, select, update
+
 from gateway import ids
+from gateway.admin.core import CoreStatement
 from gateway.admin.pages import whole_page
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import AdminRoute, audited
+from gateway.admin.tables import OPERATOR_KEYS
 from gateway.errors import AuthenticationError, ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
-from gateway.protocol.admin.requests import NoBody, OperatorCreate
-from gateway.store.admin import operators as rows
+from gateway.protocol.admin.objects import seconds_of
+from gateway.protocol.admin.requests import DisplayName, Lifetime, NoBody
+from gateway.protocol.base import NullableModel
+from gateway.store.governance import audit_log
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import APP_ROLE, EVERYONE
+from gateway.tenancy import Operator
+from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.secrets import is_mistyped, kind_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gateway.admin.routes import AdminCall
     from gateway.governance.audit import Author
     from gateway.services.credentials.secrets import Peppers
-    from gateway.store.admin.operators import OperatorKey
-    from gateway.store.postgres.database import Database
-    from gateway.tenancy import Operator
-    from gateway.tenancy.permissions import OperatorRole
+    from gateway.store.postgres.database import Database, Row
+
+
+class OperatorCreate(NullableModel):
+    """`POST /admin/v1/operators`: a key of the operator plane."""
+
+    name: DisplayName
+    role: OperatorRole = "owner"
+    expires_in_seconds: Lifetime | None = None
+
+
+_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
+# Functions of the schema, so that who serves can read no other row.
+_FIND: Final = Statement("""
+SELECT key_id, name, find_operator_role(:key_hash) AS role FROM find_operator(:key_hash)
+""")
+_INSERT: Final = CoreStatement(
+    insert(OPERATOR_KEYS)
+    .values(
+        tenant_id=EVERYONE,
+        id=bindparam("id"),
+        name=bindparam("name"),
+        hint=bindparam("hint"),
+        hash=bindparam("hash"),
+        pepper_id=bindparam("pepper_id"),
+        role=bindparam("role"),
+        created_at=func.now(),
+        expires_at=func.now()
+        + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("expires_in_s", type_=Integer)),
+    )
+    .returning(OPERATOR_KEYS)
+)
+_ALL: Final = CoreStatement(
+    select(OPERATOR_KEYS).order_by(OPERATOR_KEYS.c.created_at, OPERATOR_KEYS.c.id)
+)
+_DISABLE: Final = CoreStatement(
+    update(OPERATOR_KEYS)
+    .where(OPERATOR_KEYS.c.id == bindparam("id"))
+    .values(disabled_at=func.coalesce(OPERATOR_KEYS.c.disabled_at, func.now()))
+    .returning(OPERATOR_KEYS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorKey:
+    """A key of an operator without its secret."""
+
+    id: UUID
+    name: str
+    hint: str
+    created_at: datetime
+    disabled_at: datetime | None
+    expires_at: datetime | None
+    role: OperatorRole
+
+
+def _key(row: Row) -> OperatorKey:
+    return OperatorKey(
+        row.id,
+        row.name,
+        row.hint,
+        row.created_at,
+        row.disabled_at,
+        row.expires_at,
+        _role(row),
+    )
+
+
+def _role(row: Row) -> OperatorRole:
+    """A key from before there were roles has an owner's."""
+    role: OperatorRole = row.role or "owner"
+    return role
 
 
 class Operators:
-    """Makes, lists and ends their keys, and tells whose one is. Nothing is cached: they are few."""
+    """Keys of operators. Only the owner of the tables may call what is not `authenticate`."""
 
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
         self._peppers = peppers
 
     async def create(
-        self,
-        name: str,
-        expires_in_s: int | None,
-        role: OperatorRole = "owner",
-        author: Author = COMMAND_LINE,
+        self, body: OperatorCreate, author: Author = COMMAND_LINE
     ) -> tuple[OperatorKey, str]:
-        """A key and its secret. Only who owns the tables may, here and below."""
+        """Create a key, and return it with its secret."""
         secret = self._peppers.new_secret("operator")
-        new = rows.NewOperatorKey(
-            ids.new_uuid(), name, secret.hint, secret.hash, secret.pepper_id, expires_in_s, role
-        )
-        return await rows.insert(self._database, new, author), secret.value
+        values = {
+            "id": ids.new_uuid(),
+            "name": body.name,
+            "hint": secret.hint,
+            "hash": secret.hash,
+            "pepper_id": secret.pepper_id,
+            "role": body.role,
+            "expires_in_s": body.expires_in_seconds,
+        }
+        async with self._database.owner_transaction() as connection:
+            key = _key((await connection.execute(_INSERT, values)).one())
+            data = {**audited(body), "role": body.role}
+            event = author.event("harmony.operator.created", str(key.id), data=data)
+            await audit_log.record(connection, None, event)
+        return key, secret.value
 
     async def list(self) -> list[OperatorKey]:
-        """All of them, the oldest first."""
-        return await rows.all_keys(self._database)
+        """List the oldest first, those that work no more included."""
+        async with self._database.owner_transaction() as connection:
+            return [_key(row) for row in await connection.execute(_ALL)]
 
     async def disable(self, key_id: UUID, author: Author = COMMAND_LINE) -> OperatorKey:
-        """Disable a key of an operator: from now on it is refused. Raises `ResourceNotFound`."""
-        found = await rows.disable(self._database, key_id, author)
-        if found is None:
-            raise ResourceNotFound(f"There is no operator's key {key_id}.", param="key")
-        return found
+        """Disable a key: from now on it is refused. Raises `ResourceNotFound`."""
+        async with self._database.owner_transaction() as connection:
+            row = (await connection.execute(_DISABLE, {"id": key_id})).one_or_none()
+            if row is None:
+                raise ResourceNotFound(f"There is no operator's key {key_id}.", param="key")
+            event = author.event("harmony.operator.disabled", str(key_id))
+            await audit_log.record(connection, None, event)
+        return _key(row)
 
     async def authenticate(self, secret: str) -> Operator:
-        """Whose key this is. Raises `AuthenticationError` for every other kind of key, too."""
+        """Find the operator of a key. Raises `AuthenticationError` for any other key."""
         found = None
         if kind_of(secret) == "operator" and not is_mistyped(secret):
             peppers = (self._peppers.current, self._peppers.previous)
             for pepper in (one for one in peppers if one is not None):
-                found = found or await rows.find(self._database, pepper.hash(secret))
+                found = found or await self._find(pepper.hash(secret))
         if found is None:
             raise AuthenticationError(
                 "Incorrect key: /admin/v1 takes an operator's key. 'harmony-gateway operators "
@@ -71,24 +167,29 @@ class Operators:
             )
         return found
 
+    async def _find(self, key_hash: bytes) -> Operator | None:
+        async with self._database.owner_transaction() as connection:
+            await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
+            row = (await connection.execute(_FIND, {"key_hash": key_hash})).one_or_none()
+        return None if row is None else Operator(row.key_id, row.name, _role(row))
+
 
 def operator_key_body(key: OperatorKey) -> dict[str, Any]:
-    """A key of an operator as JSON, without its secret."""
-    ended, expires = key.disabled_at, key.expires_at
+    """Write a key of an operator as JSON, without its secret."""
     return {
         "id": str(key.id),
         "object": "operator_key",
         "name": key.name,
         "role": key.role,
         "redacted_value": f"***{key.hint}",
-        "created_at": int(key.created_at.timestamp()),
-        "disabled_at": None if ended is None else int(ended.timestamp()),
-        "expires_at": None if expires is None else int(expires.timestamp()),
+        "created_at": seconds_of(key.created_at),
+        "disabled_at": seconds_of(key.disabled_at),
+        "expires_at": seconds_of(key.expires_at),
     }
 
 
 def routes(operators: Operators) -> list[AdminRoute]:
-    """Those of keys of operators, which an owner among them alone has."""
+    """List the routes of keys of operators, which only an owner among them may use."""
     answers = OperatorKeyEndpoints(operators)
     disable = "/operators/{id}/disable"
     return [
@@ -107,19 +208,16 @@ class OperatorKeyEndpoints:
         self._operators = operators
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
-        """The oldest first, those that work no more included."""
+        """List all keys, the oldest first."""
         return whole_page(list(map(operator_key_body, await self._operators.list())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """A key with a role; its value is shown this once."""
-        asked = await call.body(OperatorCreate)
-        key, value = await self._operators.create(
-            asked.name, asked.expires_in_seconds, asked.role, call.author
-        )
+        """Create a key with a role; its value is shown this once."""
+        key, value = await self._operators.create(await call.body(OperatorCreate), call.author)
         return {**operator_key_body(key), "value": value}
 
     async def disable(self, call: AdminCall) -> dict[str, Any]:
-        """It works no more, from the next request on."""
+        """Disable a key from the next request on."""
         await call.body(NoBody)
         try:
             key_id = UUID(call.path["id"])

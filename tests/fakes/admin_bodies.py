@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.operator_keys import OperatorCreate
 from gateway.admin.projects import (
     HostedToolsUpdate,
     ModelPermissionsUpdate,
@@ -30,7 +31,6 @@ from gateway.protocol.admin.requests import (
     Hold,
     KeyRotate,
     NoBody,
-    OperatorCreate,
     PriceCreate,
     PriceEnd,
     ProjectKeyUpdate,

@@ -15,7 +15,6 @@ from gateway.protocol.request_errors import invalid, wrong_value
 from gateway.tenancy import (
     KeyTerms,
 )
-from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.scopes import SCOPES
 
 if TYPE_CHECKING:
@@ -169,14 +168,6 @@ class Export(WireModel):
     """`POST /admin/v1/tenants/{name}/export`. `content`: what requests and responses say, too."""
 
     content: bool = False
-
-
-class OperatorCreate(NullableModel):
-    """`POST /admin/v1/operators`: a key of the operator plane."""
-
-    name: DisplayName
-    role: OperatorRole = "owner"
-    expires_in_seconds: Lifetime | None = None
 
 
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from gateway.admin import directory
-from gateway.admin.operator_keys import Operators
+from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.table import admin_routes, operator_routes
 from gateway.services.limits import Limits
 from gateway.store.governance import audit_log
@@ -188,7 +188,7 @@ class Auditor:
 async def auditor(site: AdminSite) -> AsyncIterator[Auditor]:
     process = site.gateway.process
     operators = Operators(process.services.foundation.database, process.access.peppers)
-    key, secret = await operators.create("anna", None)
+    key, secret = await operators.create(OperatorCreate(name="anna"))
     async with (
         http_client(site.admin_url, headers={"authorization": f"Bearer {site.admin_key}"}) as admin,
         http_client(site.admin_url, headers={"authorization": f"Bearer {secret}"}) as operator,

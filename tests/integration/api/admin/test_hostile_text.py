@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.admin.operator_keys import Operators
+from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.table import admin_routes, operator_routes
 from gateway.wiring.admin import admin_services, operator_services
 from tests.fakes.admin_bodies import body_of
@@ -85,7 +85,9 @@ async def table_of(site: AdminSite, plane: str) -> tuple[str, list[AdminRoute]]:
     process = site.gateway.process
     database = process.services.foundation.database
     if plane == "operator":
-        _, key = await Operators(database, process.access.peppers).create("hostile", None)
+        _, key = await Operators(database, process.access.peppers).create(
+            OperatorCreate(name="hostile")
+        )
         return key, operator_routes(operator_services(process))
     services = admin_services(process.shared.settings, database, process.access)
     return site.admin_key, admin_routes(services)
