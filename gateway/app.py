@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from typing_extensions import override
 
+from gateway.admin.authentication import AdminAuthentication
+from gateway.admin.routes import starlette_routes
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
 from gateway.api.access.key import KeyEndpoint
 from gateway.api.access.tokens import TokenExchangeEndpoint
-from gateway.api.admin.authentication import AdminAuthentication
-from gateway.api.admin.routes import starlette_routes
-from gateway.api.admin.table import admin_routes, operator_routes
 from gateway.api.chat import ChatCreateRequest
 from gateway.api.client_connection import BodyReader
 from gateway.api.containers import ContainerEndpoints

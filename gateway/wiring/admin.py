@@ -6,18 +6,18 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.services.admin.federation import IdentityProviders
-from gateway.services.admin.inspection import Inspection
-from gateway.services.admin.keys import KeyPolicy, Keys
-from gateway.services.admin.limits import ProjectLimits
-from gateway.services.admin.operations import Operations
-from gateway.services.admin.operator_issuers import OperatorIssuers
-from gateway.services.admin.operators import Operators
-from gateway.services.admin.projects import Projects
-from gateway.services.admin.retention import RetentionControls
-from gateway.services.admin.service_accounts import ServiceAccounts
-from gateway.services.admin.services import AdminServices, OperatorServices
-from gateway.services.admin.transactions import Transactions
+from gateway.admin.data_retention import RetentionControls
+from gateway.admin.federation import IdentityProviders
+from gateway.admin.inspection import Inspection
+from gateway.admin.issuers import OperatorIssuers
+from gateway.admin.keys import KeyPolicy, Keys
+from gateway.admin.limits import ProjectLimits
+from gateway.admin.operations import Operations
+from gateway.admin.operator_keys import Operators
+from gateway.admin.projects import Projects
+from gateway.admin.service_accounts import ServiceAccounts
+from gateway.admin.services import AdminServices, OperatorServices
+from gateway.admin.transactions import Transactions
 from gateway.services.governance.audit import AuditLogs, project_names
 from gateway.services.governance.tenant_data import TenantData
 from gateway.services.ledger import LedgerOperations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.services.admin.operator_issuers import OperatorIssuers
+    from gateway.admin.issuers import OperatorIssuers
 
 commands = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")

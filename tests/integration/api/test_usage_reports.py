@@ -12,8 +12,8 @@ from openai import AsyncOpenAI, BadRequestError
 from starlette.routing import Router
 
 from gateway import ids
-from gateway.api.admin.routes import starlette_routes
-from gateway.api.admin.usage import REPORTS, routes
+from gateway.admin.routes import starlette_routes
+from gateway.admin.usage import REPORTS, routes
 from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
 from gateway.ledger.usage_query import COST_BUCKETS_MAX

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from gateway.api.admin.table import admin_routes
+from gateway.admin.table import admin_routes
 from gateway.services.limits import Limits
 from gateway.wiring.admin import admin_services
 from tests.fakes.admin_bodies import GOOD, body_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
     from tests.integration.api.admin.conftest import AdminSite
 
 CANARY: Final = "canary-51d0"

@@ -11,9 +11,9 @@ import pytest
 from starlette.routing import Route
 
 from gateway import ids
+from gateway.admin.table import admin_routes
 from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
-from gateway.api.admin.table import admin_routes
 from gateway.app import routes
 from gateway.protocol.admin.federation import OperatorIssuerCreate
 from gateway.tenancy.permissions import ROLES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import httpx2
     import openai
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
     from gateway.settings import Settings
     from tests.fakes.issuer import Issuer
     from tests.integration.api.admin.conftest import AdminSite

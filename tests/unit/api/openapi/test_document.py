@@ -8,10 +8,10 @@ import orjson
 import pytest
 from starlette.routing import Route
 
-from gateway.api.admin.directory import BELOW, EMPTY_LISTS
-from gateway.api.admin.table import admin_routes, operator_routes
+from gateway.admin.directory import BELOW, EMPTY_LISTS
+from gateway.admin.openapi import admin_document
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.openapi import generate
-from gateway.api.openapi.admin import admin_document
 from gateway.api.openapi.endpoints import ADMIN_FILE, FILE, REFERENCE, packaged, page
 from gateway.api.openapi.operations import OPERATIONS
 from gateway.app import routes

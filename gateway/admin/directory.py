@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from gateway.api.admin.pages import (
+from gateway.admin.pages import (
     ORDERED_PAGE,
     PAGE,
     conversation_page,
@@ -18,8 +18,8 @@ from gateway.api.admin.pages import (
     next_page,
     page_params,
 )
-from gateway.api.admin.projects import ONE as PROJECT
-from gateway.api.admin.routes import AdminRoute
+from gateway.admin.projects import ONE as PROJECT
+from gateway.admin.routes import AdminRoute
 from gateway.api.query import several
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.tenancy.permissions import ROLES
@@ -27,8 +27,8 @@ from gateway.tenancy.permissions import ROLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gateway.api.admin.routes import AdminCall, Endpoint
-    from gateway.services.admin.projects import Projects
+    from gateway.admin.projects import Projects
+    from gateway.admin.routes import AdminCall, Endpoint
     from gateway.tenancy.permissions import Permission
 
     Json = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.api.admin import (
+from gateway.admin import (
     directory,
     federation,
     governance,
@@ -23,15 +23,15 @@ from gateway.api.admin import (
 )
 
 if TYPE_CHECKING:
-    from gateway.api.admin.routes import AdminRoute
-    from gateway.services.admin.services import AdminServices, OperatorServices
+    from gateway.admin.routes import AdminRoute
+    from gateway.admin.services import AdminServices, OperatorServices
 
 
 def admin_routes(services: AdminServices) -> list[AdminRoute]:
     """Those of the plane of tenants, for the tenants of one database."""
     return [
         *projects.routes(services.projects),
-        *service_accounts.routes(services.service_accounts, services.keys),
+        *service_accounts.routes(services.service_accounts),
         *keys.routes(services.keys),
         *federation.routes(services.identity_providers),
         *limits.routes(services.limits),

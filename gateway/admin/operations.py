@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.transactions import owned
 from gateway.errors import ResourceNotFound, shown
 from gateway.services.access import check_name
-from gateway.services.admin.transactions import owned
 from gateway.store.replicas import drains
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ from openai.types.admin.organization.workload_identity_providers import Federati
 from pydantic import TypeAdapter
 
 from gateway import __version__
-from gateway.api.admin.directory import EMPTY_LISTS
-from gateway.api.admin.table import admin_routes, operator_routes
+from gateway.admin.directory import EMPTY_LISTS
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.openapi.endpoints import REFERENCE, Json
 from gateway.api.openapi.generate import ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
 
 _PROJECTS: Final = "/v1/organization/projects"
 _PROJECT: Final = f"{_PROJECTS}/{{project_id}}"

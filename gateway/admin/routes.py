@@ -16,13 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.admin.pages import conversation_page, page_params
+from gateway.admin.transactions import AdminCaller
 from gateway.api.access.client_address import client_address
-from gateway.api.query import without_index
+from gateway.api.query import boolean, without_index
 from gateway.errors import PermissionDenied, shown
 from gateway.governance.audit import Actor, Author
+from gateway.protocol.admin.requests import NoBody
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, unknown, validated
-from gateway.services.admin.transactions import AdminCaller
 from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
 
 if TYPE_CHECKING:
@@ -37,7 +39,11 @@ if TYPE_CHECKING:
 
     Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
 
+    from gateway.admin.core import Page
+
     Wire = TypeVar("Wire", bound=WireModel)
+    T = TypeVar("T")
+    Json = dict[str, Any]
 
 Plane = Literal["tenant", "operator"]
 OPERATOR_BASE = "/admin/v1"
@@ -128,6 +134,66 @@ class AdminCall:
         if (strange := _strange_key(model, document)) is not None:
             raise unknown(strange)
         return validated(model, document)
+
+
+def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
+    """Answer with `use_case(tenant_id, *ids)`, where the ids are those of the path."""
+
+    async def endpoint(call: AdminCall) -> Json:
+        return shown(await use_case(call.principal.tenant_id, *call.path.values()))
+
+    return endpoint
+
+
+def listed(
+    use_case: Callable[..., Awaitable[Page[T]]], shown: Callable[[T], Json], *flags: str
+) -> Endpoint:
+    """Answer with a page of `use_case(tenant_id, *ids, page_params)`; `flags` are parameters of the
+    query that are true or false.
+    """
+
+    async def endpoint(call: AdminCall) -> Json:
+        query = call.request.query_params
+        given = {name: boolean(query, name) for name in flags}
+        page = await use_case(
+            call.principal.tenant_id, *call.path.values(), page_params(query), **given
+        )
+        return conversation_page(list(map(shown, page.rows)), has_more=page.has_more)
+
+    return endpoint
+
+
+def changed(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
+    """Answer with `use_case(caller, *ids, body)`, where the route says which body it reads. An
+    empty body (`NoBody`) is checked, and not passed on.
+    """
+
+    async def endpoint(call: AdminCall) -> Json:
+        given: list[Any] = list(call.path.values())
+        if (model := call.route.body) is not None:
+            body = await call.body(model)
+            given += [] if model is NoBody else [body]
+        return shown(await use_case(call.caller, *given))
+
+    return endpoint
+
+
+class AuditedAs:
+    """The names that a field of a body has in the audit log; without it, it has its own name."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def audited(body: BaseModel) -> Json:
+    """Return the fields that a request sets, as the audit log has them."""
+    sent = body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    data: Json = {}
+    for name, value in sent.items():
+        metadata = type(body).model_fields[name].metadata
+        names = next((one.names for one in metadata if isinstance(one, AuditedAs)), (name,))
+        data |= dict.fromkeys(names, value)
+    return data
 
 
 def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str = "") -> str | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from gateway import ids
-from gateway.api.admin.pages import PAGE
-from gateway.api.admin.routes import AdminRoute
+from gateway.admin.pages import PAGE
+from gateway.admin.routes import AdminRoute
 from gateway.api.query import integer, several, values_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin.requests import DataRetentionUpdate
@@ -17,8 +17,8 @@ from gateway.services.governance.audit import AuditQuery
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
-    from gateway.api.admin.routes import AdminCall
-    from gateway.services.admin.retention import RetentionControls
+    from gateway.admin.data_retention import RetentionControls
+    from gateway.admin.routes import AdminCall
     from gateway.services.governance.audit import AuditLogs
 
 OF_ORGANIZATION: Final = "/organization/data_retention"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from gateway.api.admin.routes import AdminRoute
+from gateway.admin.routes import AdminRoute
 from gateway.api.query import several
 from gateway.ledger.usage_query import Report, lists_of, usage_query
 
 if TYPE_CHECKING:
-    from gateway.api.admin.routes import AdminCall, Endpoint
+    from gateway.admin.routes import AdminCall, Endpoint
     from gateway.services.usage import UsageReports
 
 REPORTS: Final[tuple[Report, ...]] = get_args(Report)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
-from gateway.api.admin.routes import AdminRoute
+from gateway.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
+from gateway.admin.routes import AdminRoute
 from gateway.protocol.admin.objects import admin_key_body
 from gateway.protocol.admin.requests import (
     NoBody,
@@ -21,9 +21,9 @@ from gateway.protocol.admin.requests import (
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.api.admin.routes import AdminCall
+    from gateway.admin.operations import Operations
+    from gateway.admin.routes import AdminCall
     from gateway.services.access import TenantDetail
-    from gateway.services.admin.operations import Operations
     from gateway.tenancy import Tenant
 
 TENANT = "/tenants/{name}"

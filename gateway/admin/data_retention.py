@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
+from gateway.admin.projects import required_project
 from gateway.errors import PermissionDenied, StoreError
-from gateway.services.admin.projects import required_project
 from gateway.services.governance.data_retention import DataRetention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.services.admin.transactions import AdminCaller, Transactions
+    from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

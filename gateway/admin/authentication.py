@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gateway.admin.routes import OPERATOR_BASE
 from gateway.api.access.authentication import (
     ADMIN_PATHS,
     check_address,
@@ -11,7 +12,6 @@ from gateway.api.access.authentication import (
     credentials_of,
     require_admin,
 )
-from gateway.api.admin.routes import OPERATOR_BASE
 from gateway.api.client_connection import connection_of
 from gateway.errors import AuthenticationError
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gateway.admin.operator_keys import Operators
     from gateway.api.access.authentication import Credentials
     from gateway.services.access import Access
-    from gateway.services.admin.operators import Operators
     from gateway.tenancy import Network
 
 PUBLIC_PATHS: Final = frozenset(

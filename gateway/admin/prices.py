@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.api.admin.pages import whole_page
-from gateway.api.admin.routes import AdminRoute
+from gateway.admin.pages import whole_page
+from gateway.admin.routes import AdminRoute
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.admin.requests import PriceCreate, PriceEnd
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from gateway.api.admin.routes import AdminCall
+    from gateway.admin.operations import Operations
+    from gateway.admin.routes import AdminCall
     from gateway.limits.money import Price
-    from gateway.services.admin.operations import Operations
 
 
 def routes(operations: Operations) -> list[AdminRoute]:

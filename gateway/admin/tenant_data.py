@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import StreamingResponse
 
-from gateway.api.admin.operators import TENANT
-from gateway.api.admin.routes import AdminRoute, check_permission
+from gateway.admin.operators import TENANT
+from gateway.admin.routes import AdminRoute, check_permission
 from gateway.protocol.admin.requests import Erasure, Export, Hold, NoBody
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from gateway.api.admin.routes import AdminCall
-    from gateway.services.admin.operations import Operations
+    from gateway.admin.operations import Operations
+    from gateway.admin.routes import AdminCall
 
 
 def routes(operations: Operations) -> list[AdminRoute]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import StreamingResponse
 
 from gateway import ids
-from gateway.api.admin.pages import whole_page
-from gateway.api.admin.routes import AdminRoute
+from gateway.admin.pages import whole_page
+from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer
 from gateway.ledger.exporting import PAGE_LINES_MAX, place_of
 from gateway.ledger.records import MEDIA_TYPES, VERSION, Format
@@ -17,7 +17,7 @@ from gateway.protocol.admin.requests import NoBody, SinkResume
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from gateway.api.admin.routes import AdminCall
+    from gateway.admin.routes import AdminCall
     from gateway.services.ledger import LedgerOperations
 
 _FORMATS: tuple[Format, ...] = ("jsonl", "csv")
