@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from tests.fakes.processes import GatewayProcess
 
 TIMEOUT_S: Final = 30.0
-BRIEF: Final[dict[str, Any]] = {
-    "background": {"lease_s": 1.0, "heartbeat_s": 0.25, "claim_interval_s": 0.1}
-}
+BRIEF: Final[dict[str, Any]] = {"background": {"lease_s": 6.0}}
 """Who dies is followed soon."""
 SEALED: Final = {"GATEWAY_AUTH__KEY_PEPPER": PEPPER}
 
