@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     Append = Callable[[Sequence[LogBatch]], Awaitable[frozenset[UUID]]]
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
 
+FLUSH_INTERVAL_S: Final = 0.015
+"""Between two commits under load, in production."""
 CROWD_MIN: Final = 64
 """With this many runs the cost of a commit is a small part of what each of them costs."""
 CROWDED_BYTES_MAX: Final = 16
@@ -68,9 +70,9 @@ class WriterBounds:
     have something sooner, it begins sooner: after `CROWDED_SHARE` of the interval at the earliest.
     """
 
-    flush_bytes_max: int
-    run_pending_bytes_max: int
-    pending_bytes_max: int
+    flush_bytes_max: int = 4 * 1024 * 1024
+    run_pending_bytes_max: int = 64 * 1024
+    pending_bytes_max: int = 32 * 1024 * 1024
     retry_pause_s: float = 0.2
     flush_interval_s: float = 0.0
 

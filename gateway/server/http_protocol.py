@@ -94,6 +94,13 @@ class BoundedFlowControl(FlowControl):
         self._takes.set()
 
 
+CONNECTIONS_RESERVED_MAX: Final = 64
+"""Beyond `connections_max`, for the probes when it is used up."""
+HEAD_BOUNDS: Final = HeadBounds(bytes_max=65_536, fields_max=256)
+LINGER_S: Final = 2.0
+"""That a connection is still read after an answer that did not wait for all of its request."""
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Reads requests one after the other, and closes a connection that is not worth its place."""
 
@@ -513,13 +520,13 @@ def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[Bounde
     """The protocol class of one server: uvicorn wants a class."""
     room = Room(
         settings.connections_max,
-        settings.connections_reserved_max,
+        CONNECTIONS_RESERVED_MAX,
         settings.connections_per_peer_max,
     )
     bounds = {
-        "head_bounds": HeadBounds(settings.head_bytes_max, settings.head_fields_max),
+        "head_bounds": HEAD_BOUNDS,
         "head_timeout_s": settings.head_timeout_s,
-        "linger_s": settings.linger_s,
+        "linger_s": LINGER_S,
         "admission": Admission(room, clock, when_read),
     }
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), bounds)

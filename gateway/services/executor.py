@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 
+INLINE_BYTES_MAX: Final = 20_000
+"""Handled on the event loop."""
 SHARE_OF_FREE: Final = 4
 """How many times the free bytes the work of one tenant may take: four fifths if it is alone."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
@@ -47,7 +49,7 @@ class ThreadExecutor:
         self,
         *,
         threads_max: int,
-        inline_bytes_max: int,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
         waiting_bytes_max: int = 256 << 20,
         nice: int = 0,
     ) -> None:

@@ -67,7 +67,6 @@ def admin_services(
             database,
             minutes_s=settings.ledger.minutes_s,
             hours_s=settings.ledger.hours_s,
-            rows_max=settings.ledger.results_max,
             clock=time.time,
         ),
         audit=AuditLogs(database, project_names(database)),
@@ -83,11 +82,11 @@ def ledger_operations(process: Process) -> LedgerOperations:
 
 def ledger_of(foundation: Foundation) -> LedgerOperations:
     """The same for who has no process."""
-    words = (foundation.settings, foundation.database, foundation.metrics)
+    database, metrics = foundation.database, foundation.metrics
     return LedgerOperations(
-        foundation.database,
-        adding(*words),
-        reconciliation(*words, foundation.new_fold_for),
+        database,
+        adding(foundation.settings, database, metrics),
+        reconciliation(database, metrics, foundation.new_fold_for),
     )
 
 

@@ -122,7 +122,6 @@ class Services:
                 format_=base.formats.default,
                 executor=base.executor,
                 limiter=replica.limiter,
-                items_max=settings.limits.history_items_max,
             ),
             files=files,
             containers=containers,
@@ -207,12 +206,9 @@ def _run_builder(
     base: Foundation, models: Models, compactor: Compactor, tool_grants: ToolGrants
 ) -> RunBuilder:
     settings = base.settings
-    limits = settings.limits
     return RunBuilder(
         history_source=HistorySource(
             base.database,
-            depth_max=limits.history_depth_max,
-            items_max=limits.history_items_max,
         ),
         models=models,
         specs=SpecBuilder(
@@ -222,7 +218,6 @@ def _run_builder(
             ),
             cache_salt_key=settings.cache_salt_key,
             sealer=base.sealer,
-            answer_share=settings.generation.answer_share,
         ),
         compactor=compactor,
         tool_grants=tool_grants,

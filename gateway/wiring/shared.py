@@ -23,7 +23,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.admission import Admission
-from gateway.upstreams.admission.policy import AdmissionPolicy
+from gateway.upstreams.admission.policy import SLOTS_MIN, SLOTS_START, AdmissionPolicy
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
@@ -93,7 +93,6 @@ class Shared:
             keyring=new_keyring(settings, keys),
             executor=ThreadExecutor(
                 threads_max=limits.tokenize_threads_max,
-                inline_bytes_max=limits.inline_tokenize_chars_max,
                 waiting_bytes_max=limits.tokenize_waiting_bytes_max,
                 nice=limits.tokenize_threads_nice,
             ),
@@ -144,10 +143,9 @@ def formats(settings: Settings) -> Formats:
     """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
     unknown.
     """
-    limits = settings.limits
     return Formats.load(
         {model.id: model.format for model in settings.models},
-        SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
+        SchemaLimits(),
         {
             model.id: _format_options(model, settings.images)
             for model in settings.models
@@ -223,7 +221,9 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         )
     admission = None
     if settings.admission.enabled:
-        admission = Admission(settings.admission.fill(AdmissionPolicy), metrics=metrics)
+        slots_max = settings.admission.slots_max
+        slots = {"slots_start": min(SLOTS_START, slots_max), "slots_min": min(SLOTS_MIN, slots_max)}
+        admission = Admission(settings.admission.fill(AdmissionPolicy, **slots), metrics=metrics)
     return Pool(
         backends(settings),
         client,

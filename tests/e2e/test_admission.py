@@ -24,7 +24,7 @@ ENDLESS = "[[sim tokens_per_s=20 tokens=100000 think=none]] go"
 SHORT = "[[sim tokens=5 think=none]] go"
 SLOTS, FLOOD = 5, 20
 SECTIONS: dict[str, Any] = {
-    "admission": {"slots_start": SLOTS, "slots_min": SLOTS, "slots_max": SLOTS, "wait_max_s": 60},
+    "admission": {"slots_max": SLOTS, "wait_max_s": 60},
     "background": {"tenant_running_max": FLOOD},
 }
 

@@ -124,7 +124,7 @@ def replicas(
 ) -> Iterator[tuple[Replica, Replica]]:
     """Two replicas of the test's own, on one database, with one backend."""
     sections: dict[str, Any] = {
-        "background": {"lease_s": lease_s, "heartbeat_s": lease_s / 4, "claim_interval_s": 0.1},
+        "background": {"lease_s": lease_s},
         **more,
     }
     with ExitStack() as stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from gateway.protocol.json_body import MEMBER_VALUES, VALUES_MAX
+from gateway.protocol.json_body import MEMBER_VALUES, VALUES_MAX, InputLimits
 from gateway.settings import Settings
 from gateway.upstreams.tokenization import IDS_MAX
 
@@ -40,7 +40,7 @@ def json_bodies() -> Iterator[bytes]:
 
 def chat_bodies() -> Iterator[bytes]:
     """As many parts, calls, messages and parameters as may be."""
-    limits = _SETTINGS.limits
+    limits = InputLimits()
     parts = repeated(_CHAT_PART, limits.json_containers_max - 10)
     calls = repeated(_CHAT_CALL, limits.json_containers_max // 2 - 10)
     for messages in (

@@ -82,7 +82,7 @@ async def full_gateway(
     settings = gateway_settings(
         database_url,
         backends.urls[:1],
-        admission={"slots_start": 1, "slots_min": 1, "slots_max": 1, **policy},
+        admission={"slots_max": 1, **policy},
         stream={"start_grace_s": start_grace_s},
     )
     async with (
@@ -231,7 +231,7 @@ async def test_a_full_queue_stores_nothing_of_what_it_refuses(
 
 async def test_without_admission_all_is_sent_at_once(database_url: str, backends: Backends) -> None:
     settings = gateway_settings(
-        database_url, backends.urls[:1], admission={"enabled": False, "slots_start": 4}
+        database_url, backends.urls[:1], admission={"enabled": False, "slots_max": 4}
     )
     async with (
         running_gateway(settings) as gateway,

@@ -62,16 +62,9 @@ if TYPE_CHECKING:
 
 TABLE: Final = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS: Final = Settings()
-LIMITS: Final = InputLimits(
-    json_depth_max=SETTINGS.limits.json_depth_max,
-    items_max=SETTINGS.limits.items_max,
-    tools_max=SETTINGS.limits.tools_max,
-    schema_bytes_max=SETTINGS.limits.schema_bytes_max,
-    text_chars_max=SETTINGS.limits.text_chars_max,
-    json_containers_max=SETTINGS.limits.json_containers_max,
-)
+LIMITS: Final = InputLimits()
 TEXT_CHARS: Final = SETTINGS.tools.web.text_chars_max
-GRAMMAR_CHARS: Final = SETTINGS.limits.grammar_bytes_max
+GRAMMAR_CHARS: Final = LIMITS.grammar_bytes_max
 REFUSED: Final = (
     BadArguments, InvalidRequest, PayloadTooLarge, RecursionError, UnusableGrammar,
     UnusableSchema, UntranslatableGrammar, UpstreamFailed, ValueError,
@@ -298,7 +291,7 @@ CASES: Final[dict[str, Callable[[], Any]]] = {
             for piece in ("|", "[", "(", "[^a-z]|", r"(\w|)", "a{9999}", "\\")
         ],
     ),
-    "text": in_thread(vocabulary().encode, [" " * SETTINGS.limits.text_chars_max]),
+    "text": in_thread(vocabulary().encode, [" " * LIMITS.text_chars_max]),
     "arguments": hostile_arguments,
     "result": hostile_result,
     "events": hostile_events,

@@ -12,6 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from gateway.api.client_connection import connection_of
+from gateway.server import http_protocol
 from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOST = "127.0.0.1"
-SETTINGS = ServerSettings(
-    drain_grace_s=5, head_bytes_max=2000, head_fields_max=20, linger_s=0.05, keepalive_timeout_s=60
-)
+pytestmark = pytest.mark.usefixtures("short_heads")
+SETTINGS = ServerSettings(drain_grace_s=5, keepalive_timeout_s=60)
 WAIT_S = 10.0
 FLOOD = 60
 KEY = b"authorization: Bearer good\r\n"
@@ -79,8 +79,12 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp = application, **settings: object) -> AsyncIterator[Server]:
-    with listen(HOST, 0, 100) as listener:
+async def serving(
+    app: ASGIApp = application, *, reserved_max: int = 64, **settings: object
+) -> AsyncIterator[Server]:
+    with listen(HOST, 0, 100) as listener, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_protocol, "CONNECTIONS_RESERVED_MAX", reserved_max)
+        patch.setattr(http_protocol, "LINGER_S", 0.05)
         async with (
             Server(app, listener, SETTINGS.model_copy(update=settings)) as server,
             asyncio.timeout(WAIT_S),
@@ -258,7 +262,7 @@ async def test_work_ends_with_its_client_and_not_with_its_client_s_side(
 
 async def test_connections_without_a_key_do_not_shut_out_others() -> None:
     async with (
-        serving(connections_max=20, connections_reserved_max=2) as server,
+        serving(connections_max=20, reserved_max=2) as server,
         AsyncExitStack() as stack,
     ):
         for number in range(20):
@@ -287,7 +291,7 @@ async def all_from(client: socket.socket) -> bytes:
 
 
 async def test_a_probe_that_has_come_whole_is_answered_before_newcomers_push_it_out() -> None:
-    async with serving(connections_max=4, connections_reserved_max=2) as server:
+    async with serving(connections_max=4, reserved_max=2) as server:
         with ExitStack() as stack:
             probe, *_ = at_once(server, FLOOD, stack)
             probe.sendall(get(b"/readyz", b"connection: close\r\n"))
@@ -297,7 +301,7 @@ async def test_a_probe_that_has_come_whole_is_answered_before_newcomers_push_it_
 async def test_a_probe_that_is_being_answered_outlasts_every_flood() -> None:
     long = Long(None)
     async with (
-        serving(long, connections_max=4, connections_reserved_max=2) as server,
+        serving(long, connections_max=4, reserved_max=2) as server,
         connected(server) as probe,
         AsyncExitStack() as stack,
     ):
@@ -314,7 +318,7 @@ async def test_a_probe_that_is_being_answered_outlasts_every_flood() -> None:
 
 async def test_more_probes_than_may_wait_are_told_so() -> None:
     long = Long(None)
-    async with serving(long, connections_max=1, connections_reserved_max=1) as server:
+    async with serving(long, connections_max=1, reserved_max=1) as server:
         with ExitStack() as stack:
             probe, other = at_once(server, 2, stack)
             for one in (probe, other):
@@ -332,7 +336,7 @@ async def test_who_does_not_take_an_answer_makes_room() -> None:
         await PlainTextResponse(b"x" * 50_000_000)(scope, receive, send)
 
     async with (
-        serving(large, connections_max=1, connections_reserved_max=1) as server,
+        serving(large, connections_max=1, reserved_max=1) as server,
         connected(server) as slow,
     ):
         assert isinstance(slow.writer.transport, asyncio.Transport)

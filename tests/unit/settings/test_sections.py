@@ -12,10 +12,6 @@ from gateway.api.websocket.connection_turns import WebSocketConnectionLimits
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
-from gateway.eventlog.feed import FeedLimits
-from gateway.eventlog.log_writer import WriterBounds
-from gateway.protocol.json_body import InputLimits
-from gateway.replication.lease_keeper import LeaseTiming
 from gateway.services.runs.compaction import CompactionLimits
 from gateway.services.runs.spec_builder import SystemMessage
 from gateway.settings import sections
@@ -35,14 +31,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Bounds:
     lease_s: float
-    heartbeat_s: float = 0.0
+    attempts_max: int = 0
     pause_s: float = 7.0
 
 
 def test_a_section_fills_the_fields_that_have_its_names() -> None:
-    background = sections.Background(lease_s=20.0, heartbeat_s=2.0)
-    assert background.fill(Bounds) == Bounds(20.0, 2.0, 7.0)
-    assert background.fill(Bounds, lease_s=1.0, pause_s=2.0) == Bounds(1.0, 2.0, 2.0)
+    background = sections.Background(lease_s=20.0, attempts_max=2)
+    assert background.fill(Bounds) == Bounds(20.0, 2, 7.0)
+    assert background.fill(Bounds, lease_s=1.0, pause_s=2.0) == Bounds(1.0, 2, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +49,14 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
             ClaimTerms,
             {"fold_versions", "late_fold_versions", "late_s", "promotion_s"},
         ),
-        (sections.Background, LeaseTiming, {"poll_s"}),
-        (sections.Compaction, CompactionLimits, {"effort"}),
-        (sections.Generation, GuardLimits, set()),
+        (sections.Compaction, CompactionLimits, {"effort", "window_share"}),
+        (sections.Generation, GuardLimits, {"header_tokens_max", "messages_max"}),
         (sections.Harmony, SystemMessage, {"with_date"}),
-        (sections.Journal, FeedLimits, {"slice_s", "retry_pause_s"}),
-        (sections.Journal, WriterBounds, {"retry_pause_s"}),
-        (sections.Limits, InputLimits, {"rejects_media"}),
         (Web, FetchLimits, {"timeout_s"}),
         (Web, ReadLimits, set()),
         (Web, Views, set()),
         (sections.Retention, RetentionPolicy, set()),
-        (sections.Stream, ClientStreamLimits, {"comment_interval_s"}),
+        (sections.Stream, ClientStreamLimits, {"comment_interval_s", "write_bytes_max"}),
         (sections.Upstream, HopPolicy, {"upstream_wait_s", "pause_s", "pause_max_s"}),
         (
             sections.Upstream,
