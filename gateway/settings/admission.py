@@ -30,17 +30,6 @@ class Admission(Section):
         description="Seconds to the first token, beside those to read the prompt, from which on a "
         "backend counts as late; where more of them are, it is sent fewer requests at once.",
     )
-    read_tokens_per_s: float = Field(
-        2_000.0,
-        ge=10,
-        description="Tokens of a prompt that a backend may take a second to read until it is late.",
-    )
-    late_share: float = Field(
-        0.05, ge=0, le=0.5, description="Share of first tokens that may be late."
-    )
-    shrink_share: float = Field(
-        0.9, ge=0.1, le=0.99, description="Share that is left of the slots of a late backend."
-    )
     background_share: float = Field(
         0.8,
         gt=0,
@@ -57,20 +46,8 @@ class Admission(Section):
         description="Seconds a request may wait for a backend until it is answered 503; more where "
         "clients do not try again by themselves, as OpenAI's SDKs do.",
     )
-    overload_wait_max_s: PositiveFloat = Field(
-        1.0,
-        description="The same for those that come when somebody has been waiting all the time for "
-        "wait_max_s: what waits then is no burst, and a longer queue only makes all wait longer. "
-        "Until then, what is left of wait_max_s.",
-    )
     background_wait_max_s: PositiveFloat = Field(
         600.0, description="The same for a background response, which fails then."
-    )
-    promotion_s: PositiveFloat = Field(
-        30.0, description="Seconds after which what waits goes with the class above it."
-    )
-    background_promotion_s: PositiveFloat = Field(
-        300.0, description="The same for background responses and service_tier flex."
     )
 
     @model_validator(mode="after")

@@ -31,7 +31,6 @@ ADMISSION = {
     "slots_min": 2,
     "first_token_target_s": 0.3,
     "wait_max_s": 1.0,
-    "overload_wait_max_s": 0.3,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 
 class WorkClass(IntEnum):
@@ -27,6 +28,10 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
         return WorkClass.BACKGROUND if is_background else WorkClass.DEFAULT
     rank = WorkClass.DEFAULT - priority + is_background
     return WorkClass(min(max(rank, WorkClass.PRIORITY), WorkClass.BACKGROUND))
+
+
+BACKGROUND_PROMOTION_S: Final = 300.0
+"""After which what waits in the lowest class goes one class up, here as in the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class AdmissionPolicy:
     overload_wait_max_s: float = 1.0
     background_wait_max_s: float = 600.0
     promotion_s: float = 30.0
-    background_promotion_s: float = 300.0
+    background_promotion_s: float = BACKGROUND_PROMOTION_S
 
     def promotion_of(self, work: WorkClass) -> float:
         """After how many seconds one of that class goes with the class above it."""
