@@ -158,7 +158,7 @@ async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
         "attribute_transformations": [named],
     }  # fmt: skip
     asked = OperatorIssuerCreate.model_validate(body)
-    await operator_issuers(settings, database, process.access).create(asked)
+    await operator_issuers(database, process.access).create(asked)
 
 
 def url_of(path: str, given: dict[str, str]) -> str:
