@@ -214,7 +214,7 @@ def routes(process: Process) -> list[BaseRoute]:
 def _container_routes(services: Services, settings: Settings, bodies: BodyReader) -> list[Route]:
     """Containers of the code interpreter, and files."""
     python = settings.tools.python
-    forms = FormReader(python.file_bytes_max, python.file_timeout_s)
+    forms = FormReader(python.file_bytes_max)
     is_on = bool(python.enabled)
     files = FileEndpoints(services.files, forms, is_on=is_on)
     containers = ContainerEndpoints(services.containers, bodies, forms, is_on=is_on)

@@ -166,14 +166,17 @@ def unknown_rule(rule_id: str) -> ResourceNotFound:
     )
 
 
+PROVIDERS_MAX: Final = 50
+"""Identity providers of one tenant."""
+RULES_MAX: Final = 50
+"""Federation rules of one identity provider."""
+
+
 class IdentityProviders:
     """All methods raise `ResourceNotFound` for an unknown provider, rule, project or account."""
 
-    def __init__(self, transactions: Transactions, *, providers_max: int, rules_max: int) -> None:
-        """`providers_max` bounds those of one tenant, `rules_max` the rules of one of them."""
+    def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._providers_max = providers_max
-        self._rules_max = rules_max
 
     async def create(self, caller: AdminCaller, asked: ProviderRequest) -> IdentityProvider:
         """Raises `RateLimited` where there are too many, `InvalidRequest` where bearer tokens of
@@ -182,8 +185,8 @@ class IdentityProviders:
         """
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
-            if await rows.count(connection, tenant_id) >= self._providers_max:
-                raise _too_many(self._providers_max, "workload identity providers")
+            if await rows.count(connection, tenant_id) >= PROVIDERS_MAX:
+                raise _too_many(PROVIDERS_MAX, "workload identity providers")
             new = asked.provider(ids.new_uuid(), tenant_id)
             await _check(connection, new)
             made = await rows.insert(connection, new)
@@ -246,8 +249,8 @@ class IdentityProviders:
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
             provider = await _require(connection, tenant_id, provider_id)
-            if await rows.count_rules(connection, tenant_id, provider.id) >= self._rules_max:
-                raise _too_many(self._rules_max, "federation rules of this identity provider")
+            if await rows.count_rules(connection, tenant_id, provider.id) >= RULES_MAX:
+                raise _too_many(RULES_MAX, "federation rules of this identity provider")
             project = await required_project(
                 connection, tenant_id, asked.project_id, is_active=True
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.admin.federation import (
     PROVIDER_EVENT,
+    PROVIDERS_MAX,
     ProviderRequest,
     provider_changes,
     told_of,
@@ -58,13 +59,10 @@ class OperatorIssuers:
     `PermissionDenied` else, and `ResourceNotFound` for an unknown issuer, tenant or provider.
     """
 
-    def __init__(self, database: Database, forget: Callable[[], None], *, issuers_max: int) -> None:
-        """`forget` makes this process look tokens up again; `issuers_max` bounds how many issuers
-        there are, of operators and of one tenant.
-        """
+    def __init__(self, database: Database, forget: Callable[[], None]) -> None:
+        """`forget` makes this process look tokens up again."""
         self._database = database
         self._forget = forget
-        self._issuers_max = issuers_max
 
     async def list(self) -> list[OperatorIssuer]:
         """All that operators trust, the oldest first."""
@@ -91,9 +89,9 @@ class OperatorIssuers:
         )
         async with self._changing() as connection:
             await self._check(connection, new)
-            if len(await rows.all_issuers(connection)) >= self._issuers_max:
+            if len(await rows.all_issuers(connection)) >= PROVIDERS_MAX:
                 raise RateLimited(
-                    f"There are {self._issuers_max} issuers, which is as many as may be. Delete "
+                    f"There are {PROVIDERS_MAX} issuers, which is as many as may be. Delete "
                     "some that are not needed any more.",
                     code="too_many_identity_providers",
                 )
@@ -133,7 +131,7 @@ class OperatorIssuers:
         """Those that a tenant trusts, the oldest first."""
         tenant = await self._tenant(name)
         async with self._owner() as connection:
-            page = await providers.page(connection, tenant.id, PagePosition(self._issuers_max))
+            page = await providers.page(connection, tenant.id, PagePosition(PROVIDERS_MAX))
         return page.rows
 
     async def confirm(

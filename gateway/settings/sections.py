@@ -382,14 +382,6 @@ class Upstream(Section):
     hop_wait_s: float = Field(
         10.0, ge=0, description="Seconds a response that has begun waits for another backend."
     )
-    event_bytes_max: PositiveInt = Field(
-        MIB,
-        description="Bytes of one event of a backend's stream. The prompt that the first one "
-        "repeats does not count, and where logprobs are asked for, it is as many times more.",
-    )
-    answer_bytes_max: PositiveInt = Field(
-        64 * MIB, description="Bytes of one answer with embeddings or a ranking."
-    )
     connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(
         4.0, description="Seconds an idle connection is kept; below the backends' 5."
@@ -403,9 +395,6 @@ class Upstream(Section):
     render_timeout_s: PositiveFloat = Field(
         10.0,
         description="Seconds a backend may take to render a prompt of a model with format chat.",
-    )
-    working_health_timeout_s: PositiveFloat = Field(
-        60.0, description="The same where it generates a token: at an SGLang before 0.5.20."
     )
 
 

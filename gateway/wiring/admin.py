@@ -52,11 +52,7 @@ def admin_services(
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
-        identity_providers=IdentityProviders(
-            transactions,
-            providers_max=settings.federation.providers_max,
-            rules_max=settings.federation.rules_max,
-        ),
+        identity_providers=IdentityProviders(transactions),
         limits=ProjectLimits(
             transactions,
             Limits(database, settings.model_aliases),
@@ -96,17 +92,16 @@ def operator_services(process: Process) -> OperatorServices:
     return OperatorServices(
         operations=operations(process),
         operators=Operators(database, process.access.peppers),
-        issuers=operator_issuers(process.shared.settings, database, process.access),
+        issuers=operator_issuers(database, process.access),
         ledger=ledger_operations(process),
         inspection=Inspection(database),
         audit=AuditLogs(database, project_names(database)),
     )
 
 
-def operator_issuers(settings: Settings, database: Database, access: Access) -> OperatorIssuers:
+def operator_issuers(database: Database, access: Access) -> OperatorIssuers:
     """Issuers whose tokens name their tenant; `access` is told of what changes."""
-    most = settings.federation.providers_max
-    return OperatorIssuers(database, access.forget, issuers_max=most)
+    return OperatorIssuers(database, access.forget)
 
 
 def operations(process: Process) -> Operations:
@@ -116,7 +111,6 @@ def operations(process: Process) -> Operations:
     data = TenantData(
         database,
         end_user_secret=settings.cache_salt_key,
-        exports_max=settings.admin.exports_max,
     )
     return Operations(
         process.access,

@@ -39,6 +39,7 @@ from gateway.store.limits.storage import MeasureTerms
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
+from gateway.upstreams.admission.policy import BACKGROUND_PROMOTION_S
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
@@ -248,6 +249,7 @@ def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
     return ClaimLimits(
         background.fill(
             ClaimTerms,
+            promotion_s=BACKGROUND_PROMOTION_S,
             **({} if has_tools else without),
         ),
         interval_s=CLAIM_INTERVAL_S,

@@ -187,7 +187,6 @@ def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
     upstream = base.settings.upstream
     client = UnaryClient(
         base.pool,
-        answer_bytes_max=upstream.answer_bytes_max,
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )

@@ -24,7 +24,7 @@ from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.admission import Admission
 from gateway.upstreams.admission.policy import SLOTS_MIN, SLOTS_START, AdmissionPolicy
-from gateway.upstreams.backend import StreamLimits, Timeouts
+from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
@@ -177,8 +177,8 @@ def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
         hosts=frozenset(map(host_and_port, images.allowed_hosts)),
         public=images.public,
     )
-    limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=images.visits_max)
-    visits = images.fill(ImageVisits, timeout_s=images.fetch_timeout_s)
+    visits = images.fill(ImageVisits)
+    limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=visits.visits_max)
     http = client(policy, limits)
     return ImageFetcher(http, policy, visits, user_agent=images.user_agent, metrics=metrics)
 
@@ -211,7 +211,6 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
             describe_interval_s=upstream.probe_interval_s,
             describe_timeout_s=upstream.probe_timeout_s,
         ),
-        limits=upstream.fill(StreamLimits),
         leave_s=settings.membership.leave_s,
     )
     router = None

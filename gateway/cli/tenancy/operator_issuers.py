@@ -37,7 +37,7 @@ def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awa
             connected(settings) as database,
         ):
             known = access(settings, database)
-            return await question(operator_issuers(settings, database, known))
+            return await question(operator_issuers(database, known))
 
     return run(answer())
 

@@ -32,6 +32,8 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
 
 SLOTS_START: Final = 16
 SLOTS_MIN: Final = 4
+BACKGROUND_PROMOTION_S: Final = 300.0
+"""After which what waits in the lowest class goes one class up, here as in the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class AdmissionPolicy:
     overload_wait_max_s: float = 1.0
     background_wait_max_s: float = 600.0
     promotion_s: float = 30.0
-    background_promotion_s: float = 300.0
+    background_promotion_s: float = BACKGROUND_PROMOTION_S
 
     def promotion_of(self, work: WorkClass) -> float:
         """After how many seconds one of that class goes with the class above it."""

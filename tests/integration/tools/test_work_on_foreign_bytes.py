@@ -34,17 +34,20 @@ from gateway.protocol.hosted.grants import McpTool
 from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object
 from gateway.services.executor import ThreadExecutor
+from gateway.services.federation.federation import TOKEN_BYTES_MAX
+from gateway.services.federation.fetching import KEYS_BYTES_MAX
 from gateway.services.federation.key_sets import by_id
 from gateway.services.federation.verification import read
 from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader
-from gateway.tools.browser.extraction import ReadLimits
+from gateway.tools.browser.extraction import TEXT_CHARS_MAX, ReadLimits
 from gateway.tools.browser.fetch import ROBOTS_BYTES_MAX
 from gateway.tools.browser.fetched import Fetched, Unreadable
 from gateway.tools.browser.page import Page, find, link_places, links_in, words_of
 from gateway.tools.egress.json_values import ValueCount
 from gateway.tools.mcp.arguments import BadArguments, checked
+from gateway.tools.mcp.pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.chat_stream import ChatReader
 from gateway.upstreams.completions import CompletionReader
@@ -63,7 +66,6 @@ if TYPE_CHECKING:
 TABLE: Final = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS: Final = Settings()
 LIMITS: Final = InputLimits()
-TEXT_CHARS: Final = SETTINGS.tools.web.text_chars_max
 GRAMMAR_CHARS: Final = LIMITS.grammar_bytes_max
 REFUSED: Final = (
     BadArguments, InvalidRequest, PayloadTooLarge, RecursionError, UnusableGrammar,
@@ -145,8 +147,8 @@ async def hostile_arguments() -> None:
 
 
 async def hostile_result() -> None:
-    bound = SETTINGS.tools.mcp.result_values_max
-    assert ValueCount(is_stream=False).add(b"[" * SETTINGS.tools.mcp.result_bytes_max) > bound
+    bound = RESULT_VALUES_MAX
+    assert ValueCount(is_stream=False).add(b"[" * RESULT_BYTES_MAX) > bound
 
 
 def read_page(text: str) -> object:
@@ -164,13 +166,13 @@ async def hostile_tokens() -> None:
     def encoded(text: bytes) -> str:
         return urlsafe_b64encode(text).decode().rstrip("=")
 
-    size = SETTINGS.federation.token_bytes_max // 2
+    size = TOKEN_BYTES_MAX // 2
     nested, wide, long = b"[" * size, b'{"aud":[' + b'"",' * (size // 3), b"9" * size
     for part in (nested, wide + b'""]}', b'{"a":' * (size // 5), b'{"exp":%b}' % long):
         for token in (f"{encoded(part)}.e30.AA", f"e30.{encoded(part)}.AA"):
             with pytest.raises(TokenRefused):
-                read(token, bytes_max=SETTINGS.federation.token_bytes_max)
-    keys_bytes = SETTINGS.federation.keys_bytes_max
+                read(token, bytes_max=TOKEN_BYTES_MAX)
+    keys_bytes = KEYS_BYTES_MAX
     many = orjson.loads(
         b"[%b]" % hostile_bytes.repeated(b'{"kid":"a","kty":"RSA"}', keys_bytes // 24)
     )
@@ -244,7 +246,12 @@ def lark(definition: str) -> TextGrammar:
 CASES: Final[dict[str, Callable[[], Any]]] = {
     "pages": hostile_documents,
     "lines": in_thread(
-        read_page, ["\n" * TEXT_CHARS, "【1†" * (TEXT_CHARS // 3), "【1†a†" * (TEXT_CHARS // 5)]
+        read_page,
+        [
+            "\n" * TEXT_CHARS_MAX,
+            "【1†" * (TEXT_CHARS_MAX // 3),
+            "【1†a†" * (TEXT_CHARS_MAX // 5),
+        ],
     ),
     "robots": in_thread(
         ask_robots,

@@ -20,8 +20,6 @@ from gateway.store.claims import ClaimTerms
 from gateway.store.retention import RetentionPolicy
 from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.fetch import FetchLimits
-from gateway.tools.browser.tool import Views
-from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
 
 if TYPE_CHECKING:
@@ -52,9 +50,8 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
         (sections.Compaction, CompactionLimits, {"effort", "window_share"}),
         (sections.Generation, GuardLimits, {"header_tokens_max", "messages_max"}),
         (sections.Harmony, SystemMessage, {"with_date"}),
-        (Web, FetchLimits, {"timeout_s"}),
-        (Web, ReadLimits, set()),
-        (Web, Views, set()),
+        (Web, FetchLimits, {"timeout_s", "redirects_max", "visits_max", "robots_kept_s"}),
+        (Web, ReadLimits, {"document_timeout_s", "text_chars_max", "pdf_pages_max"}),
         (sections.Retention, RetentionPolicy, set()),
         (sections.Stream, ClientStreamLimits, {"comment_interval_s", "write_bytes_max"}),
         (sections.Upstream, HopPolicy, {"upstream_wait_s", "pause_s", "pause_max_s"}),
@@ -63,8 +60,11 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
             PoolPolicy,
             {"timeouts", "limits", "ejection", "schedule", "silent_s", "leave_s"},
         ),
-        (sections.Upstream, ProbeSchedule, {"describe_interval_s", "describe_timeout_s"}),
-        (sections.Upstream, StreamLimits, {"error_bytes_max"}),
+        (
+            sections.Upstream,
+            ProbeSchedule,
+            {"describe_interval_s", "describe_timeout_s", "working_health_timeout_s"},
+        ),
         (sections.WebSockets, LaneLimits, {"waiting_bytes_max"}),
         (
             sections.WebSockets,

@@ -151,14 +151,14 @@ async def intruders(site: AdminSite, admin_settings: Settings) -> AsyncIterator[
 async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
     """Trust an issuer whose tokens name their tenant, whichever it is."""
     process = site.gateway.process
-    settings, database = process.shared.settings, process.services.foundation.database
+    database = process.services.foundation.database
     named = {"attribute": "harmony.tenant", "expression": "assertion.org"}
     body = {
         "name": "sso", "issuer": issuer.url, "audience": issuer.audience, "tenants": ["*"],
         "attribute_transformations": [named],
     }  # fmt: skip
     asked = OperatorIssuerCreate.model_validate(body)
-    await operator_issuers(settings, database, process.access).create(asked)
+    await operator_issuers(database, process.access).create(asked)
 
 
 def url_of(path: str, given: dict[str, str]) -> str:
