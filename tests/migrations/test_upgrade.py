@@ -48,6 +48,7 @@ END $$
 """
 
 
+@pytest.mark.slow
 async def test_four_processes_may_upgrade_at_once(
     pytestconfig: pytest.Config, empty_database_url: str, postgres: PostgresServer
 ) -> None:
@@ -87,6 +88,7 @@ async def forget_role(postgres: PostgresServer, role: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_an_owner_without_superpowers_can_migrate_and_serve(
     postgres: PostgresServer, owner: str
 ) -> None:
@@ -118,6 +120,7 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     await postgres.drop(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("granted", "asked_for"),
     [((), (APP_ROLE, RUNS_ROLE)), ((APP_ROLE,), (RUNS_ROLE,))],
@@ -172,6 +175,7 @@ async def test_a_role_may_be_made_from_many_databases_at_once(
     await postgres.execute(f"DROP ROLE {role}")
 
 
+@pytest.mark.slow
 async def test_the_release_before_may_go_on_and_its_responses_are_left_to_it(
     postgres: PostgresServer, empty_database_url: str
 ) -> None:
@@ -200,6 +204,7 @@ async def test_the_release_before_may_go_on_and_its_responses_are_left_to_it(
         assert len(await reap(orphan_s=-1)) == 2
 
 
+@pytest.mark.slow
 async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revisions(
     empty_database_url: str,
 ) -> None:

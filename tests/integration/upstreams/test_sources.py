@@ -80,6 +80,7 @@ async def test_a_file_is_followed_however_it_is_replaced(
         await heard(answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -160,6 +161,7 @@ async def test_a_name_that_is_not_there_has_no_members_and_a_refusal_is_a_fault(
             await found.fetch()
 
 
+@pytest.mark.slow
 async def test_a_name_server_that_is_silent_gives_way_to_the_next() -> None:
     zone = {("h", "A"): ["10.0.0.1"]}
     async with dns_server(is_silent=True) as dead, dns_server(zone=zone) as server:
