@@ -12,6 +12,8 @@ WORKERS ?= $(shell echo $$(( $(CORES) > 7 ? 8 : $(CORES) + 1 )))
 PYTEST := $(BIN)/python -m pytest
 # Neighbours stay with one worker, which has started already what they share, until another has nothing.
 SPREAD = -n $(WORKERS) --dist worksteal
+# What needs no server, container or checkout besides this one.
+HERE = not nightly and not vllm and not deploy and not upgrade
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
 UV := $(BIN)/uv
@@ -61,11 +63,17 @@ $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
 demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
 	@$(BIN)/python -m gateway demo
 
-test: $(READY) ## all tests; TESTS=PATHS
-	$(PYTEST) $(SPREAD) $(TESTS)
+test: $(READY) ## each promise once, with real processes, and all that is fast, in five minutes; TESTS=PATHS
+	$(PYTEST) $(SPREAD) -m "not slow and $(HERE)" $(TESTS)
+
+test-slow: $(READY) ## what `make test` leaves out
+	$(PYTEST) $(SPREAD) -m "slow and $(HERE)" $(TESTS)
+
+test-all: $(READY) ## everything that needs no other server, container or checkout; TESTS=PATHS
+	$(PYTEST) $(SPREAD) -m "$(HERE)" $(TESTS)
 
 test-fast: $(READY) ## the pure core, and one create, resume and cancel through real processes, in a minute
-	$(PYTEST) $(SPREAD) --hypothesis-profile short tests/unit tests/property \
+	$(PYTEST) $(SPREAD) -m "not slow and $(HERE)" --hypothesis-profile short tests/unit tests/property \
 		tests/e2e/test_background.py::test_a_stream_is_resumed_where_it_broke_off \
 		tests/e2e/test_background.py::test_a_response_is_cancelled
 

@@ -65,6 +65,7 @@ def until_queued(client: httpx2.Client, count: int) -> None:
         assert time.monotonic() < give_up_at, client.get("/readyz").text
 
 
+@pytest.mark.slow
 def test_a_flood_in_the_background_leaves_others_their_share(client: httpx2.Client) -> None:
     flood = [ask(client, ENDLESS, background=True)["id"] for _ in range(FLOOD)]
     until_queued(client, CLAIMED_AHEAD)

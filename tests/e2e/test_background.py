@@ -152,6 +152,7 @@ def replicas(
         yield one, two
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.resume-elsewhere")
 @pytest.mark.parametrize(
     ("lease_s", "signal", "is_sealed"),

@@ -121,6 +121,7 @@ async def test_a_server_that_is_told_to_end_answers_first(
         assert "Traceback" not in gateway.child.output
 
 
+@pytest.mark.slow
 async def test_a_server_whose_grace_is_over_does_not_wait(
     tmp_path: Path, database_url: str, own_key: str, simulator: SimulatorProcess
 ) -> None:
@@ -135,6 +136,7 @@ async def test_a_server_whose_grace_is_over_does_not_wait(
     simulator.until_request(lambda row: row["max_tokens"] == 7001 and row["aborted"])
 
 
+@pytest.mark.slow
 async def test_a_client_that_answers_no_ping_is_given_up(
     tmp_path: Path, database_url: str, own_key: str, simulator: SimulatorProcess
 ) -> None:
@@ -148,6 +150,7 @@ async def test_a_client_that_answers_no_ping_is_given_up(
             )
 
 
+@pytest.mark.slow
 async def test_the_wire_is_not_compressed_and_large_frames_end_it(
     gateway: GatewayProcess, key: str
 ) -> None:

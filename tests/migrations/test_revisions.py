@@ -90,6 +90,7 @@ def test_there_is_one_line_of_revisions() -> None:
     assert script_directory().get_heads() == [REVISION]
 
 
+@pytest.mark.slow
 async def test_every_revision_can_be_undone_and_done_again(
     postgres: PostgresServer, empty_database_url: str
 ) -> None:

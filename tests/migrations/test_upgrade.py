@@ -37,6 +37,7 @@ asyncio.run(upgrade(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 async def test_four_processes_may_upgrade_at_once(
     pytestconfig: pytest.Config, empty_database_url: str, postgres: PostgresServer
 ) -> None:
@@ -76,6 +77,7 @@ async def forget_role(postgres: PostgresServer, role: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_an_owner_without_superpowers_can_migrate_and_serve(
     postgres: PostgresServer, owner: str
 ) -> None:
@@ -107,6 +109,7 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     await postgres.drop(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("granted", "asked_for"),
     [((), (APP_ROLE, RUNS_ROLE)), ((APP_ROLE,), (RUNS_ROLE,))],

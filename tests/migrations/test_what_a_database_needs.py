@@ -92,6 +92,7 @@ async def test_there_is_no_policy_and_no_privilege_that_is_not_required(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -197,6 +198,7 @@ def test_requests_need_the_keys_that_statements_name() -> None:
 
 # They differ in what of an error is left: psql goes on with the next statement, pg_restore with the
 # next entry of the dump.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "restore", "code"),
     [
@@ -230,6 +232,7 @@ async def test_a_dump_that_was_restored_without_roles_is_mended_by_an_upgrade(
     await assert_it_serves(url)
 
 
+@pytest.mark.slow
 async def test_an_owner_who_may_create_no_role_upgrades_once_an_administrator_has(
     new_server: PostgresServer,
 ) -> None:
@@ -245,6 +248,7 @@ async def test_an_owner_who_may_create_no_role_upgrades_once_an_administrator_ha
     await assert_it_serves(url)
 
 
+@pytest.mark.slow
 async def test_who_serves_and_owns_nothing_is_told_to_upgrade_as_the_owner(
     new_server: PostgresServer,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ async def test_who_leaves_gives_up_its_turn() -> None:
     assert second.done()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([A, B, C]), max_size=60), st.floats(0, 0.01))
 def test_each_begins_once_and_in_the_order_of_its_tenant(

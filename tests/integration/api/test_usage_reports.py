@@ -155,6 +155,7 @@ async def test_keys_of_people_are_told_by_person(database: Database, tenant: Ten
     assert [len(bucket.results) for bucket in own.data] == [0, 1, 0, 0]
 
 
+@pytest.mark.slow
 async def test_tools_embeddings_and_what_there_is_none_of(
     database: Database, tenant: TenantId
 ) -> None:

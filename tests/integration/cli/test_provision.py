@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from gateway.cli.provision import bring_up_to_date, connected
 from gateway.settings import Settings
 from gateway.store.migration.verification import missing
@@ -20,6 +22,7 @@ print("alembic" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_database_that_is_up_to_date_is_not_migrated_again(database_url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED, database_url, PEPPER],

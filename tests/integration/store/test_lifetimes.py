@@ -198,6 +198,7 @@ async def test_pages_of_an_archive_end_between_any_two_rows(
     assert [orjson.loads(line)["seq"] for line in found["usage"]] == [1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_a_hold_stops_everything_and_a_release_lets_it_go_on(
     database: Database, filled: Filled
 ) -> None:

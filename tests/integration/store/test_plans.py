@@ -212,6 +212,7 @@ FROM generate_series(1, 100) AS tenant
 """
 
 
+@pytest.mark.slow
 async def test_a_claim_reads_few_of_50_000_that_are_queued(
     postgres: PostgresServer, template: str
 ) -> None:

@@ -86,6 +86,7 @@ def named(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
+@pytest.mark.slow
 def test_every_thread_and_process_is_in_the_table() -> None:
     places = {place for _, code, _, _ in rows() for place in named(code)}
     assert executor_calls() - places == set()
@@ -314,6 +315,7 @@ def test_every_worst_input_of_the_table_is_tried() -> None:
     assert [name for *_, tried in rows() for name in named(tried)] == list(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 async def test_worst_input_ends_and_nothing_works_on(name: str) -> None:
     await CASES[name]()

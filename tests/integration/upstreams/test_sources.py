@@ -80,6 +80,7 @@ async def test_a_file_is_followed_however_it_is_replaced(
         await heard(answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -94,6 +94,7 @@ def made_of(spec: RunSpec, plan: bytes | None = None) -> RunSpec:
     return replace(rebuilt, checker=spec.checker)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     sampling=SAMPLING,

@@ -58,6 +58,7 @@ def faults(entries: list[AuditEntry]) -> list[str]:
     return checked.faults
 
 
+@pytest.mark.slow
 @given(st.lists(events, min_size=1, max_size=6), st.data())
 def test_a_chain_holds_until_an_entry_is_changed_or_left_out(
     some: list[AuditEvent], data: st.DataObject
@@ -93,6 +94,7 @@ def test_a_chain_holds_until_an_entry_is_changed_or_left_out(
         ]
 
 
+@pytest.mark.slow
 @given(st.lists(events, min_size=2, max_size=6), st.data())
 def test_heads_that_were_kept_tell_what_was_cut_off_or_made_anew(
     some: list[AuditEvent], data: st.DataObject
@@ -144,6 +146,7 @@ def trim(entries: list[AuditEntry], upto: int) -> list[AuditEntry]:
     return [*entries[upto + 1 - entries[0].number :], added]
 
 
+@pytest.mark.slow
 @given(st.lists(events, min_size=1, max_size=6), st.data())
 def test_what_retention_removed_is_told_from_what_others_did(
     some: list[AuditEvent], data: st.DataObject

@@ -227,6 +227,7 @@ class Long:
         await send({"type": "http.response.body", "body": b"the end"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content_type", [None, b"text/event-stream; charset=utf-8"])
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_work_ends_with_its_client_and_not_with_its_client_s_side(
@@ -402,6 +403,7 @@ async def test_many_requests_at_once_let_other_connections_have_their_turn() -> 
             answered += 1
 
 
+@pytest.mark.slow
 async def test_what_is_not_taken_by_its_client_is_dropped_with_it() -> None:
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -416,6 +418,7 @@ async def test_what_is_not_taken_by_its_client_is_dropped_with_it() -> None:
         await client.trickle()
 
 
+@pytest.mark.slow
 async def test_a_request_leaves_nothing_for_the_garbage_collector() -> None:
     forms = [get() * 3, get(headers=b"connection: close\r\n"), b"no http\r\n\r\n", b"GET / HT"]
     forms += [unfinished(rest) for rest in ENDLESS]

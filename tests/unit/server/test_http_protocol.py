@@ -127,6 +127,7 @@ async def test_a_stream_s_head_comes_before_there_is_a_body() -> None:
             await writer.wait_closed()
 
 
+@pytest.mark.slow
 async def test_requests_that_come_in_one_read_are_answered_one_after_the_other() -> None:
     count = 1200  # more than calls may be within each other
     last = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"

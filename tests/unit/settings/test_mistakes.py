@@ -248,6 +248,7 @@ FOREIGN = re.compile(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "turn"),
     [pytest.param(one, at % 4, id=one.name) for at, one in enumerate(variables(Settings))],

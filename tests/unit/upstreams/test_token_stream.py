@@ -203,6 +203,7 @@ def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, 
     return ids, last.finish, last.cached_tokens, type(reader.fault)
 
 
+@pytest.mark.slow
 @example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, True, False)
 @example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, False, True)
 @given(

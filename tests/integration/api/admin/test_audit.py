@@ -340,6 +340,7 @@ async def test_what_was_changed_is_told_field_by_field(auditor: Auditor) -> None
         assert entry[type_]["changes_requested"] == told
 
 
+@pytest.mark.slow
 async def test_an_archive_has_content_for_owners_alone(
     site: AdminSite, auditor: Auditor, admin_settings: Settings
 ) -> None:

@@ -93,6 +93,7 @@ async def table_of(site: AdminSite, plane: str) -> tuple[str, list[AdminRoute]]:
     return site.admin_key, admin_routes(services)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plane", ["tenant", "operator"])
 async def test_no_body_is_a_fault_of_the_server(
     site: AdminSite, admin: openai.AsyncOpenAI, plane: str
@@ -132,6 +133,7 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plane", ["tenant", "operator"])
 async def test_no_id_and_no_query_is_a_fault_of_the_server(
     site: AdminSite, admin: openai.AsyncOpenAI, plane: str

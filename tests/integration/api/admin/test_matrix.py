@@ -195,6 +195,7 @@ async def told(
     return answer.status_code, without_ids(answer.text, given)
 
 
+@pytest.mark.slow
 async def test_what_is_another_s_is_answered_as_what_is_not_there(
     site: AdminSite, victim: Victim, intruders: list[str]
 ) -> None:

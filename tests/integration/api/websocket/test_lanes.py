@@ -60,6 +60,7 @@ async def test_lanes_do_not_wait_for_each_other(peer: Peer) -> None:
     assert "stream_id" not in frames[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.lane-order")
 @pytest.mark.requirement("websocket.default-lane")
 async def test_turns_of_one_lane_never_overlap(peer: Peer) -> None:
@@ -80,6 +81,7 @@ async def test_turns_of_one_lane_never_overlap(peer: Peer) -> None:
             del frames[: end + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.lanes-are-bounded")
 async def test_one_lane_too_many_is_refused(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "LANES_MAX", 2)
@@ -91,6 +93,7 @@ async def test_one_lane_too_many_is_refused(peer: Peer, monkeypatch: pytest.Monk
     assert await peer.response(stream_id="b")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.lanes-run-together")
 async def test_what_is_too_much_at_once_waits(settings: Settings) -> None:
     async with bounded(settings, in_flight_max=1) as peer:

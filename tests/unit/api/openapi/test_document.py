@@ -70,6 +70,7 @@ def references(value: object) -> Iterator[str]:
             yield from references(part)
 
 
+@pytest.mark.slow
 def test_the_packaged_document_is_the_one_that_is_made() -> None:
     # pytest would need minutes to tell where two documents differ.
     is_same = packaged() == generate.encoded(generate.document())
@@ -125,6 +126,7 @@ def test_references_lead_somewhere_and_every_schema_is_used(each: dict[str, Any]
     assert set(references(each)) == known
 
 
+@pytest.mark.slow
 def test_every_schema_is_one(each: dict[str, Any]) -> None:
     for schema in each["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
