@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 # Neighbours stay with one worker, which has started already what they share, until another has nothing.
 SPREAD = -n $(WORKERS) --dist worksteal
 # What needs no server, container or checkout besides this one.
-HERE = not nightly and not vllm and not deploy and not upgrade
+HERE = not nightly and not vllm and not deploy
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
 UV := $(BIN)/uv

@@ -161,6 +161,7 @@ async def test_a_name_that_is_not_there_has_no_members_and_a_refusal_is_a_fault(
             await found.fetch()
 
 
+@pytest.mark.slow
 async def test_a_name_server_that_is_silent_gives_way_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -105,6 +105,7 @@ async def test_what_is_too_much_at_once_waits(settings: Settings) -> None:
     assert {frame["stream_id"] for frame in second} == {"second"}
 
 
+@pytest.mark.slow
 async def test_what_is_too_much_to_wait_is_refused(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
